@@ -1,1 +1,42 @@
-//! Placeholder.
+//! The vocabulary and the contracts of Inspan: what every other crate agrees on.
+//!
+//! Nothing here does anything: no runtime, no file, no clock, no other crate of ours. Wire names are
+//! camelCase JSON; an absent optional is never written, and a null one is read as absent.
+
+mod agent;
+mod classify;
+mod command;
+mod context;
+mod envelope;
+mod error;
+mod event;
+mod id;
+mod message;
+mod provider;
+mod snapshot;
+mod stream;
+mod timestamp;
+mod version;
+
+pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage};
+pub use classify::{classify_status, classify_text};
+pub use command::{Command, CommandKind, Rejection};
+pub use context::EventContext;
+pub use envelope::Envelope;
+pub use error::{AgentError, ErrorCode, ErrorTag};
+pub use event::{Event, UnknownEvent};
+pub use event::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, WaitingOn};
+pub use id::{EventId, InvalidNodeId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId};
+pub use message::{Content, ContentBlock, Message, Role};
+pub use provider::{
+    DynProvider, Environment, Erased, ExecutionContext, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
+    ProviderOutput, ProviderStream,
+};
+pub use snapshot::{
+    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeStatus, PendingPrompt, RunSnapshot, SessionState,
+    SessionStatus, Spent,
+};
+pub use stream::{Chunk, StreamEvent};
+pub use timestamp::{InvalidTimestamp, Timestamp};
+pub use version::{ENVELOPE_VERSION, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION};

@@ -1,0 +1,127 @@
+//! What is common to every agent whatever its vendor: usage, stop reasons, and the facts about an input or
+//! an output that the engine needs without knowing the vendor's field names.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ProviderSessionId;
+
+/// Tokens of one turn or one run. A count that the vendor does not give stays zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Usage {
+    /// Tokens read that were not in the vendor's cache.
+    pub input_tokens: u64,
+    /// Tokens written, reasoning included where the vendor counts it so.
+    pub output_tokens: u64,
+    /// Tokens read from the vendor's cache.
+    pub cache_read_tokens: u64,
+    /// Tokens written to the vendor's cache.
+    pub cache_creation_tokens: u64,
+    /// Tokens spent on reasoning, where the vendor says so.
+    pub reasoning_tokens: u64,
+}
+
+impl Usage {
+    /// All tokens, each counted once.
+    pub fn total(&self) -> u64 {
+        self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_creation_tokens
+    }
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input_tokens += other.input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.cache_read_tokens += other.cache_read_tokens;
+        self.cache_creation_tokens += other.cache_creation_tokens;
+        self.reasoning_tokens += other.reasoning_tokens;
+    }
+}
+
+/// Why a turn or a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The agent said that it is done.
+    Complete,
+    /// The answer hit the token limit.
+    MaxTokens,
+    /// The limit of turns was reached.
+    MaxTurns,
+    /// The model refused.
+    Refusal,
+    /// The call was cancelled; what was done so far stands in the output.
+    Aborted,
+    /// The call failed.
+    Error,
+}
+
+/// How much a model may think before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ThinkingLevel {
+    /// No thinking.
+    Off,
+    /// The least the vendor offers.
+    Minimal,
+    /// A little.
+    Low,
+    /// The usual amount.
+    Medium,
+    /// Much.
+    High,
+    /// The most the vendor offers.
+    Xhigh,
+}
+
+/// Whether a run waits for further messages once a turn has ended and none is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MultiTurn {
+    /// The run ends.
+    #[default]
+    Off,
+    /// The run waits up to the idle timeout for the next message.
+    On,
+}
+
+/// What the engine must know of an input without knowing the vendor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InputFacts {
+    /// The model asked for.
+    pub model: Option<String>,
+    /// The vendor's conversation that the input goes on with.
+    pub session: Option<ProviderSessionId>,
+    /// Whether the run waits for messages between turns.
+    pub multi_turn: MultiTurn,
+    /// How long it waits for one; the engine's default if absent.
+    pub idle_timeout: Option<Duration>,
+    /// How many model turns the run may take in all.
+    pub max_turns: Option<u32>,
+    /// The JSON Schema that the structured output must fit.
+    pub output_schema: Option<Value>,
+}
+
+/// What the engine must know of an output without knowing the vendor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputFacts {
+    /// The text of the answer.
+    pub text: String,
+    /// The structured output, if there is one.
+    pub structured_output: Option<Value>,
+    /// The vendor's conversation, to go on with.
+    pub session: Option<ProviderSessionId>,
+    /// Why the turn ended.
+    pub stop_reason: StopReason,
+    /// Tokens of this turn.
+    pub usage: Usage,
+    /// Cost of this turn in US dollars; absent means unknown, never free.
+    pub cost_usd: Option<f64>,
+    /// Model turns that this call took.
+    pub num_turns: u32,
+}

@@ -1,0 +1,207 @@
+//! From a vendor's status, code or words to an [`ErrorCode`]. Status and code come first; the words are the
+//! last resort. What a vendor's program means by its own fields is left to its adapter.
+
+use crate::ErrorCode;
+
+/// The code for an HTTP status, sharpened by the vendor's own error code where one is given.
+/// `None` for a status below 400.
+pub fn classify_status(status: u16, vendor_code: Option<&str>, message: &str) -> Option<ErrorCode> {
+    if status < 400 {
+        return None;
+    }
+    if let Some(code) = vendor_code.and_then(classify_vendor_code) {
+        return Some(code);
+    }
+    Some(match status {
+        401 | 403 => ErrorCode::Auth,
+        402 => ErrorCode::Billing,
+        404 => ErrorCode::ModelNotFound,
+        408 | 504 => ErrorCode::Timeout,
+        413 => ErrorCode::ContextLength,
+        429 => ErrorCode::RateLimited,
+        400 | 422 => match classify_request_text(message) {
+            Some(code) => code,
+            None => ErrorCode::InvalidRequest,
+        },
+        500.. => ErrorCode::Overloaded,
+        _ => ErrorCode::InvalidRequest,
+    })
+}
+
+/// The codes that the vendors' documents name.
+fn classify_vendor_code(code: &str) -> Option<ErrorCode> {
+    Some(match code {
+        "authentication_error" | "authentication_failed" | "permission_error" | "invalid_api_key" => {
+            ErrorCode::Auth
+        }
+        "billing_error" | "insufficient_quota" => ErrorCode::Billing,
+        "rate_limit_error" | "rate_limit_exceeded" => ErrorCode::RateLimited,
+        "overloaded_error" | "api_error" | "server_error" | "server_is_overloaded" => ErrorCode::Overloaded,
+        "not_found_error" | "model_not_found" => ErrorCode::ModelNotFound,
+        "context_length_exceeded" | "request_too_large" => ErrorCode::ContextLength,
+        "timeout_error" => ErrorCode::Timeout,
+        _ => return None,
+    })
+}
+
+/// A bad request is sometimes another thing that the vendor has no status for.
+fn classify_request_text(message: &str) -> Option<ErrorCode> {
+    let text = message.to_lowercase();
+    if text.contains("credit balance") {
+        Some(ErrorCode::Billing)
+    } else if text.contains("prompt is too long") || has_any(&text, CONTEXT_LENGTH) {
+        Some(ErrorCode::ContextLength)
+    } else {
+        None
+    }
+}
+
+const TIMEOUT: &[&str] = &["timeout", "timed out", "deadline exceeded"];
+const AUTH: &[&str] = &["invalid api key", "unauthorized", "access denied", "permission", "401"];
+const RATE_LIMIT: &[&str] = &["rate limit", "too many requests", "exceeded your current quota", "429"];
+const OVERLOAD: &[&str] = &["overloaded", "at capacity", "service unavailable", "bad gateway", "503", "502"];
+const CONTEXT_LENGTH: &[&str] = &["context length", "too many tokens", "maximum context", "token limit"];
+const NETWORK: &[&str] = &[
+    "econnreset",
+    "econnrefused",
+    "eai_again",
+    "epipe",
+    "socket hang up",
+    "network error",
+    "failed to fetch",
+    "fetch failed",
+    "etimedout",
+    "enotfound",
+    "tls handshake timeout",
+];
+/// Words that show that "permission" or "access denied" speaks of a file and not of an account.
+const FILE_FAULT: &[&str] =
+    &["os error", "eacces", "eperm", "permission denied", "file", "directory", "path"];
+
+/// The code for a text alone, first match wins. A text that says nothing is `NETWORK`.
+pub fn classify_text(message: &str) -> ErrorCode {
+    let text = message.to_lowercase();
+    if text.contains("aborted") {
+        return ErrorCode::Aborted;
+    }
+    let table = [
+        (TIMEOUT, ErrorCode::Timeout),
+        (AUTH, ErrorCode::Auth),
+        (RATE_LIMIT, ErrorCode::RateLimited),
+        (OVERLOAD, ErrorCode::Overloaded),
+        (CONTEXT_LENGTH, ErrorCode::ContextLength),
+        (NETWORK, ErrorCode::Network),
+    ];
+    for (patterns, code) in table {
+        if has_any(&text, patterns) {
+            return code;
+        }
+    }
+    ErrorCode::Network
+}
+
+fn has_any(text: &str, patterns: &[&str]) -> bool {
+    patterns.iter().any(|pattern| match *pattern {
+        "permission" | "access denied" => {
+            text.contains(pattern) && !FILE_FAULT.iter().any(|word| text.contains(word))
+        }
+        status if status.bytes().all(|b| b.is_ascii_digit()) => has_status(text, status),
+        _ => text.contains(pattern),
+    })
+}
+
+/// A number counts as a status only where it is said to be one: as "429 too many…", "status 429", "(429)",
+/// "error 429", "429:" or alone. A 429 in a sum, an id, a line number or a price does not.
+fn has_status(text: &str, status: &str) -> bool {
+    text.match_indices(status).any(|(start, _)| {
+        let before = &text[..start];
+        let after = &text[start + status.len()..];
+        let joined = |c: char| c.is_alphanumeric() || matches!(c, '.' | ',' | '-' | '_' | '#' | '$' | '/');
+        if before.chars().next_back().is_some_and(joined)
+            || after.chars().next().is_some_and(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '/' | '%'))
+            || after.starts_with('.') && after[1..].starts_with(|c: char| c.is_ascii_digit())
+        {
+            return false;
+        }
+        let lead = before.trim_end_matches([' ', ':', '(', '[', '=', '"']);
+        let said = ["status", "code", "http", "http/1.1", "http/2", "error", "failed", "rejected"];
+        lead.is_empty() || said.iter().any(|word| lead.ends_with(word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ErrorCode::*;
+
+    #[test]
+    fn statuses_and_vendor_codes_come_first() {
+        let rows = [
+            (200, None, "", None),
+            (400, None, "messages: required", Some(InvalidRequest)),
+            (400, None, "prompt is too long: 210000 tokens > 200000 maximum", Some(ContextLength)),
+            (400, None, "Your credit balance is too low", Some(Billing)),
+            (400, Some("context_length_exceeded"), "", Some(ContextLength)),
+            (401, None, "", Some(Auth)),
+            (402, None, "", Some(Billing)),
+            (403, None, "", Some(Auth)),
+            (404, None, "", Some(ModelNotFound)),
+            (408, None, "", Some(Timeout)),
+            (409, None, "", Some(InvalidRequest)),
+            (413, None, "", Some(ContextLength)),
+            (422, None, "", Some(InvalidRequest)),
+            (429, None, "", Some(RateLimited)),
+            (429, Some("insufficient_quota"), "", Some(Billing)),
+            (500, None, "", Some(Overloaded)),
+            (503, None, "", Some(Overloaded)),
+            (504, None, "", Some(Timeout)),
+            (529, Some("overloaded_error"), "", Some(Overloaded)),
+        ];
+        let seen = rows.map(|(status, code, text, _)| classify_status(status, code, text));
+        assert_eq!(seen, rows.map(|row| row.3));
+    }
+
+    #[test]
+    fn every_text_pattern_finds_its_code() {
+        for (patterns, code) in [
+            (TIMEOUT, Timeout),
+            (AUTH, Auth),
+            (RATE_LIMIT, RateLimited),
+            (OVERLOAD, Overloaded),
+            (CONTEXT_LENGTH, ContextLength),
+        ] {
+            for pattern in patterns {
+                assert_eq!(classify_text(&pattern.to_uppercase()), code, "{pattern}");
+            }
+        }
+        let network: Vec<_> = NETWORK.iter().map(|pattern| classify_text(pattern)).collect();
+        let mut expected = vec![Network; NETWORK.len()];
+        // Order decides: a timed-out handshake is a timeout before it is the network's fault.
+        expected[NETWORK.len() - 1] = Timeout;
+        assert_eq!(network, expected);
+    }
+
+    #[test]
+    fn ambiguous_texts() {
+        let rows = [
+            ("The operation was aborted due to timeout", Aborted),
+            ("request timed out (401)", Timeout),
+            ("permission to use this model is missing", Auth),
+            ("open notes.txt: permission denied (os error 13)", Network),
+            ("EACCES: permission denied, open '/etc/shadow'", Network),
+            ("API Error: Request rejected (429) · slow down", RateLimited),
+            ("status 429", RateLimited),
+            ("HTTP 503", Overloaded),
+            ("wrote 429 lines, then the stream ended", Network),
+            ("order 14290 could not be read", Network),
+            ("costs $4.29 or 0.429", Network),
+            ("main.rs:401: unexpected token", Network),
+            ("maximum context is 200000 tokens", ContextLength),
+            ("connect ECONNREFUSED 127.0.0.1:4010", Network),
+            ("something odd", Network),
+            ("", Network),
+        ];
+        let seen: Vec<_> = rows.iter().map(|(text, _)| (*text, classify_text(text))).collect();
+        assert_eq!(seen, rows);
+    }
+}

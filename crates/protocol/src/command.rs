@@ -1,0 +1,133 @@
+//! The commands that a live session takes, and the typed refusal of one. Carrying them out is the hub's.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{MessageMode, NodeId, PromptId, RunId};
+
+/// What may be asked of a live session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "command", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Command {
+    /// A message to every active multi-turn run.
+    Send {
+        /// The message.
+        content: String,
+    },
+    /// A message to the newest active run of a node.
+    SendTo {
+        /// The node.
+        node: NodeId,
+        /// The message.
+        content: String,
+        /// When it is delivered.
+        #[serde(default)]
+        mode: MessageMode,
+    },
+    /// A message to one run.
+    SendToRun {
+        /// The run.
+        run: RunId,
+        /// The message.
+        content: String,
+        /// When it is delivered.
+        #[serde(default)]
+        mode: MessageMode,
+    },
+    /// The answer to a question.
+    Reply {
+        /// The question.
+        prompt: PromptId,
+        /// The answer.
+        content: String,
+        /// Which of the choices it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        choice: Option<String>,
+    },
+    /// No more messages for a run.
+    Close {
+        /// The run.
+        run: RunId,
+    },
+    /// Stop the session for good.
+    Abort {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+}
+
+/// A command's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum CommandKind {
+    /// [`Command::Send`].
+    Send,
+    /// [`Command::SendTo`].
+    SendTo,
+    /// [`Command::SendToRun`].
+    SendToRun,
+    /// [`Command::Reply`].
+    Reply,
+    /// [`Command::Close`].
+    Close,
+    /// [`Command::Abort`].
+    Abort,
+}
+
+impl Command {
+    /// The command's name.
+    pub fn kind(&self) -> CommandKind {
+        match self {
+            Self::Send { .. } => CommandKind::Send,
+            Self::SendTo { .. } => CommandKind::SendTo,
+            Self::SendToRun { .. } => CommandKind::SendToRun,
+            Self::Reply { .. } => CommandKind::Reply,
+            Self::Close { .. } => CommandKind::Close,
+            Self::Abort { .. } => CommandKind::Abort,
+        }
+    }
+}
+
+/// Why a command was refused. The same words stand in the `session:rejected` event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// The session has not started or has ended.
+    #[error("the session is not active")]
+    NotActive,
+    /// No active run takes messages.
+    #[error("no active run takes messages")]
+    NoListener,
+    /// No run has this id.
+    #[error("there is no run `{0}`")]
+    UnknownRun(RunId),
+    /// The run has ended.
+    #[error("run `{0}` has ended")]
+    RunEnded(RunId),
+    /// The run has too many undelivered messages.
+    #[error("run `{0}` has too many undelivered messages")]
+    MailboxFull(RunId),
+    /// The node has no active run.
+    #[error("node `{0}` has no active run")]
+    NoRunOfNode(NodeId),
+    /// No question has this id.
+    #[error("there is no prompt `{0}`")]
+    UnknownPrompt(PromptId),
+    /// The question has been answered.
+    #[error("prompt `{0}` is already answered")]
+    AlreadyAnswered(PromptId),
+    /// The answer is not among the choices.
+    #[error("`{choice}` is not among the choices of prompt `{prompt}`: {choices}")]
+    NotAChoice {
+        /// The question.
+        prompt: PromptId,
+        /// What was chosen.
+        choice: String,
+        /// What may be chosen, separated by commas.
+        choices: String,
+    },
+    /// The question takes a choice, not a text.
+    #[error("prompt `{0}` takes one of its choices, not a text")]
+    TextNotAllowed(PromptId),
+}

@@ -1,0 +1,265 @@
+//! The one error that crosses every boundary: a code from a closed table, a message, and what a caller
+//! needs to act on it. Finding the code for a vendor's words is left to `classify`.
+
+use std::{fmt, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer, de};
+use serde_json::Value;
+
+use crate::Timestamp;
+
+macro_rules! codes {
+    ($( $(#[$meta:meta])* $tag:ident $variant:ident $wire:literal $retry:literal; )*) => {
+        /// What went wrong. Whether trying again may help follows from it alone.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+        #[non_exhaustive]
+        pub enum ErrorCode { $( $(#[$meta])* #[serde(rename = $wire)] $variant, )* }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &[Self] = &[$( Self::$variant, )*];
+
+            /// The word on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $( Self::$variant => $wire, )* }
+            }
+
+            /// The family of the code.
+            pub const fn tag(self) -> ErrorTag {
+                match self { $( Self::$variant => ErrorTag::$tag, )* }
+            }
+
+            /// Whether the same call may succeed later.
+            pub const fn is_retryable(self) -> bool {
+                match self { $( Self::$variant => $retry, )* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Something needed is not set: a key, a program.
+    ConfigError ConfigMissing "CONFIG_MISSING" false;
+    /// Something is set to what cannot be.
+    ConfigError ConfigInvalid "CONFIG_INVALID" false;
+    /// The vendor does not accept the key or the login.
+    ProviderError Auth "AUTH" false;
+    /// Too many requests or tokens in a time.
+    ProviderError RateLimited "RATE_LIMITED" true;
+    /// The vendor is overloaded or broken on its side.
+    ProviderError Overloaded "OVERLOADED" true;
+    /// There is no such model, or not for this account.
+    ProviderError ModelNotFound "MODEL_NOT_FOUND" false;
+    /// The account cannot pay.
+    ProviderError Billing "BILLING" false;
+    /// The vendor refused the request as malformed.
+    ProviderError InvalidRequest "INVALID_REQUEST" false;
+    /// The model refused to answer.
+    ProviderError Refused "REFUSED" false;
+    /// A tool that the agent could not do without was denied.
+    ProviderError ToolDenied "TOOL_DENIED" false;
+    /// No answer in time.
+    RequestError Timeout "TIMEOUT" true;
+    /// The caller cancelled.
+    RequestError Aborted "ABORTED" false;
+    /// The conversation is too long for the model.
+    RequestError ContextLength "CONTEXT_LENGTH" false;
+    /// The connection failed or broke.
+    RequestError Network "NETWORK" true;
+    /// The other side said what its protocol does not allow.
+    RequestError Protocol "PROTOCOL" false;
+    /// A program could not be started, or died.
+    RequestError Process "PROCESS" true;
+    /// A caller's hook failed.
+    HookError HookFailed "HOOK_FAILED" false;
+    /// A node of the flow failed by its own rules.
+    FlowError NodeFailed "NODE_FAILED" false;
+    /// A template or an expression could not be worked out.
+    FlowError BindingFailed "BINDING_FAILED" false;
+    /// An output does not fit its schema.
+    FlowError OutputInvalid "OUTPUT_INVALID" false;
+    /// A loop ran as often as it may and its condition still holds.
+    FlowError LoopExhausted "LOOP_EXHAUSTED" false;
+}
+
+/// The family of an [`ErrorCode`], written as `_tag`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub enum ErrorTag {
+    /// The caller's set-up.
+    ConfigError,
+    /// The vendor's answer.
+    ProviderError,
+    /// The way to the vendor and back.
+    RequestError,
+    /// The caller's own hook.
+    HookError,
+    /// The flow's own rules.
+    FlowError,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What went wrong, in a form that can be acted on, logged and sent. No key, token or header value stands
+/// in it: those who make one see to that.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(with = "Wire")]
+pub struct AgentError {
+    /// The kind of fault.
+    pub code: ErrorCode,
+    /// A lower-case fragment that completes "failed to …" or "failed because …".
+    pub message: String,
+    /// How long the vendor asks to wait.
+    pub retry_after: Option<Duration>,
+    /// When a usage limit is lifted.
+    pub resets_at: Option<Timestamp>,
+    /// The provider's type.
+    pub provider: Option<String>,
+    /// More for a program to look at.
+    pub detail: Option<Box<Value>>,
+}
+
+impl AgentError {
+    /// An error of a kind, with its message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retry_after: None,
+            resets_at: None,
+            provider: None,
+            detail: None,
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.code.is_retryable()
+    }
+
+    /// The same error, said to come from a provider unless it says so already.
+    #[must_use]
+    pub fn from_provider(mut self, provider: &str) -> Self {
+        self.provider.get_or_insert_with(|| provider.to_owned());
+        self
+    }
+
+    /// The same error with more for a program to look at.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Value) -> Self {
+        self.detail = Some(Box::new(detail));
+        self
+    }
+
+    /// The same error with the vendor's wish to wait.
+    #[must_use]
+    pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
+        self.retry_after = retry_after;
+        self
+    }
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(provider) = &self.provider {
+            write!(f, "{provider}: ")?;
+        }
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for AgentError {}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "AgentError")]
+struct Wire {
+    #[serde(rename = "_tag")]
+    tag: ErrorTag,
+    code: ErrorCode,
+    message: String,
+    retryable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resets_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    detail: Option<Box<Value>>,
+}
+
+impl Serialize for AgentError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Wire {
+            tag: self.code.tag(),
+            code: self.code,
+            message: self.message.clone(),
+            retryable: self.is_retryable(),
+            retry_after_ms: self.retry_after.map(|wait| wait.as_millis().try_into().unwrap_or(u64::MAX)),
+            resets_at: self.resets_at,
+            provider: self.provider.clone(),
+            detail: self.detail.clone(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for AgentError {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = Wire::deserialize(deserializer)?;
+        if wire.tag != wire.code.tag() || wire.retryable != wire.code.is_retryable() {
+            return Err(de::Error::custom(format_args!(
+                "`_tag` or `retryable` does not fit code {}",
+                wire.code
+            )));
+        }
+        Ok(Self {
+            code: wire.code,
+            message: wire.message,
+            retry_after: wire.retry_after_ms.map(Duration::from_millis),
+            resets_at: wire.resets_at,
+            provider: wire.provider,
+            detail: wire.detail,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_these_codes_are_retryable() {
+        let retryable: Vec<_> =
+            ErrorCode::ALL.iter().filter(|code| code.is_retryable()).map(|c| c.as_str()).collect();
+        assert_eq!(retryable, ["RATE_LIMITED", "OVERLOADED", "TIMEOUT", "NETWORK", "PROCESS"]);
+    }
+
+    #[test]
+    fn the_wire_form_carries_what_the_code_implies() {
+        let error = AgentError::new(ErrorCode::RateLimited, "too many requests")
+            .with_retry_after(Some(Duration::from_secs(3)))
+            .from_provider("claude");
+        let wire = json!({
+            "_tag": "ProviderError", "code": "RATE_LIMITED", "message": "too many requests", "retryable": true,
+            "retryAfterMs": 3000, "provider": "claude",
+        });
+        assert_eq!(serde_json::to_value(&error).unwrap(), wire);
+        assert_eq!(serde_json::from_value::<AgentError>(wire).unwrap(), error);
+    }
+
+    #[test]
+    fn a_wire_form_that_contradicts_its_code_is_refused() {
+        let wire = json!({ "_tag": "ProviderError", "code": "AUTH", "message": "no", "retryable": true });
+        let refused = serde_json::from_value::<AgentError>(wire).unwrap_err().to_string();
+        assert_eq!(refused, "`_tag` or `retryable` does not fit code AUTH");
+    }
+}

@@ -1,0 +1,555 @@
+//! Every event, one variant per wire name, and the two-step reading that keeps unknown names exactly and
+//! refuses broken known ones. Order and pairing are enforced by those who emit.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::{Map, Value};
+
+use crate::{
+    AgentError, CommandKind, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason, Timestamp,
+    Usage,
+};
+
+macro_rules! events {
+    ($(
+        $(#[$meta:meta])*
+        $name:literal $variant:ident { $( $(#[$fmeta:meta])* $field:ident: $ty:ty, )* }
+    )*) => {
+        /// One thing that happened, written as `{"type": NAME, …}`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "type", remote = "Self")]
+        #[non_exhaustive]
+        pub enum Event {
+            $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
+            $variant { $( $(#[$fmeta])* $field: $ty, )* }, )*
+            /// An event whose name this version does not know; it is kept as it came.
+            #[serde(skip)]
+            Unknown(UnknownEvent),
+        }
+
+        #[derive(Clone, Copy)]
+        enum Kind { $( $variant, )* Unknown }
+
+        impl Event {
+            /// Every known name, in the order of [`Event::kind`].
+            pub const NAMES: &[&str] = &[$( $name, )*];
+
+            /// The wire name.
+            pub fn name(&self) -> &str {
+                match self {
+                    $( Self::$variant { .. } => $name, )*
+                    Self::Unknown(event) => &event.name,
+                }
+            }
+
+            /// The place of the name in [`Event::NAMES`]; all unknown names share the one after the last.
+            pub const fn kind(&self) -> usize {
+                match self {
+                    $( Self::$variant { .. } => Kind::$variant as usize, )*
+                    Self::Unknown(_) => Kind::Unknown as usize,
+                }
+            }
+        }
+    };
+}
+
+events! {
+    /// A session began.
+    "harness:start" HarnessStart {
+        /// The flow.
+        name: String,
+    }
+    /// A session ended. Nothing follows it.
+    "harness:complete" HarnessComplete {
+        /// Whether the outcome is `success`.
+        success: bool,
+        /// How it ended.
+        outcome: Outcome,
+        /// How long it ran, in milliseconds, pauses included.
+        duration_ms: u64,
+    }
+    /// A phase of the flow began.
+    "phase:start" PhaseStart {
+        /// The phase, `Run Flow` unless the flow names its own.
+        name: String,
+        /// Its number, counting from 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        phase_number: Option<u32>,
+    }
+    /// A phase ended well.
+    "phase:complete" PhaseComplete {
+        /// The phase.
+        name: String,
+    }
+    /// A phase ended with an unhandled failure, or was stopped.
+    "phase:failed" PhaseFailed {
+        /// The phase.
+        name: String,
+        /// What went wrong.
+        error: AgentError,
+    }
+    /// An attempt of a node began. Written down before anything of the attempt takes effect.
+    "task:start" TaskStart {
+        /// The node.
+        task_id: NodeId,
+        /// Its type.
+        node_type: String,
+        /// Which try this is, counting from 1.
+        attempt: u32,
+        /// The node's place in the run, the same as the context's `task`.
+        path: NodePath,
+    }
+    /// A node finished.
+    "task:complete" TaskComplete {
+        /// The node.
+        task_id: NodeId,
+        /// Its output.
+        result: Arc<Value>,
+        /// How long the attempt took, in milliseconds.
+        duration_ms: u64,
+    }
+    /// An attempt of a node failed.
+    "task:failed" TaskFailed {
+        /// The node.
+        task_id: NodeId,
+        /// What went wrong.
+        error: AgentError,
+        /// Whether another attempt follows.
+        will_retry: bool,
+    }
+    /// A node will not run in this pass.
+    "task:skipped" TaskSkipped {
+        /// The node.
+        task_id: NodeId,
+        /// Why.
+        reason: SkipReason,
+    }
+    /// A node's output was taken from an earlier session instead of running it.
+    "task:reused" TaskReused {
+        /// The node.
+        task_id: NodeId,
+        /// The session and path it was taken from.
+        from: String,
+        /// The output.
+        result: Arc<Value>,
+    }
+    /// A running attempt was cancelled on purpose: by a failure elsewhere, a stop or a pause.
+    "task:cancelled" TaskCancelled {
+        /// The node.
+        task_id: NodeId,
+        /// The agent's conversation, if it can be gone on with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<ProviderSessionId>,
+    }
+    /// An edge fired.
+    "edge:fired" EdgeFired {
+        /// The node it leaves.
+        from: NodeId,
+        /// The node it enters.
+        to: NodeId,
+    }
+    /// An edge did not fire.
+    "edge:skipped" EdgeSkipped {
+        /// The node it leaves.
+        from: NodeId,
+        /// The node it enters.
+        to: NodeId,
+    }
+    /// A loop edge fired: the nodes of the loop's body are pending again.
+    "loop:iterate" LoopIterate {
+        /// The node the edge leaves.
+        from: NodeId,
+        /// The node the edge enters.
+        to: NodeId,
+        /// How often the edge has fired, this time included.
+        iteration: u32,
+    }
+    /// An agent run began.
+    "agent:start" AgentStart {
+        /// The agent.
+        agent_name: String,
+        /// The run.
+        run_id: RunId,
+        /// The provider's type.
+        provider: String,
+        /// The model asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        /// The turn the run begins with, 1 unless it goes on with an earlier conversation.
+        turn: u32,
+    }
+    /// The vendor named its conversation. Written down at once, so that a crash can be resumed.
+    "agent:session" AgentSession {
+        /// The run.
+        run_id: RunId,
+        /// The vendor's conversation.
+        session_id: ProviderSessionId,
+    }
+    /// Text of an agent's answer.
+    "agent:text" AgentText {
+        /// The text.
+        content: String,
+        /// Whether it continues what came before; else it stands on its own.
+        delta: bool,
+        /// The run.
+        run_id: RunId,
+    }
+    /// Text of an agent's thinking.
+    "agent:thinking" AgentThinking {
+        /// The text.
+        content: String,
+        /// Whether it continues what came before; else it stands on its own.
+        delta: bool,
+        /// The run.
+        run_id: RunId,
+    }
+    /// The text and thinking of the message in progress are void: the vendor's stream broke and began anew.
+    "agent:retract" AgentRetract {
+        /// The run.
+        run_id: RunId,
+    }
+    /// An agent called a tool.
+    "agent:tool:start" AgentToolStart {
+        /// The tool.
+        tool_name: String,
+        /// The vendor's id of the call, which the completion repeats.
+        tool_use_id: String,
+        /// The arguments.
+        input: Value,
+        /// The run.
+        run_id: RunId,
+    }
+    /// A tool answered.
+    "agent:tool:complete" AgentToolComplete {
+        /// The tool.
+        tool_name: String,
+        /// The vendor's id of the call.
+        tool_use_id: String,
+        /// The answer.
+        result: Value,
+        /// Whether the tool failed.
+        is_error: bool,
+        /// The run.
+        run_id: RunId,
+    }
+    /// Tokens and cost of one turn, at its end.
+    "agent:usage" AgentUsage {
+        /// Tokens of the turn.
+        usage: Usage,
+        /// Cost of the turn in US dollars; absent means unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+        /// The run.
+        run_id: RunId,
+    }
+    /// Something was tolerated that the user should see.
+    "agent:warning" AgentWarning {
+        /// A short fixed word.
+        code: String,
+        /// What happened.
+        message: String,
+        /// The run.
+        run_id: RunId,
+    }
+    /// An agent run ended, exactly once per `agent:start`.
+    "agent:complete" AgentComplete {
+        /// The agent.
+        agent_name: String,
+        /// Whether it ended without an error.
+        success: bool,
+        /// The run.
+        run_id: RunId,
+        /// Why it ended.
+        stop_reason: StopReason,
+        /// Tokens of all its turns.
+        usage: Usage,
+        /// How long it ran, in milliseconds.
+        duration_ms: u64,
+    }
+    /// A message for one run, one agent, or every run that listens.
+    "session:message" SessionMessage {
+        /// The message.
+        content: String,
+        /// The run it is for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run_id: Option<RunId>,
+        /// The agent it is for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent_name: Option<String>,
+        /// When it is delivered; `followUp` if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<MessageMode>,
+    }
+    /// A question to a person.
+    "session:prompt" SessionPrompt {
+        /// The question's id, which the reply repeats.
+        prompt_id: PromptId,
+        /// The question.
+        prompt: String,
+        /// The answers to choose from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        choices: Option<Vec<String>>,
+        /// Whether a free text is an answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allow_text: Option<bool>,
+        /// Whether a flow asks for input or an agent for permission.
+        kind: PromptKind,
+        /// More about it: the tool and its arguments, for a permission.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<Value>,
+        /// When the default is taken, or the node fails without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
+        /// The answer taken at the deadline.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        default: Option<String>,
+    }
+    /// The answer to a question.
+    "session:reply" SessionReply {
+        /// The question.
+        prompt_id: PromptId,
+        /// The answer.
+        content: String,
+        /// Which of the choices it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        choice: Option<String>,
+    }
+    /// A run takes no more messages and ends after its turn.
+    "session:close" SessionClose {
+        /// The run.
+        run_id: RunId,
+    }
+    /// The session is to stop, for good.
+    "session:abort" SessionAbort {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+    /// A command was refused; nothing of it took effect.
+    "session:rejected" SessionRejected {
+        /// The command.
+        command: CommandKind,
+        /// Why it was refused.
+        reason: String,
+    }
+    /// The session is paused; a later process may go on.
+    "flow:paused" FlowPaused {
+        /// The nodes that were running.
+        node_ids: Vec<NodePath>,
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+    /// The session goes on.
+    "flow:resumed" FlowResumed {
+        /// The nodes that go on in their own conversations.
+        node_ids: Vec<NodePath>,
+        /// What they are told.
+        message: String,
+    }
+    /// Nothing can run until a person answers or a limit is lifted.
+    "flow:waiting" FlowWaiting {
+        /// What it waits for.
+        on: WaitingOn,
+        /// Until when, if known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    }
+    /// Money and tokens spent so far by the session.
+    "budget:spent" BudgetSpent {
+        /// In US dollars; absent means unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+        /// Tokens.
+        tokens: u64,
+    }
+    /// A budget was used up.
+    "budget:exceeded" BudgetExceeded {
+        /// Which one, and its size.
+        limit: String,
+    }
+    /// A vendor's usage limit is waited out.
+    "limit:wait" LimitWait {
+        /// The provider's type.
+        provider: String,
+        /// When the limit is lifted.
+        until: Timestamp,
+    }
+    /// A channel was made known to the session.
+    "channel:registered" ChannelRegistered {
+        /// The channel.
+        name: String,
+    }
+    /// A channel is ready.
+    "channel:started" ChannelStarted {
+        /// The channel.
+        name: String,
+    }
+    /// A channel has seen the end of the session.
+    "channel:stopped" ChannelStopped {
+        /// The channel.
+        name: String,
+    }
+    /// A channel is gone.
+    "channel:unregistered" ChannelUnregistered {
+        /// The channel.
+        name: String,
+    }
+    /// A channel failed. The run goes on without it.
+    "channel:error" ChannelFailed {
+        /// The channel.
+        name: String,
+        /// What went wrong.
+        error: String,
+    }
+    /// A line of the flow's own log.
+    "log" Log {
+        /// How grave it is.
+        level: LogLevel,
+        /// The line.
+        message: String,
+        /// Its fields.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        fields: Map<String, Value>,
+    }
+}
+
+/// An event of another version or of an extension (whose names start with `_`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnknownEvent {
+    name: String,
+    payload: Map<String, Value>,
+}
+
+impl UnknownEvent {
+    /// An extension's event; `name` starts with `_` and the payload carries no `type`.
+    pub fn extension(name: &str, mut payload: Map<String, Value>) -> Option<Self> {
+        payload.remove("type");
+        name.starts_with('_').then(|| Self { name: name.to_owned(), payload })
+    }
+
+    /// The wire name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Everything but the name.
+    pub fn payload(&self) -> &Map<String, Value> {
+        &self.payload
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Unknown(event) => {
+                let mut map = event.payload.clone();
+                map.insert("type".to_owned(), Value::String(event.name.clone()));
+                map.serialize(serializer)
+            }
+            known => Self::serialize(known, serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut map = Map::<String, Value>::deserialize(deserializer)?;
+        let name = match map.get("type") {
+            Some(Value::String(name)) => name.clone(),
+            Some(_) => return Err(de::Error::custom("an event's `type` must be a string")),
+            None => return Err(de::Error::missing_field("type")),
+        };
+        if Self::NAMES.contains(&name.as_str()) {
+            Self::deserialize(Value::Object(map))
+                .map_err(|error| de::Error::custom(format_args!("event `{name}`: {error}")))
+        } else {
+            map.remove("type");
+            Ok(Self::Unknown(UnknownEvent { name, payload: map }))
+        }
+    }
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// All that was to run ran well; handled failures included.
+    Success,
+    /// Something failed, and what did not depend on it finished.
+    Partial,
+    /// A failure ended the flow.
+    Failed,
+    /// It was stopped on purpose.
+    Stopped,
+    /// A budget was used up.
+    BudgetExceeded,
+    /// The flow's own time was up.
+    TimedOut,
+}
+
+/// Why a node did not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// Its own `when` did not hold.
+    When,
+    /// None of its incoming edges fired.
+    Edge,
+    /// Something it depends on failed, or the flow ended before its turn.
+    Failure,
+}
+
+/// When a message reaches a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MessageMode {
+    /// After the turn in progress.
+    #[default]
+    FollowUp,
+    /// At once: the turn in progress is interrupted.
+    Steer,
+}
+
+/// What kind of question is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum PromptKind {
+    /// The flow asks a person.
+    Input,
+    /// An agent asks whether it may use a tool.
+    Permission,
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum WaitingOn {
+    /// A person's answer.
+    Input,
+    /// A vendor's usage limit.
+    Limit,
+}
+
+/// How grave a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// For those who look for a fault.
+    Debug,
+    /// For the reader.
+    Info,
+    /// Something to look at.
+    Warn,
+    /// Something failed.
+    Error,
+}
+
+#[cfg(test)]
+mod tests;

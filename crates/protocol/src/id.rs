@@ -1,0 +1,229 @@
+//! A newtype for every identifier, so that no two can be confused. Who makes each is said on its type;
+//! making them is left to the engine and the vendors.
+
+use std::{fmt, sync::Arc};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use uuid::Uuid;
+
+macro_rules! string_id {
+    ($($(#[$meta:meta])* $name:ident;)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes the text as it is.
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// The text of the identifier.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        plain_text!($name);
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+    )*};
+}
+
+macro_rules! plain_text {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({:?})", stringify!($name), &*self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                &*self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                &*self.0 == *other
+            }
+        }
+    };
+}
+
+string_id! {
+    /// One execution of a flow. Made by the runner, or chosen by the caller.
+    SessionId;
+    /// One agent invocation, fresh every time. Made by the engine.
+    RunId;
+    /// One question to a person. Made by whoever asks.
+    PromptId;
+    /// The vendor's own conversation. Made by the vendor.
+    ProviderSessionId;
+}
+
+/// A node of a flow, unique in its graph: `[A-Za-z_][A-Za-z0-9_]*`. Chosen by the author.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct NodeId(#[schemars(regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))] Arc<str>);
+
+/// A text that cannot be a [`NodeId`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a node id: a letter or `_`, then letters, digits and `_`")]
+pub struct InvalidNodeId(
+    /// The text that was refused.
+    pub String,
+);
+
+impl NodeId {
+    /// Checks the text against the pattern of a node id.
+    pub fn new(text: &str) -> Result<Self, InvalidNodeId> {
+        let mut bytes = text.bytes();
+        let head = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+        if head && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidNodeId(text.to_owned()))
+        }
+    }
+
+    /// The text of the identifier.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+plain_text!(NodeId);
+
+impl<'de> Deserialize<'de> for NodeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&text).map_err(de::Error::custom)
+    }
+}
+
+/// Where in a run a node stands: `review`, `review#3` on the third pass of a loop edge,
+/// `scan[2]/review` inside the third iteration of the frame that `scan` opened.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct NodePath(Arc<str>);
+
+impl NodePath {
+    /// The first pass of a node in the flow's outermost frame.
+    pub fn root(node: &NodeId) -> Self {
+        Self(node.0.clone())
+    }
+
+    /// The same place on another pass of its loop; passes count from 1, and the first is not written.
+    pub fn with_pass(&self, pass: u32) -> Self {
+        let base = self.base();
+        if pass <= 1 { Self(base.into()) } else { Self(format!("{base}#{pass}").into()) }
+    }
+
+    /// A node within iteration `index` of the frame that this node opened.
+    pub fn within(&self, index: u32, node: &NodeId) -> Self {
+        Self(format!("{}[{index}]/{node}", self.0).into())
+    }
+
+    /// The text of the path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The node at the end of the path, as the author wrote its id.
+    pub fn node(&self) -> &str {
+        let last = self.0.rsplit('/').next().unwrap_or(&self.0);
+        last.split_once('#').map_or(last, |(node, _)| node)
+    }
+
+    /// Which pass of its loop this is, counting from 1.
+    pub fn pass(&self) -> u32 {
+        let last = self.0.rsplit('/').next().unwrap_or(&self.0);
+        last.split_once('#').and_then(|(_, pass)| pass.parse().ok()).unwrap_or(1)
+    }
+
+    fn base(&self) -> &str {
+        let last = self.0.rfind('/').map_or(0, |slash| slash + 1);
+        self.0[last..].find('#').map_or(&*self.0, |hash| &self.0[..last + hash])
+    }
+}
+
+plain_text!(NodePath);
+
+/// One event: a UUID of version 7. Made by the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct EventId(pub Uuid);
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ids_follow_the_pattern() {
+        let accepted = ["a", "_", "plan_2", "A9"];
+        let refused = ["", "9a", "a-b", "a.b", "ä", "a b"];
+        assert_eq!(
+            accepted.map(|text| NodeId::new(text).map(|id| id.to_string())),
+            accepted.map(|t| Ok(t.to_owned()))
+        );
+        assert_eq!(refused.map(NodeId::new), refused.map(|text| Err(InvalidNodeId(text.to_owned()))));
+    }
+
+    #[test]
+    fn a_path_tells_its_node_and_pass() {
+        let node = NodeId::new("review").unwrap();
+        let root = NodePath::root(&node);
+        let third = root.with_pass(3);
+        let inner = NodePath::root(&NodeId::new("scan").unwrap()).with_pass(2).within(4, &node);
+        let rows = [root, third.clone(), third.with_pass(1), inner.clone(), inner.with_pass(2)];
+        let seen = rows.each_ref().map(|path| (path.as_str(), path.node(), path.pass()));
+        assert_eq!(
+            seen,
+            [
+                ("review", "review", 1),
+                ("review#3", "review", 3),
+                ("review", "review", 1),
+                ("scan#2[4]/review", "review", 1),
+                ("scan#2[4]/review#2", "review", 2),
+            ]
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! The contract of a provider: one call is one turn, events stream out, and exactly one output or error
+//! ends it. A provider knows nothing of hubs, flows, retries or recordings.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::{
+    StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{AgentError, ErrorCode, InputFacts, OutputFacts, ProviderSessionId, StreamEvent};
+
+/// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
+/// session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderDescriptor {
+    /// The name it is asked for by: `claude` in `claude.agent`.
+    #[serde(rename = "type")]
+    pub provider_type: String,
+    /// The name for people.
+    pub display_name: String,
+    /// What it can do.
+    pub capabilities: ProviderCapabilities,
+}
+
+/// What a provider can do; the flow compiler refuses what it cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderCapabilities {
+    /// Events come while the turn runs, not only at its end.
+    pub streaming: bool,
+    /// It answers in JSON of a given schema.
+    pub structured_output: bool,
+    /// It asks before it uses a tool.
+    pub permissions: bool,
+    /// Its tools can be allowed and denied.
+    pub tools: bool,
+    /// The amount of thinking can be chosen.
+    pub thinking: bool,
+    /// It reads pictures.
+    pub images: bool,
+    /// It says what a turn cost.
+    pub cost: bool,
+    /// A message can reach a turn in progress without interrupting it.
+    pub native_steer: bool,
+}
+
+/// An adapter to one kind of agent.
+pub trait Provider: Send + Sync + 'static {
+    /// What a call takes.
+    type Input: ProviderInput;
+    /// What a call gives.
+    type Output: ProviderOutput;
+
+    /// What the provider is and can do.
+    fn descriptor(&self) -> ProviderDescriptor;
+
+    /// Runs one turn. The stream ends with exactly one [`ProviderItem::Output`] or one error. When the call
+    /// is cancelled it ends within a few seconds with an output whose stop reason is `aborted`.
+    fn execute(&self, input: Self::Input, context: ExecutionContext) -> ProviderStream<Self::Output>;
+
+    /// Ends whatever the provider keeps between turns, such as a warm process.
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// What a provider takes.
+pub trait ProviderInput: DeserializeOwned + Serialize + JsonSchema + Send + 'static {
+    /// Makes this the next turn of a conversation: its session and the new message, with the same options.
+    fn resume(&mut self, session: &ProviderSessionId, message: &str);
+
+    /// What the engine must know of it.
+    fn facts(&self) -> InputFacts;
+}
+
+/// What a provider gives.
+pub trait ProviderOutput: DeserializeOwned + Serialize + JsonSchema + Send + 'static {
+    /// The vendor's conversation, to go on with.
+    fn session_id(&self) -> Option<ProviderSessionId>;
+
+    /// What the engine must know of it.
+    fn facts(&self) -> OutputFacts;
+}
+
+/// One item of a provider's stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProviderItem<O> {
+    /// Something happened during the turn.
+    Event(StreamEvent),
+    /// The turn ended; nothing follows.
+    Output(O),
+}
+
+/// The events of one turn and its end.
+pub type ProviderStream<O> = BoxStream<'static, Result<ProviderItem<O>, AgentError>>;
+
+/// What surrounds a call.
+#[derive(Clone, Default)]
+pub struct ExecutionContext {
+    /// Cancels the turn.
+    pub cancel: CancellationToken,
+    /// Answers the agent's questions for permission. Without one every question is denied.
+    pub permissions: Option<Arc<dyn PermissionBroker>>,
+    /// The environment that a vendor's program or client may draw from.
+    pub env: Environment,
+    /// The directory the agent works in, unless its input names one.
+    pub cwd: Option<PathBuf>,
+    /// How long the call may take in all.
+    pub deadline: Option<Duration>,
+}
+
+impl fmt::Debug for ExecutionContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutionContext")
+            .field("env", &self.env)
+            .field("cwd", &self.cwd)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Environment variables. Their values never show in debug output.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(Arc<BTreeMap<String, String>>);
+
+impl Environment {
+    /// The value of a variable; an empty one counts as not set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// All variables in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The same environment with one variable set.
+    #[must_use]
+    pub fn with(&self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        let mut map = (*self.0).clone();
+        map.insert(name.into(), value.into());
+        Self(Arc::new(map))
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        Self(Arc::new(pairs.into_iter().collect()))
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// An agent's question whether it may use a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionRequest {
+    /// The tool.
+    pub tool_name: String,
+    /// The vendor's id of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use_id: Option<String>,
+    /// The arguments.
+    pub input: Value,
+    /// The vendor's words about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// The answer to a [`PermissionRequest`]. Closed on purpose: what is not an allowance is a denial.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PermissionDecision {
+    /// The tool may run.
+    Allow {
+        /// The arguments to run it with instead of its own.
+        updated_input: Option<Value>,
+    },
+    /// The tool may not run; the agent is told why and goes on.
+    Deny {
+        /// Why.
+        message: String,
+    },
+}
+
+/// Who answers an agent's questions for permission.
+pub trait PermissionBroker: Send + Sync {
+    /// Asks, and waits for the answer. Ends within the broker's own deadline.
+    fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision>;
+}
+
+/// A provider without its types: JSON in, JSON out, both checked. This is what registries hold.
+pub trait DynProvider: Send + Sync {
+    /// What the provider is and can do.
+    fn descriptor(&self) -> ProviderDescriptor;
+    /// The JSON Schema of what a call takes.
+    fn input_schema(&self) -> Value;
+    /// The JSON Schema of what a call gives.
+    fn output_schema(&self) -> Value;
+    /// Runs one turn, as [`Provider::execute`]; an input that does not fit is `CONFIG_INVALID`.
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value>;
+    /// The input of the next turn of a conversation, as [`ProviderInput::resume`].
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError>;
+    /// What the engine must know of an input.
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError>;
+    /// What the engine must know of an output.
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError>;
+    /// Ends whatever the provider keeps between turns.
+    fn shutdown(&self) -> BoxFuture<'static, ()>;
+}
+
+/// The erased form of a [`Provider`].
+pub struct Erased<P>(pub P);
+
+impl<P: Provider> Erased<P> {
+    fn input(&self, input: Value) -> Result<P::Input, AgentError> {
+        serde_json::from_value(input).map_err(|error| self.invalid("input", &error))
+    }
+
+    fn invalid(&self, what: &str, error: &serde_json::Error) -> AgentError {
+        let provider = self.0.descriptor().provider_type;
+        AgentError::new(ErrorCode::ConfigInvalid, format!("the {what} does not fit: {error}"))
+            .from_provider(&provider)
+    }
+}
+
+impl<P: Provider> DynProvider for Erased<P> {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.0.descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        schema_of::<P::Input>()
+    }
+
+    fn output_schema(&self) -> Value {
+        schema_of::<P::Output>()
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let input = match self.input(input) {
+            Ok(input) => input,
+            Err(error) => return stream::iter([Err(error)]).boxed(),
+        };
+        let provider = self.0.descriptor().provider_type;
+        self.0
+            .execute(input, context)
+            .map(move |item| match item {
+                Ok(ProviderItem::Event(event)) => Ok(ProviderItem::Event(event)),
+                Ok(ProviderItem::Output(output)) => {
+                    serde_json::to_value(output).map(ProviderItem::Output).map_err(|error| {
+                        AgentError::new(ErrorCode::Protocol, format!("the output is no JSON: {error}"))
+                            .from_provider(&provider)
+                    })
+                }
+                Err(error) => Err(error.from_provider(&provider)),
+            })
+            .boxed()
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        let mut input = self.input(input)?;
+        input.resume(session, message);
+        serde_json::to_value(input).map_err(|error| self.invalid("input", &error))
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        Ok(self.input(input.clone())?.facts())
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        let output: P::Output =
+            serde_json::from_value(output.clone()).map_err(|error| self.invalid("output", &error))?;
+        Ok(output.facts())
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        self.0.shutdown()
+    }
+}
+
+/// The schema with its parts inline, so that a reader finds each option where it is used.
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
+}

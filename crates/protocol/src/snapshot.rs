@@ -1,0 +1,192 @@
+//! What is saved of a run and of an agent session. Both are data: who makes them and who goes on from them
+//! is left to flow and engine.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    Message, NodePath, PromptId, PromptKind, ProviderSessionId, SessionId, ThinkingLevel, Timestamp,
+};
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum SessionStatus {
+    /// Not started.
+    #[default]
+    Idle,
+    /// At work.
+    Running,
+    /// Nothing can run until a person answers or a limit is lifted.
+    Waiting,
+    /// Paused; it can be resumed.
+    Paused,
+    /// Ended, its outcome says how well.
+    Complete,
+    /// Ended by a failure.
+    Failed,
+    /// Stopped for good.
+    Aborted,
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum NodeStatus {
+    /// Not yet its turn.
+    #[default]
+    Pending,
+    /// An attempt runs.
+    Running,
+    /// Finished.
+    Complete,
+    /// Failed, its attempts used up.
+    Failed,
+    /// Will not run.
+    Skipped,
+    /// Its output was taken from an earlier session.
+    Reused,
+    /// Cancelled while it ran.
+    Cancelled,
+    /// Interrupted by a pause; it will go on.
+    Paused,
+    /// Waits for a person, a timer or a limit.
+    Waiting,
+}
+
+/// Where an edge stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum EdgeStatus {
+    /// Its source has not ended.
+    #[default]
+    Pending,
+    /// It fired.
+    Fired,
+    /// It did not fire.
+    Skipped,
+}
+
+/// An agent's conversation, to go on with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentSessionRef {
+    /// The provider's type.
+    pub provider: String,
+    /// The vendor's conversation.
+    pub session_id: ProviderSessionId,
+}
+
+/// A question that nobody has answered yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingPrompt {
+    /// The question's id.
+    pub prompt_id: PromptId,
+    /// The question.
+    pub prompt: String,
+    /// The answers to choose from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<String>>,
+    /// Whether the flow or an agent asks.
+    pub kind: PromptKind,
+    /// The node that waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<NodePath>,
+    /// When the default is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+}
+
+/// What a session has spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Spent {
+    /// The known cost in US dollars; absent if no price was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// Tokens of all kinds.
+    pub tokens: u64,
+}
+
+/// One iteration of a node that opens frames.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrameSnapshot {
+    /// The node that opened it.
+    pub owner: NodePath,
+    /// Which iteration it is, counting from 0.
+    pub index: u32,
+    /// The item it works on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<Value>,
+}
+
+/// The state of a run, saved: the fold of its event log up to `last_seq`. Serialise it, load it elsewhere,
+/// resume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunSnapshot {
+    /// The version of this format.
+    pub version: u16,
+    /// The session.
+    pub session_id: SessionId,
+    /// The flow.
+    pub flow_name: String,
+    /// The hash of the flow that the run belongs to.
+    pub flow_hash: String,
+    /// Where the session stands.
+    pub status: SessionStatus,
+    /// What the flow was given.
+    pub input: Map<String, Value>,
+    /// The newest output of each node.
+    pub outputs: BTreeMap<NodePath, Value>,
+    /// Where each node stands.
+    pub node_status: BTreeMap<NodePath, NodeStatus>,
+    /// Where each edge stands, by `from->to`.
+    pub edge_status: BTreeMap<String, EdgeStatus>,
+    /// How often each loop edge has fired, by `from->to`.
+    pub loop_counters: BTreeMap<String, u32>,
+    /// The frames that are open.
+    pub frames: Vec<FrameSnapshot>,
+    /// The conversation of each agent node.
+    pub agent_sessions: BTreeMap<NodePath, AgentSessionRef>,
+    /// The questions that are open.
+    pub pending_prompts: Vec<PendingPrompt>,
+    /// What was spent.
+    pub spent: Spent,
+    /// The flow's own state, as its nodes set it.
+    pub state: Map<String, Value>,
+    /// The last event that the snapshot contains.
+    pub last_seq: u64,
+}
+
+/// An agent session, exported: enough to go on with it elsewhere. Immutable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionState {
+    /// The version of this format.
+    pub version: u16,
+    /// What was said so far.
+    pub messages: Vec<Message>,
+    /// The provider's type.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// How much it thinks.
+    pub thinking: ThinkingLevel,
+    /// The system prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The vendor's conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_session_id: Option<ProviderSessionId>,
+    /// When it was exported.
+    pub exported_at: Timestamp,
+}

@@ -1,0 +1,78 @@
+//! What a provider says while one turn runs. The engine turns these into `agent:*` events.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{ProviderSessionId, Usage};
+
+/// Whether a piece of text continues what was streamed before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Chunk {
+    /// A piece to append to what came before.
+    Delta,
+    /// A text that stands on its own; nothing of it was streamed before.
+    Whole,
+}
+
+/// One thing a provider says during a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum StreamEvent {
+    /// The vendor's conversation, as soon as it is known.
+    Session {
+        /// The vendor's id.
+        session_id: ProviderSessionId,
+    },
+    /// Text of the answer.
+    Text {
+        /// The text.
+        content: String,
+        /// Whether it continues.
+        chunk: Chunk,
+    },
+    /// Text of the model's thinking.
+    Thinking {
+        /// The text.
+        content: String,
+        /// Whether it continues.
+        chunk: Chunk,
+    },
+    /// The text and thinking streamed since the last whole message are void: the vendor began it anew.
+    Retract,
+    /// A tool was called.
+    ToolStart {
+        /// The tool.
+        tool_name: String,
+        /// The vendor's id of the call.
+        tool_use_id: String,
+        /// Its arguments.
+        input: Value,
+    },
+    /// A tool answered.
+    ToolComplete {
+        /// The vendor's id of the call.
+        tool_use_id: String,
+        /// The answer.
+        result: Value,
+        /// Whether the tool failed.
+        is_error: bool,
+    },
+    /// Tokens and cost of this turn so far; the last one of a turn counts.
+    Usage {
+        /// Tokens.
+        usage: Usage,
+        /// Cost in US dollars; absent means unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+    },
+    /// Something the adapter tolerated and the user should see.
+    Warning {
+        /// A short fixed word.
+        code: String,
+        /// What happened.
+        message: String,
+    },
+}
