@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use crate::events;
 use crate::finding::Finding;
 use crate::layers::{LAYERS, draw, table};
 use crate::workspace::Workspace;
@@ -20,6 +21,8 @@ struct Part {
 const PARTS: &[Part] = &[
     Part { document: "ARCHITECTURE.md", name: "layers", write: || draw(LAYERS) },
     Part { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
+    Part { document: "docs/events.md", name: "events", write: events::events },
+    Part { document: "docs/events.md", name: "types", write: events::types },
 ];
 
 /// Finds every part that differs from what would be written now.
@@ -77,7 +80,7 @@ fn end(name: &str) -> String {
 fn replace(text: &str, name: &str, fresh: &str) -> Option<String> {
     let (before, rest) = text.split_once(&begin(name))?;
     let (_, after) = rest.split_once(&end(name))?;
-    Some(format!("{before}{}\n{}\n{}{after}", begin(name), fresh.trim_end(), end(name)))
+    Some(format!("{before}{}\n\n{}\n\n{}{after}", begin(name), fresh.trim(), end(name)))
 }
 
 #[cfg(test)]
@@ -88,7 +91,7 @@ mod tests {
     #[test]
     fn replaces_between_the_markers() {
         let text = "a\n<!-- generated: x -->\nold\n<!-- end: x -->\nb\n";
-        let fresh = "a\n<!-- generated: x -->\nnew\n<!-- end: x -->\nb\n";
+        let fresh = "a\n<!-- generated: x -->\n\nnew\n\n<!-- end: x -->\nb\n";
         assert_eq!(replace(text, "x", "new\n").as_deref(), Some(fresh));
         assert_eq!(replace(fresh, "x", "new").as_deref(), Some(fresh));
         assert_eq!(replace(text, "y", "new"), None);
@@ -103,6 +106,9 @@ mod tests {
             "ARCHITECTURE.md: the part `layers` is stale: run `cargo xtask tidy --fix`",
             "ARCHITECTURE.md: put the lines `<!-- generated: crates -->` and `<!-- end: crates -->` where the part \
              belongs",
+            "docs/events.md: put the lines `<!-- generated: events -->` and `<!-- end: events -->` where the part \
+             belongs",
+            "docs/events.md: put the lines `<!-- generated: types -->` and `<!-- end: types -->` where the part belongs",
         ];
         assert_eq!(got, expected);
     }

@@ -156,8 +156,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "xtask",
         owns: "the project's own commands",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
-        knows: &[],
-        packages: &["anyhow", "cargo_metadata", "clap", "serde_json", "walkdir"],
+        knows: &["inspan-protocol"],
+        packages: &["anyhow", "cargo_metadata", "clap", "schemars", "serde_json", "walkdir"],
     },
 ];
 

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod documents;
+mod events;
 mod finding;
 mod fixtures;
 mod form;

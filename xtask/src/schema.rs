@@ -4,6 +4,10 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use inspan_protocol::{
+    AgentError, Command, Envelope, Event, Message, ProviderDescriptor, RunSnapshot, SessionState, StreamEvent,
+};
+use schemars::{JsonSchema, schema_for};
 use serde_json::Value;
 
 use crate::finding::Finding;
@@ -16,7 +20,22 @@ const FOLDER: &str = "schema";
 pub(crate) type Schema = (&'static str, fn() -> Value);
 
 /// Every schema that is published.
-pub(crate) const SCHEMAS: &[Schema] = &[];
+pub(crate) const SCHEMAS: &[Schema] = &[
+    ("command.json", of::<Command>),
+    ("envelope.json", of::<Envelope>),
+    ("error.json", of::<AgentError>),
+    ("event.json", of::<Event>),
+    ("message.json", of::<Message>),
+    ("provider.json", of::<ProviderDescriptor>),
+    ("run-snapshot.json", of::<RunSnapshot>),
+    ("session-state.json", of::<SessionState>),
+    ("stream-event.json", of::<StreamEvent>),
+];
+
+/// The schema of one type.
+pub(crate) fn of<T: JsonSchema>() -> Value {
+    schema_for!(T).to_value()
+}
 
 /// Finds every schema that differs from its type, is missing, or has no type any more.
 pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<Finding> {
