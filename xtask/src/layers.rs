@@ -236,6 +236,12 @@ fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec
         let sentence = "the workspace's lints do not hold here: add `[lints]` with `workspace = true`";
         findings.push(Finding::broken(&package.manifest, sentence));
     }
+    for (line, name) in own_versions(manifest) {
+        let sentence = format!(
+            "{name} has a version of its own: put it into the root manifest and say `{name}.workspace = true`"
+        );
+        findings.push(Finding::broken(format!("{}:{line}", package.manifest), sentence));
+    }
     if workspace.is_placeholder(layer.folder) {
         return findings;
     }
@@ -252,6 +258,22 @@ fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec
         }
     }
     findings
+}
+
+/// The dependencies of a manifest that do not take their version from the workspace, with their lines.
+fn own_versions(manifest: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut in_dependencies = false;
+    for (index, line) in manifest.lines().enumerate() {
+        if let Some(section) = line.strip_prefix('[') {
+            in_dependencies = section.trim_end().ends_with("dependencies]");
+        } else if in_dependencies && !line.contains("workspace = true") {
+            let name =
+                line.split(['=', '.', ' ']).next().filter(|name| !name.is_empty() && !name.starts_with('#'));
+            found.extend(name.map(|name| (index + 1, name)));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

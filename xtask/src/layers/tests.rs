@@ -104,7 +104,10 @@ fn a_row_may_not_reach_below_itself() {
 #[test]
 fn a_manifest_is_held_against_its_sources() {
     let tree = Workspace::of(&[
-        ("crates/low/Cargo.toml", "[package]\n"),
+        (
+            "crates/low/Cargo.toml",
+            "[package]\nname = \"low\"\n[dependencies]\nserde = \"1\"\n\n[dev-dependencies]\na.workspace = true\n",
+        ),
         ("crates/low/src/lib.rs", "//! Uses nothing.\n"),
         ("crates/mid/Cargo.toml", "[lints]\nworkspace = true\n"),
         ("crates/mid/src/lib.rs", "//! Placeholder.\n"),
@@ -113,6 +116,8 @@ fn a_manifest_is_held_against_its_sources() {
         [package("inspan-low", &[("serde", false)]), package("inspan-mid", &[("inspan-low", false)])];
     let expected = [
         "crates/low/Cargo.toml: the workspace's lints do not hold here: add `[lints]` with `workspace = true`",
+        "crates/low/Cargo.toml:4: serde has a version of its own: put it into the root manifest and say \
+         `serde.workspace = true`",
         "crates/low/Cargo.toml: no file of inspan-low mentions serde: remove serde from its manifest",
     ];
     assert_eq!(sentences(&[LOW, MID], &packages, &tree), expected);
