@@ -24,12 +24,20 @@ use serde_json::{Value, json};
 
 use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure};
 
+/// The events that are facts of a run; all others change nothing here.
+pub(crate) const FACTS: &[&str] = &[
+    "harness:start", "harness:complete", "phase:start", "phase:complete", "phase:failed", "task:start",
+    "task:complete", "task:failed", "task:cancelled", "task:skipped", "task:reused", "edge:fired", "edge:skipped",
+    "loop:iterate", "agent:session", "agent:usage", "session:prompt", "session:reply", "session:abort", "flow:waiting",
+];
+
 /// The fold of a run's facts.
 #[derive(Debug)]
 pub struct RunState {
     pub(crate) status: SessionStatus,
     pub(crate) outcome: Option<Outcome>,
     pub(crate) started_at: Option<Timestamp>,
+    pub(crate) duration_ms: u64,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
     pub(crate) last_seq: u64,
@@ -115,6 +123,7 @@ impl RunState {
             status: SessionStatus::Idle,
             outcome: None,
             started_at: None,
+            duration_ms: 0,
             phase_begun: false,
             phase_ended: false,
             last_seq: 0,
@@ -159,8 +168,9 @@ impl RunState {
                 self.phase_ended = true;
                 self.failure.get_or_insert_with(|| error.clone());
             }
-            Event::HarnessComplete { outcome, .. } => {
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
                 self.outcome = Some(*outcome);
+                self.duration_ms = *duration_ms;
                 self.status = match outcome {
                     Outcome::Success | Outcome::Partial => SessionStatus::Complete,
                     Outcome::Stopped => SessionStatus::Aborted,
