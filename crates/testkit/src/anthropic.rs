@@ -12,7 +12,7 @@ mod request;
 use self::message::{Content, Delta, Event, Message, MessageEnd, StartedContent, WireError, WireUsage};
 use crate::request::RequestView;
 use crate::scenario::{Block, ErrorEvent, Turn};
-use crate::wire::{Beat, Wire};
+use crate::wire::{Beat, Wire, sorted};
 
 /// The tool through which a structured answer is given.
 const STRUCTURED_TOOL: &str = "StructuredOutput";
@@ -53,18 +53,18 @@ impl Wire for Anthropic {
                     continue;
                 }
                 Block::Text { text, chunks } => {
-                    let deltas = pieces(&text, chunks).map(|text| Delta::TextDelta { text }).collect();
+                    let deltas = pieces(&text, chunks).map(|text| Delta::Text { text }).collect();
                     (StartedContent::Text { text: "" }, deltas)
                 }
                 Block::Thinking { text, signature, chunks } => {
-                    let thoughts = pieces(&text, chunks).map(|thinking| Delta::ThinkingDelta { thinking });
-                    let deltas: Vec<Delta> = thoughts.chain([Delta::SignatureDelta { signature }]).collect();
+                    let thoughts = pieces(&text, chunks).map(|thinking| Delta::Thinking { thinking });
+                    let deltas: Vec<Delta> = thoughts.chain([Delta::Signature { signature }]).collect();
                     (StartedContent::Thinking { thinking: "", signature: "" }, deltas)
                 }
                 Block::ToolUse { name, input, id, chunks } => {
                     let id = id.unwrap_or_else(|| tool_id(stem, index));
-                    let deltas = pieces(&canonical(&input), chunks)
-                        .map(|partial_json| Delta::InputJsonDelta { partial_json })
+                    let deltas = pieces(&sorted(&input).to_string(), chunks)
+                        .map(|partial_json| Delta::InputJson { partial_json })
                         .collect();
                     (StartedContent::ToolUse { id, name, input: NoInput {} }, deltas)
                 }
@@ -78,7 +78,7 @@ impl Wire for Anthropic {
             delta: MessageEnd {
                 stop_reason: stop_reason(turn, request),
                 stop_sequence: None,
-                stop_details: turn.stop_details.clone(),
+                stop_details: turn.stop_details.as_ref().map(sorted),
             },
             usage: message::OutputUsage { output_tokens: turn.usage.output_tokens },
         }));
@@ -90,16 +90,18 @@ impl Wire for Anthropic {
         let mut message = empty_message(turn, request, stem);
         message.usage.output_tokens = turn.usage.output_tokens;
         message.stop_reason = Some(stop_reason(turn, request));
-        message.stop_details = turn.stop_details.clone();
+        message.stop_details = turn.stop_details.as_ref().map(sorted);
         for block in spoken(turn, request) {
             let index = message.content.len();
             message.content.push(match block {
                 Block::Pause { .. } => continue,
                 Block::Text { text, .. } => Content::Text { text },
                 Block::Thinking { text, signature, .. } => Content::Thinking { thinking: text, signature },
-                Block::ToolUse { name, input, id, .. } => {
-                    Content::ToolUse { id: id.unwrap_or_else(|| tool_id(stem, index)), name, input }
-                }
+                Block::ToolUse { name, input, id, .. } => Content::ToolUse {
+                    id: id.unwrap_or_else(|| tool_id(stem, index)),
+                    name,
+                    input: sorted(&input),
+                },
             });
         }
         text_of(&message)
@@ -163,7 +165,7 @@ fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
 fn spoken(turn: &Turn, request: &RequestView) -> Vec<Block> {
     let structured = turn.structured.as_ref().map(|value| match request.offers(STRUCTURED_TOOL) {
         true => Block::tool(STRUCTURED_TOOL, value.clone()),
-        false => Block::text(canonical(value)),
+        false => Block::text(sorted(value).to_string()),
     });
     turn.blocks.iter().cloned().chain(structured).collect()
 }
@@ -190,25 +192,6 @@ fn pieces(text: &str, count: usize) -> impl Iterator<Item = String> + use<> {
         let end = (piece + 1) * letters.len() / count;
         letters[start..end].iter().collect()
     })
-}
-
-/// JSON text with sorted keys, so that the bytes do not depend on which map a build of `serde_json` uses.
-fn canonical(value: &Value) -> String {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
-            entries.sort_by_key(|(name, _)| *name);
-            let entries: Vec<String> = entries
-                .into_iter()
-                .map(|(name, value)| format!("{}:{}", text_of(name), canonical(value)))
-                .collect();
-            format!("{{{}}}", entries.join(","))
-        }
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(canonical).collect::<Vec<String>>().join(","))
-        }
-        other => other.to_string(),
-    }
 }
 
 fn beat(event: &Event) -> Beat {

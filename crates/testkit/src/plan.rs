@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::request::{Delivery, RequestView};
 use crate::scenario::{HttpError, Scenario, Turn};
-use crate::wire::{Beat, Wire};
+use crate::wire::{Beat, Wire, sorted};
 
 /// One step of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn http_error(wire: &dyn Wire, error: &HttpError, mut headers: Headers, stem: &s
             headers.insert("content-type".to_owned(), "text/plain; charset=utf-8".to_owned());
             text.clone()
         }
-        Some(value) => value.to_string(),
+        Some(value) => sorted(value).to_string(),
     };
     headers.extend(error.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())));
     Reply::Whole { status: error.status, headers, body }

@@ -46,3 +46,17 @@ pub(crate) trait Wire: Send + Sync {
     /// Headers that every answer carries.
     fn headers(&self, stem: &str) -> Vec<(&'static str, String)>;
 }
+
+/// The same value with sorted keys, so that the bytes do not depend on which map a build of `serde_json` uses.
+pub(crate) fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> =
+                map.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+            Value::Object(entries.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
