@@ -120,6 +120,9 @@ impl Run {
     pub fn next(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         if self.state.status == SessionStatus::Idle {
             actions.push(emit(Event::HarnessStart { name: self.graph.name.clone() }));
+            return;
+        }
+        if !self.state.phase_begun {
             actions.push(emit(Event::PhaseStart { name: self.graph.phase.clone(), phase_number: Some(1) }));
             return;
         }
@@ -158,6 +161,19 @@ impl Run {
         let node = self.state.timers.peek().map(|Reverse((at, _))| *at);
         let flow = self.flow_deadline().filter(|_| self.state.ending.is_none() && self.state.outcome.is_none());
         node.into_iter().chain(flow).min()
+    }
+
+    /// The attempts that must be in flight now. After a crash the driver starts exactly these again.
+    pub fn outstanding(&self) -> Vec<StartNode> {
+        let running = self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Running);
+        running.map(|(ix, node)| self.attempt(NodeIx(ix as u32), node.attempt)).collect()
+    }
+
+    fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
+        let node = self.graph.node(ix);
+        let input = node.input.resolve(&self.scope()).map_err(AgentError::from);
+        let session = node.session.and_then(|source| self.state.nodes[source.0 as usize].session.clone());
+        StartNode { node: ix, path: self.state.path(&self.graph, ix), attempt, input, session }
     }
 
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
@@ -365,7 +381,9 @@ impl Run {
         let graph = self.graph.clone();
         let node = graph.node(ix);
         let state = &self.state.nodes[ix.0 as usize];
-        if state.status != NodeStatus::Pending || state.retry_at.is_some_and(|at| at > now) {
+        let due = state.retry_at.is_none_or(|at| at <= now);
+        let resolved = state.unresolved == 0 || (node.join == Join::Any && state.fired > 0);
+        if state.status != NodeStatus::Pending || !due || !resolved {
             return;
         }
         let path = self.state.path(&graph, ix);
@@ -374,8 +392,7 @@ impl Run {
             actions.push(Action::Emit { task: Some(path), event: Event::TaskSkipped { task_id, reason } });
             return;
         }
-        let attempt = state.attempt + 1;
-        let mut input = Ok(Value::Null);
+        let mut start = None;
         if let Some(when) = &node.when {
             match when.holds(&self.scope()) {
                 Ok(true) => {}
@@ -384,16 +401,16 @@ impl Run {
                     actions.push(Action::Emit { task: Some(path), event });
                     return;
                 }
-                Err(error) => input = Err(binding_failed(&node.id, "when", &error)),
+                // A condition that cannot be worked out is a failure of the node, on record as one.
+                Err(error) => start = Some(Err(AgentError::from(error))),
             }
         }
-        if input.is_ok() {
-            input = node.input.resolve(&self.scope()).map_err(|error| binding_failed(&node.id, "input", &error));
-        }
-        let session = node.session.and_then(|source| self.state.nodes[source.0 as usize].session.clone());
-        let start = Event::TaskStart { task_id, node_type: node.node_type.to_string(), attempt, path: path.clone() };
-        actions.push(Action::Emit { task: Some(path.clone()), event: start });
-        actions.push(Action::Start(StartNode { node: ix, path, attempt, input, session }));
+        let mut attempt = self.attempt(ix, state.attempt + 1);
+        attempt.input = start.unwrap_or(attempt.input);
+        let node_type = node.node_type.to_string();
+        let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
+        actions.push(Action::Emit { task: Some(path), event });
+        actions.push(Action::Start(attempt));
     }
 
     fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
@@ -445,6 +462,5 @@ fn edge_name(graph: &Graph, edge: &crate::graph::Edge) -> String {
     format!("`{} -> {}`", graph.node(edge.from).id, graph.node(edge.to).id)
 }
 
-fn binding_failed(node: &inspan_protocol::NodeId, key: &str, error: &crate::expr::BindingError) -> AgentError {
-    AgentError::new(ErrorCode::BindingFailed, format!("node `{node}`, {key}: {error}"))
-}
+#[cfg(test)]
+mod tests;

@@ -86,6 +86,10 @@ impl NodeType for AnyAgent {
         Some(schema)
     }
 
+    fn providers(&self) -> Option<Vec<String>> {
+        Some(self.0.names().map(str::to_owned).collect())
+    }
+
     fn capabilities_for(&self, input: &Value) -> Option<ProviderCapabilities> {
         Some(self.provider(input)?.descriptor().capabilities)
     }
