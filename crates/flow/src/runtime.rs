@@ -228,7 +228,10 @@ impl Driver {
         let StartNode { node, path, attempt, input, session } = start;
         let spec = self.run.graph().node(node);
         let Some(node_type) = self.nodes.get(&spec.node_type).cloned() else {
-            return Err(RunError::UnknownNodeType { node: spec.id.clone(), node_type: spec.node_type.to_string() });
+            return Err(RunError::UnknownNodeType {
+                node: spec.id.clone(),
+                node_type: spec.node_type.to_string(),
+            });
         };
         let input = match input.and_then(|input| self.validators.input(&*node_type, spec, input)) {
             Ok(input) => input,

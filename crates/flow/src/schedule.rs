@@ -92,7 +92,12 @@ pub enum AttemptEnd {
 
 impl Run {
     /// A run before its first fact. `input` is what the flow was given, defaults included.
-    pub fn new(graph: Arc<Graph>, session: &SessionId, input: Map<String, Value>, max_concurrency: Option<u32>) -> Self {
+    pub fn new(
+        graph: Arc<Graph>,
+        session: &SessionId,
+        input: Map<String, Value>,
+        max_concurrency: Option<u32>,
+    ) -> Self {
         let flow = json!({ "name": graph.name, "sessionId": session, "input": input });
         let vars = Value::Object(graph.state.clone());
         let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
@@ -159,13 +164,15 @@ impl Run {
     /// When to ask again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let node = self.state.timers.peek().map(|Reverse((at, _))| *at);
-        let flow = self.flow_deadline().filter(|_| self.state.ending.is_none() && self.state.outcome.is_none());
+        let flow =
+            self.flow_deadline().filter(|_| self.state.ending.is_none() && self.state.outcome.is_none());
         node.into_iter().chain(flow).min()
     }
 
     /// The attempts that must be in flight now. After a crash the driver starts exactly these again.
     pub fn outstanding(&self) -> Vec<StartNode> {
-        let running = self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Running);
+        let running =
+            self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Running);
         running.map(|(ix, node)| self.attempt(NodeIx(ix as u32), node.attempt)).collect()
     }
 
@@ -177,7 +184,13 @@ impl Run {
     }
 
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
-    pub fn conclude(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd, now: Timestamp) -> Option<(NodePath, Event)> {
+    pub fn conclude(
+        &mut self,
+        node: NodeIx,
+        attempt: u32,
+        end: AttemptEnd,
+        now: Timestamp,
+    ) -> Option<(NodePath, Event)> {
         let state = &self.state.nodes[node.0 as usize];
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return None;
@@ -206,7 +219,10 @@ impl Run {
     fn timed_out(&self, node: NodeIx) -> AgentError {
         let node = self.graph.node(node);
         let limit = node.policy.timeout.map_or_else(String::new, |limit| format!(" of {limit:?}"));
-        AgentError::new(ErrorCode::Timeout, format!("node `{}` did not end within its timeout{limit}", node.id))
+        AgentError::new(
+            ErrorCode::Timeout,
+            format!("node `{}` did not end within its timeout{limit}", node.id),
+        )
     }
 
     fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
@@ -275,7 +291,13 @@ impl Run {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome, error: Option<AgentError>, now: Timestamp, actions: &mut Vec<Action>) {
+    fn finish(
+        &mut self,
+        outcome: Outcome,
+        error: Option<AgentError>,
+        now: Timestamp,
+        actions: &mut Vec<Action>,
+    ) {
         let name = self.graph.phase.clone();
         if !self.state.phase_ended {
             actions.push(emit(match (outcome, error) {

@@ -26,9 +26,26 @@ use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure};
 
 /// The events that are facts of a run; all others change nothing here.
 pub(crate) const FACTS: &[&str] = &[
-    "harness:start", "harness:complete", "phase:start", "phase:complete", "phase:failed", "task:start",
-    "task:complete", "task:failed", "task:cancelled", "task:skipped", "task:reused", "edge:fired", "edge:skipped",
-    "loop:iterate", "agent:session", "agent:usage", "session:prompt", "session:reply", "session:abort", "flow:waiting",
+    "harness:start",
+    "harness:complete",
+    "phase:start",
+    "phase:complete",
+    "phase:failed",
+    "task:start",
+    "task:complete",
+    "task:failed",
+    "task:cancelled",
+    "task:skipped",
+    "task:reused",
+    "edge:fired",
+    "edge:skipped",
+    "loop:iterate",
+    "agent:session",
+    "agent:usage",
+    "session:prompt",
+    "session:reply",
+    "session:abort",
+    "flow:waiting",
 ];
 
 /// The fold of a run's facts.
@@ -216,9 +233,15 @@ impl RunState {
                     self.settling.push_back(ix);
                 }
             }
-            Event::EdgeFired { from, to } => self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired),
-            Event::EdgeSkipped { from, to } => self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped),
-            Event::LoopIterate { from, to, iteration } => self.iterate(graph, from.as_str(), to.as_str(), *iteration),
+            Event::EdgeFired { from, to } => {
+                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired)
+            }
+            Event::EdgeSkipped { from, to } => {
+                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped)
+            }
+            Event::LoopIterate { from, to, iteration } => {
+                self.iterate(graph, from.as_str(), to.as_str(), *iteration)
+            }
             Event::AgentSession { session_id, .. } => {
                 if let Some(ix) = task.and_then(|path| graph.find(path.node())) {
                     self.nodes[ix.0 as usize].session = Some(session_id.clone());
@@ -247,7 +270,10 @@ impl RunState {
             }
             Event::SessionAbort { reason } => {
                 let error = reason.as_ref().map(|reason| {
-                    AgentError::new(inspan_protocol::ErrorCode::Aborted, format!("the session was stopped: {reason}"))
+                    AgentError::new(
+                        inspan_protocol::ErrorCode::Aborted,
+                        format!("the session was stopped: {reason}"),
+                    )
                 });
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
@@ -318,7 +344,8 @@ impl RunState {
     }
 
     fn fail(&mut self, graph: &Graph, ix: NodeIx, error: &AgentError, will_retry: bool, at: Timestamp) {
-        let duration = self.nodes[ix.0 as usize].started_at.map(|started| at.since(started).as_millis() as u64);
+        let duration =
+            self.nodes[ix.0 as usize].started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, ix, status, duration);
         let policy = &graph.node(ix).policy;
@@ -426,7 +453,8 @@ fn find_edge(graph: &Graph, from: &str, to: &str) -> Option<(EdgeIx, NodeIx)> {
     let node = graph.node(from);
     // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
     let target = graph.node(to);
-    let candidates = if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
+    let candidates =
+        if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
     let found = candidates.iter().chain(&node.loops).copied().find(|&edge| {
         let edge = graph.edge(edge);
         edge.from == from && edge.to == to

@@ -19,10 +19,18 @@ pub use memory::MemoryStore;
 /// 4. Readers never disturb the writer.
 pub trait RunStore: Send + Sync {
     /// Keeps the events at the end of their session's log.
-    fn append<'a>(&'a self, session: &'a SessionId, events: &'a [Arc<Envelope>]) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn append<'a>(
+        &'a self,
+        session: &'a SessionId,
+        events: &'a [Arc<Envelope>],
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// The session's events from `from` on, counting from 1.
-    fn read<'a>(&'a self, session: &'a SessionId, from: u64) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
 }
 
 /// Why a store did not do what was asked.

@@ -108,12 +108,10 @@ impl Names {
     }
 
     fn context(&self, scope: &Scope<'_>) -> minijinja::Value {
-        self.roots
-            .iter()
-            .filter_map(|(name, root)| {
-                Some((name.clone(), minijinja::Value::from(Serde(root.value(scope)?))))
-            })
-            .collect()
+        let values = self.roots.iter().filter_map(|(name, root)| {
+            Some((name.as_str(), minijinja::Value::from(Serde(root.value(scope)?))))
+        });
+        minijinja::Value::from_pairs(values)
     }
 
     fn explain(&self, error: &Error, scope: &Scope<'_>) -> String {

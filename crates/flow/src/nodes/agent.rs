@@ -82,7 +82,10 @@ impl NodeType for AnyAgent {
     fn input_schema_for(&self, input: &Value) -> Option<Value> {
         let mut schema = self.provider(input)?.input_schema();
         let properties = schema.get_mut("properties")?.as_object_mut()?;
-        properties.insert("provider".to_owned(), json!({ "type": "string", "description": "The provider's type." }));
+        properties.insert(
+            "provider".to_owned(),
+            json!({ "type": "string", "description": "The provider's type." }),
+        );
         Some(schema)
     }
 
@@ -108,7 +111,11 @@ impl NodeType for AnyAgent {
     }
 }
 
-async fn run(provider: Arc<dyn DynProvider>, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+async fn run(
+    provider: Arc<dyn DynProvider>,
+    context: NodeContext,
+    input: Value,
+) -> Result<Value, AgentError> {
     let input = go_on(&*provider, &context, input)?;
     let cwd = working_directory(&context, &input);
     let end = AgentRun::new(context.hub.clone(), context.node.to_string(), provider, input)

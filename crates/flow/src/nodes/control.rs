@@ -103,7 +103,10 @@ struct ControlMerge;
 impl NodeType for ControlMerge {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Joins branches: `all` wants every incoming edge fired, `any` starts on the first.";
-        NodeTypeInfo { kind: NodeKind::Merge, ..typed::describe::<Merge, Merged>("control.merge", "control", help) }
+        NodeTypeInfo {
+            kind: NodeKind::Merge,
+            ..typed::describe::<Merge, Merged>("control.merge", "control", help)
+        }
     }
 
     fn compute(&self, input: Value) -> crate::node::Computed {
@@ -178,7 +181,10 @@ struct ControlWait;
 impl NodeType for ControlWait {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Waits for a time (`ms`), a moment or an event (`until`).";
-        NodeTypeInfo { occupies: Occupies::Nothing, ..typed::describe::<Wait, Waited>("control.wait", "control", help) }
+        NodeTypeInfo {
+            occupies: Occupies::Nothing,
+            ..typed::describe::<Wait, Waited>("control.wait", "control", help)
+        }
     }
 
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
@@ -212,10 +218,12 @@ impl Wait {
             tokio::time::sleep(moment.since(context.hub.clock().now())).await;
             return Ok(None);
         }
-        let filter = Filter::parse(until)
-            .map_err(|error| wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}")))?;
+        let filter = Filter::parse(until).map_err(|error| {
+            wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}"))
+        })?;
         let limit = match &self.timeout {
-            Some(text) => humantime::parse_duration(text).map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?,
+            Some(text) => humantime::parse_duration(text)
+                .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?,
             None => Duration::MAX,
         };
         let mut events = context.hub.subscribe(filter);

@@ -75,7 +75,11 @@ pub(super) struct Exec;
 
 impl NodeType for Exec {
     fn describe(&self) -> NodeTypeInfo {
-        typed::describe::<Call, Printed>("exec", "io", "Runs a program from an argument list, never through a shell.")
+        typed::describe::<Call, Printed>(
+            "exec",
+            "io",
+            "Runs a program from an argument list, never through a shell.",
+        )
     }
 
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
@@ -175,18 +179,24 @@ impl Call {
             .process_group(0)
             .kill_on_drop(true);
         command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound if folder.is_dir() => {
-                AgentError::new(ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH"))
-            }
-            std::io::ErrorKind::NotFound => {
-                AgentError::new(ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display()))
-            }
+            std::io::ErrorKind::NotFound if folder.is_dir() => AgentError::new(
+                ErrorCode::ConfigMissing,
+                format!("there is no program `{program}` on the PATH"),
+            ),
+            std::io::ErrorKind::NotFound => AgentError::new(
+                ErrorCode::ConfigInvalid,
+                format!("there is no folder `{}`", folder.display()),
+            ),
             _ => AgentError::new(ErrorCode::Process, format!("`{program}` cannot be started: {error}")),
         })
     }
 }
 
-async fn read_all(pipe: Option<impl AsyncRead + Unpin>, program: &str, what: &str) -> Result<String, AgentError> {
+async fn read_all(
+    pipe: Option<impl AsyncRead + Unpin>,
+    program: &str,
+    what: &str,
+) -> Result<String, AgentError> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
         pipe.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await.map_err(|error| {
@@ -206,14 +216,21 @@ impl Parse {
             Self::Text => Ok(Value::String(stdout.trim_end().to_owned())),
             Self::Lines => Ok(stdout.lines().map(Value::from).collect()),
             Self::Json => serde_json::from_str(stdout).map_err(|error| {
-                AgentError::new(ErrorCode::OutputInvalid, format!("the output of `{program}` is no JSON: {error}"))
+                AgentError::new(
+                    ErrorCode::OutputInvalid,
+                    format!("the output of `{program}` is no JSON: {error}"),
+                )
             }),
         }
     }
 }
 
 fn last_line(stderr: &str) -> String {
-    stderr.lines().rev().find(|line| !line.trim().is_empty()).map_or_else(String::new, |line| format!(": {line}"))
+    stderr
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .map_or_else(String::new, |line| format!(": {line}"))
 }
 
 fn tail(text: &str, bytes: usize) -> &str {

@@ -74,14 +74,19 @@ impl NodeType for HumanInput {
 impl Question {
     fn prompt(self, context: &NodeContext) -> Result<Prompt, AgentError> {
         let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
-        if let (Some(default), Some(choices), None | Some(false)) = (&self.default, &self.choices, self.allow_text)
+        if let (Some(default), Some(choices), None | Some(false)) =
+            (&self.default, &self.choices, self.allow_text)
             && !choices.contains(default)
         {
-            return Err(wrong(format!("the default `{default}` is not among the choices: {}", choices.join(", "))));
+            return Err(wrong(format!(
+                "the default `{default}` is not among the choices: {}",
+                choices.join(", ")
+            )));
         }
         let deadline = match &self.timeout {
             Some(text) => {
-                let limit = humantime::parse_duration(text).map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?;
+                let limit = humantime::parse_duration(text)
+                    .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?;
                 Some(context.hub.clock().now() + limit)
             }
             None => None,

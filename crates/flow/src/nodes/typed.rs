@@ -11,7 +11,11 @@ use crate::{
 };
 
 /// The description of a node type with typed input and output.
-pub(super) fn describe<I: JsonSchema, O: JsonSchema>(name: &'static str, pack: &'static str, help: &str) -> NodeTypeInfo {
+pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
+    name: &'static str,
+    pack: &'static str,
+    help: &str,
+) -> NodeTypeInfo {
     NodeTypeInfo {
         name: name.into(),
         pack,
@@ -31,8 +35,9 @@ pub(super) fn schema<T: JsonSchema>() -> Value {
 
 /// Reads a node's input; one that does not fit names the key.
 pub(super) fn read<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
-    serde_json::from_value(input)
-        .map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}")))
+    serde_json::from_value(input).map_err(|error| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
+    })
 }
 
 /// Writes a node's output.

@@ -91,13 +91,21 @@ struct Schemas {
 
 impl Validators {
     /// The input, if it fits the schema of the node's type.
-    pub(super) fn input(&mut self, node_type: &dyn NodeType, node: &Node, input: Value) -> Result<Value, AgentError> {
+    pub(super) fn input(
+        &mut self,
+        node_type: &dyn NodeType,
+        node: &Node,
+        input: Value,
+    ) -> Result<Value, AgentError> {
         // A schema that depends on the input is checked by the one who reads it.
         if node_type.input_schema_for(&input).is_some() {
             return Ok(input);
         }
         match self.of(node_type, node).input.as_ref().and_then(|schema| misfit(schema, &input)) {
-            Some(why) => Err(AgentError::new(ErrorCode::ConfigInvalid, format!("the input of node `{}`: {why}", node.id))),
+            Some(why) => Err(AgentError::new(
+                ErrorCode::ConfigInvalid,
+                format!("the input of node `{}`: {why}", node.id),
+            )),
             None => Ok(input),
         }
     }
@@ -137,6 +145,7 @@ fn misfit(schema: &Validator, value: &Value) -> Option<String> {
     if schema.is_valid(value) {
         return None;
     }
-    let errors: Vec<_> = schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
+    let errors: Vec<_> =
+        schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
     Some(errors.join("; "))
 }

@@ -42,8 +42,15 @@ nodes:
     assert_eq!(
         names,
         [
-            "harness:start", "phase:start", "task:start", "task:complete", "edge:fired", "task:start",
-            "task:complete", "phase:complete", "harness:complete",
+            "harness:start",
+            "phase:start",
+            "task:start",
+            "task:complete",
+            "edge:fired",
+            "task:start",
+            "task:complete",
+            "phase:complete",
+            "harness:complete",
         ]
     );
 }

@@ -100,7 +100,8 @@ impl Sim {
 /// Nodes whose id says how they fare: `ok…`, `bad…` fails, `twice…` fails once, `handled…` fails and is handled.
 fn by_name(start: &StartNode, graph: &Graph) -> AttemptEnd {
     let id = graph.node(start.node).id.as_str();
-    let fails = id.starts_with("bad") || id.starts_with("handled") || (id.starts_with("twice") && start.attempt == 1);
+    let fails =
+        id.starts_with("bad") || id.starts_with("handled") || (id.starts_with("twice") && start.attempt == 1);
     if fails {
         AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, format!("{id} fails")))
     } else {
@@ -297,7 +298,9 @@ nodes:
 
 #[test]
 fn what_an_older_attempt_reports_is_ignored() {
-    let graph = graph("name: old\nnodes:\n  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 2 } } }\n");
+    let graph = graph(
+        "name: old\nnodes:\n  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 2 } } }\n",
+    );
     let mut sim = Sim::new(&graph, &[]);
     sim.drive(by_name);
     assert!(sim.run.conclude(NodeIx(0), 1, AttemptEnd::Output(Value::Null), sim.now).is_none());

@@ -22,7 +22,11 @@ impl MemoryStore {
 }
 
 impl RunStore for MemoryStore {
-    fn append<'a>(&'a self, session: &'a SessionId, events: &'a [Arc<Envelope>]) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn append<'a>(
+        &'a self,
+        session: &'a SessionId,
+        events: &'a [Arc<Envelope>],
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let log = sessions.entry(session.clone()).or_default();
         let mut expected = log.len() as u64 + 1;
@@ -37,7 +41,11 @@ impl RunStore for MemoryStore {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn read<'a>(&'a self, session: &'a SessionId, from: u64) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let start = from.saturating_sub(1) as usize;
         let events = sessions.get(session).and_then(|log| log.get(start..)).unwrap_or_default().to_vec();
