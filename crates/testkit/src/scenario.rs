@@ -1,83 +1,92 @@
 //! The scenario file: what the scripted model answers, request by request, in no vendor's terms.
 //! Choosing a turn is left to `script.rs`, its form on the wire to the wire files.
-//!
-//! A scenario is one JSON object; keys are camelCase, an unknown key is an error. Times are whole
-//! milliseconds. `fixtures/scenarios/` holds one example of each common kind.
-//!
-//! ```json
-//! {"turns": [
-//!   {"when": {"lastMessageContains": "ping"}, "times": 1, "blocks": [{"type": "text", "text": "pong"}]},
-//!   {"blocks": [{"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}]},
-//!   {"blocks": [{"type": "text", "text": "Done."}]}
-//! ]}
-//! ```
-//!
-//! # How a request finds its turn
-//!
-//! 1. A request that offers no tools is *auxiliary* (a title, a summary): `aux` answers it and no turn is
-//!    used up. `auxDetect: false` switches that off, for clients that run without tools.
-//! 2. Turns with `when` are rules: the first whose matcher fits, and whose `times` are not used up, answers.
-//! 3. Otherwise the next turn without `when` answers; after the last one, `after` decides.
-//!
-//! # Keys of a scenario
-//!
-//! | Key | Default | Meaning |
-//! |---|---|---|
-//! | `turns` | required | the turns: rules and sequence in one list |
-//! | `after` | `"last"` | once the sequence is used up: `"last"` repeats its last turn, `"cycle"` starts again, `"error"` answers 500 |
-//! | `aux` | a small JSON title | the turn that answers auxiliary requests |
-//! | `auxDetect` | `true` | whether requests without tools are auxiliary |
-//! | `chunkMs` | 0 | wait after each event of a stream, unless the turn has its own |
-//! | `holdLimitMs` | 600000 | the longest a `hang` or `stallAfter` is held before the connection is cut |
-//! | `countTokens` | 10 | the answer to a token-count request |
-//!
-//! # Keys of a turn
-//!
-//! | Key | Meaning |
-//! |---|---|
-//! | `when` | makes the turn a rule; every key given must fit: `lastMessageContains` (text and tool results of the last user message), `anyMessageContains` (of any user message), `systemContains`, `model` (exact) |
-//! | `times` | how often a rule may answer; no limit if absent |
-//! | `blocks` | what the model says, in order; see below |
-//! | `structured` | a JSON value: a call of the tool `StructuredOutput` if the request offers it, else the JSON as text; comes after `blocks` |
-//! | `stopReason` | the vendor's own word; default `tool_use` if a tool is called, else `end_turn` |
-//! | `stopDetails` | a JSON value sent beside the stop reason |
-//! | `usage` | `inputTokens` (100), `outputTokens` (20), `cacheReadTokens` (0), `cacheCreationTokens` (0) |
-//! | `messageId` | the message's id, instead of the counted one |
-//! | `headers` | further response headers |
-//! | `firstMs` | wait before the response's first byte |
-//! | `chunkMs` | wait after each event |
-//! | `httpError` | `{status, type?, message?, headers?, body?}` instead of an answer; `body` replaces the vendor's error object, and a `body` that is a JSON string is sent as that very text |
-//! | `hang` | `true`: take the request and never send a byte |
-//! | `truncateAfter` | K: cut the connection after K events, without the end of the body |
-//! | `stallAfter` | K: fall silent after K events and keep the connection open |
-//! | `stallPingMs` | while stalled, send a ping this often |
-//! | `errorEventAfter` | `{after, type?, message?}`: an error event after K events, then a regular end of the body |
-//! | `garbageAfter` | K: a malformed event after K events; the rest follows |
-//!
-//! K counts every event, the opening ping too; a K beyond the last event acts after it. If the client
-//! asked for one JSON body instead of a stream, `truncateAfter` and `stallAfter` act after half of that body,
-//! `errorEventAfter` becomes an HTTP error and `garbageAfter` breaks the JSON.
-//!
-//! # Blocks
-//!
-//! | `type` | Keys |
-//! |---|---|
-//! | `text` | `text`, `chunks` (pieces it is streamed in, default 4) |
-//! | `thinking` | `text`, `signature` (a fixed word if absent), `chunks` |
-//! | `tool_use` | `name`, `input`, `id` (counted if absent), `chunks` |
-//! | `pause` | `ms`: a wait between two events |
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod check;
+mod load;
 mod make;
 
-/// Everything a scripted model will answer. The keys are documented at the top of this module's source.
+pub use self::load::ScenarioError;
+
+/// Everything a scripted model will answer; the scenario file, key by key.
+///
+/// A scenario is one JSON object; keys are camelCase, an unknown key is an error. Times are whole
+/// milliseconds. `fixtures/scenarios/` holds one example of each common kind.
+///
+/// ```
+/// # use inspan_testkit::Scenario;
+/// let text = r#"
+/// {"turns": [
+///   {"when": {"lastMessageContains": "ping"}, "times": 1, "blocks": [{"type": "text", "text": "pong"}]},
+///   {"blocks": [{"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}]},
+///   {"blocks": [{"type": "text", "text": "Done."}]}
+/// ]}"#;
+/// assert_eq!(Scenario::from_json(text)?.turns.len(), 3);
+/// # Ok::<(), inspan_testkit::ScenarioError>(())
+/// ```
+///
+/// # How a request finds its turn
+///
+/// 1. A request that offers no tools is *auxiliary* (a title, a summary): `aux` answers it and no turn is
+///    used up. `auxDetect: false` switches that off, for clients that run without tools.
+/// 2. Turns with `when` are rules: the first whose matcher fits, and whose `times` are not used up, answers.
+/// 3. Otherwise the next turn without `when` answers; after the last one, `after` decides.
+///
+/// Agents put more into a user message than their user wrote: reminders, lists of skills, file contents. Match
+/// words that stand nowhere else (`role=reviewer`), not everyday ones (`review`).
+///
+/// # Keys of a scenario
+///
+/// | Key | Default | Meaning |
+/// |---|---|---|
+/// | `turns` | required | the turns: rules and sequence in one list |
+/// | `after` | `"last"` | once the sequence is used up: `"last"` repeats its last turn, `"cycle"` starts again, `"error"` answers 500 |
+/// | `aux` | a small JSON title | the turn that answers auxiliary requests |
+/// | `auxDetect` | `true` | whether requests without tools are auxiliary |
+/// | `chunkMs` | 0 | wait after each event of a stream, unless the turn has its own |
+/// | `holdLimitMs` | 600000 | the longest a `hang` or `stallAfter` is held before the connection is cut |
+/// | `countTokens` | 10 | the answer to a token-count request |
+///
+/// # Keys of a turn
+///
+/// | Key | Meaning |
+/// |---|---|
+/// | `when` | makes the turn a rule; every key given must fit: `lastMessageContains` (text and tool results of the last user message), `anyMessageContains` (of any user message), `systemContains`, `model` (exact) |
+/// | `times` | how often a rule may answer; no limit if absent |
+/// | `blocks` | what the model says, in order; see below |
+/// | `structured` | a JSON value: a call of the tool `StructuredOutput` if the request offers it, else the JSON as text; comes after `blocks` |
+/// | `stopReason` | the vendor's own word; default `tool_use` if a tool is called, else `end_turn` |
+/// | `stopDetails` | a JSON value sent beside the stop reason |
+/// | `usage` | `inputTokens` (100), `outputTokens` (20), `cacheReadTokens` (0), `cacheCreationTokens` (0) |
+/// | `messageId` | the message's id, instead of the counted one |
+/// | `headers` | further response headers |
+/// | `firstMs` | wait before the response's first byte |
+/// | `chunkMs` | wait after each event |
+/// | `httpError` | `{status, type?, message?, headers?, body?}` instead of an answer; `body` replaces the vendor's error object, and a `body` that is a JSON string is sent as that very text |
+/// | `hang` | `true`: take the request and never send a byte |
+/// | `truncateAfter` | K: cut the connection after K events, without the end of the body |
+/// | `stallAfter` | K: fall silent after K events and keep the connection open |
+/// | `stallPingMs` | while stalled, send a ping this often |
+/// | `errorEventAfter` | `{after, type?, message?}`: an error event after K events, then a regular end of the body |
+/// | `garbageAfter` | K: a malformed event after K events; the rest follows |
+///
+/// K counts every event, the opening ping too; a K beyond the last event acts after it. If the client
+/// asked for one JSON body instead of a stream, `truncateAfter` and `stallAfter` act after half of that body,
+/// `errorEventAfter` becomes an HTTP error and `garbageAfter` breaks the JSON.
+///
+/// # Blocks
+///
+/// | `type` | Keys |
+/// |---|---|
+/// | `text` | `text`, `chunks` (pieces it is streamed in, default 4) |
+/// | `thinking` | `text`, `signature` (a fixed word if absent), `chunks` |
+/// | `tool_use` | `name`, `input`, `id` (counted if absent), `chunks` |
+/// | `pause` | `ms`: a wait between two events |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
@@ -285,62 +294,7 @@ pub struct ErrorEvent {
     pub message: String,
 }
 
-/// Why a scenario cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The file cannot be read.
-    #[error("scenario {} cannot be read", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not a scenario.
-    #[error("scenario {origin} is malformed: {source}")]
-    Parse {
-        /// The file, or `text`.
-        origin: String,
-        /// Where and why.
-        source: serde_json::Error,
-    },
-    /// The keys contradict each other.
-    #[error("{place} of the scenario: {problem}")]
-    Invalid {
-        /// `turn 3`, counted from 0, or `aux`.
-        place: String,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
 impl Scenario {
-    /// Reads and checks a scenario file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not a scenario, or contradicts itself.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, ScenarioError> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ScenarioError::Read { path: path.to_path_buf(), source })?;
-        Self::parse(&text, &path.display().to_string())
-    }
-
-    /// Reads and checks a scenario from JSON text.
-    ///
-    /// # Errors
-    /// The text is not a scenario, or contradicts itself.
-    pub fn from_json(text: &str) -> Result<Self, ScenarioError> {
-        Self::parse(text, "text")
-    }
-
-    fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = serde_json::from_str(text)
-            .map_err(|source| ScenarioError::Parse { origin: origin.to_owned(), source })?;
-        scenario.check()?;
-        Ok(scenario)
-    }
-
     /// How long the server waits after each event of `turn`.
     pub(crate) fn gap(&self, turn: &Turn) -> Duration {
         Duration::from_millis(turn.chunk_ms.unwrap_or(self.chunk_ms))

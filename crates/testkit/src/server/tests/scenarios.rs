@@ -9,7 +9,7 @@ use super::client::{Call, ask};
 use crate::{ModelServer, Scenario, check_golden, fixture_dir};
 
 /// What the requests say in turn, so that rules have something to fit.
-const MESSAGES: [&str; 4] = ["please plan", "please review", "review once more", "made"];
+const MESSAGES: [&str; 4] = ["role=planner", "role=reviewer", "role=reviewer again", "tool-ran"];
 
 #[test]
 fn every_scenario_is_answered_as_recorded() {
