@@ -6,7 +6,12 @@ mod claude;
 mod ids;
 mod output;
 mod prompt;
+mod status;
 mod transport;
 
-pub use claude::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};
+pub use claude::{
+    ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
+    PermissionMode, SettingSource, probe_claude,
+};
 pub use output::{PermissionDenial, TurnOutput};
+pub use status::ProgramStatus;

@@ -131,7 +131,7 @@ impl Process {
         tokio::spawn(write(input, messages, close.clone()));
         tokio::spawn(read(output, chunks));
         tokio::spawn(drain(errors, Arc::clone(&stderr)));
-        let keeper = Keeper { child, family: family.led_by(pid), state: State::Running };
+        let keeper = Keeper { child, family: Arc::new(family.led_by(pid)), state: State::Running };
         tokio::spawn(keeper.keep(kill.clone(), ended));
         Ok(Self { pid, stdin: Stdin { queue, close }, stdout, stderr, exit, kill, redactor })
     }
@@ -205,7 +205,7 @@ impl Drop for Process {
 /// Waits for the process, reaps it, and kills what it leaves behind.
 struct Keeper {
     child: Box<dyn ChildWrapper>,
-    family: Family,
+    family: Arc<Family>,
     state: State,
 }
 
@@ -220,12 +220,12 @@ impl Keeper {
         let status = tokio::select! {
             status = self.child.wait() => status,
             () = kill.cancelled() => {
-                self.family.kill();
+                self.blocking(Family::kill).await;
                 self.child.wait().await
             }
         };
         // It may have ended by itself and left others.
-        self.family.kill_left_behind();
+        self.blocking(Family::kill_left_behind).await;
         self.state = State::Gone;
         let exit = status.map_or(Exit::default(), |status| Exit {
             code: status.code(),
@@ -235,6 +235,13 @@ impl Keeper {
             signal: None,
         });
         ended.send_replace(Some(exit));
+    }
+
+    /// Looking through all processes takes some milliseconds. Fails only when the runtime goes away, and then the
+    /// drop kills.
+    async fn blocking(&self, work: fn(&Family)) {
+        let family = Arc::clone(&self.family);
+        let _done = tokio::task::spawn_blocking(move || work(&family)).await;
     }
 }
 
