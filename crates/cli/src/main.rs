@@ -1,2 +1,9 @@
-//! Placeholder.
+//! The `inspan` program: reads the command line, hands each verb to its command, and ends with its code.
+
+mod args;
+mod console;
+mod exit;
+mod failure;
+mod terminal;
+
 fn main() {}
