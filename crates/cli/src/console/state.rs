@@ -42,12 +42,15 @@ pub(crate) struct ConsoleState {
     pub(crate) ended: Option<Ended>,
     pub(crate) rows: Vec<Row>,
     pub(crate) questions: Vec<Question>,
+    /// How often the open questions have changed.
+    pub(crate) asked: u64,
     pub(crate) waiting: Option<(WaitingOn, Option<Timestamp>)>,
     pub(crate) error: Option<AgentError>,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
     /// Columns for the names of nodes.
     pub(crate) label_width: usize,
+    last_seq: u64,
     loops: Vec<PlannedLoop>,
     by_label: HashMap<String, usize>,
     by_run: HashMap<RunId, String>,
@@ -128,6 +131,14 @@ impl ConsoleState {
     pub(crate) fn fold(&mut self, envelope: &Envelope) {
         let at = envelope.timestamp;
         let task = envelope.context.task.as_ref();
+        self.count(envelope.seq);
+        let over = matches!(
+            envelope.event,
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. }
+        );
+        if over && !self.questions.is_empty() {
+            self.withdraw(|question| question.task.as_ref() == task);
+        }
         match &envelope.event {
             Event::HarnessStart { .. } => {
                 self.session = Some(envelope.context.session_id.clone());
@@ -135,7 +146,7 @@ impl ConsoleState {
             }
             Event::HarnessComplete { outcome, duration_ms, .. } => {
                 self.ended = Some(Ended { outcome: *outcome, duration_ms: *duration_ms });
-                self.questions.clear();
+                self.withdraw(|_| true);
                 self.waiting = None;
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
@@ -214,6 +225,14 @@ impl ConsoleState {
         }
     }
 
+    /// The places in the order are dense, so a gap tells how much was missed.
+    fn count(&mut self, seq: u64) {
+        if self.last_seq > 0 {
+            self.missed += seq.saturating_sub(self.last_seq + 1);
+        }
+        self.last_seq = seq.max(self.last_seq);
+    }
+
     fn begin_pass(&mut self, from: &str, to: &str) {
         let body = self.loop_between(from, to).map(|edge| edge.body.clone()).unwrap_or_default();
         for id in body {
@@ -244,12 +263,14 @@ impl ConsoleState {
             deadline: *deadline,
             default: default.clone(),
         });
+        self.asked += 1;
         self.set_status(envelope.context.task.as_ref(), NodeStatus::Waiting);
     }
 
     fn answered(&mut self, prompt: &PromptId) {
         let Some(at) = self.questions.iter().position(|question| question.id == *prompt) else { return };
         let question = self.questions.remove(at);
+        self.asked += 1;
         self.waiting = None;
         let still = self.questions.iter().any(|other| other.task == question.task);
         if let Some(row) = self.task_row(question.task.as_ref())
@@ -258,6 +279,13 @@ impl ConsoleState {
         {
             row.status = NodeStatus::Running;
         }
+    }
+
+    /// A node that has ended waits for no answer.
+    fn withdraw(&mut self, which: impl Fn(&Question) -> bool) {
+        let before = self.questions.len();
+        self.questions.retain(|question| !which(question));
+        self.asked += u64::from(self.questions.len() < before);
     }
 
     fn set_status(&mut self, task: Option<&NodePath>, status: NodeStatus) {
