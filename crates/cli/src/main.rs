@@ -2,6 +2,7 @@
 
 mod args;
 mod console;
+mod drawing;
 mod exit;
 mod failure;
 mod terminal;
