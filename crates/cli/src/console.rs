@@ -19,7 +19,7 @@ mod tree;
 mod tests;
 
 pub(crate) use asker::Answers;
-pub(crate) use line::{Line, Tone, clean};
+pub(crate) use line::{Line, Tone, harmless};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use question::Answer;
 pub(crate) use screen::restore;

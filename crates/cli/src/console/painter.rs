@@ -3,12 +3,12 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
 
-use inspan_protocol::{Envelope, Timestamp};
+use inspan_protocol::{Envelope, Event, Timestamp};
 
 use super::{
     asker::{Answers, Asker},
@@ -39,6 +39,7 @@ pub(crate) struct Painter {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     asker: Mutex<Option<Asker>>,
+    answers: OnceLock<Arc<dyn Answers>>,
 }
 
 pub(super) struct Shared {
@@ -86,7 +87,7 @@ impl Painter {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
         };
-        Self { shared: Arc::new(shared), thread: Mutex::default(), asker: Mutex::default() }
+        Self { shared: Arc::new(shared), thread: Mutex::default(), asker: Mutex::default(), answers: OnceLock::new() }
     }
 
     /// Begins to draw, and to ask where a person is present.
@@ -100,6 +101,9 @@ impl Painter {
         }
         if self.shared.setting.terminal.person == Person::Present {
             *lock(&self.asker) = Some(Asker::start(Arc::clone(&self.shared), answers)?);
+        } else {
+            // A console is started once.
+            let _ = self.answers.set(answers);
         }
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("console".to_owned()).spawn(move || shared.paint())?;
@@ -119,10 +123,17 @@ impl Painter {
         };
         let lines = inner_ref.log.lines(envelope, &inner_ref.state, detail);
         inner_ref.add(lines);
+        let new = match &envelope.event {
+            Event::SessionPrompt { prompt_id, .. } => inner_ref.state.question(prompt_id).cloned(),
+            _ => None,
+        };
         let asked = (inner_ref.state.asked != asked_before).then(|| inner_ref.state.questions.clone());
         drop(inner);
         if let (Some(asker), Some(open)) = (&*lock(&self.asker), asked) {
             asker.questions(open);
+        }
+        if let (Some(answers), Some(question)) = (self.answers.get(), new) {
+            answers.nobody(&question);
         }
         if self.shared.setting.terminal.progress == Progress::Lines {
             self.shared.changed.notify_all();

@@ -164,7 +164,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line
         }
         Event::SessionPrompt { prompt_id, .. } => {
-            let question = state.questions.iter().find(|question| question.id == *prompt_id)?;
+            let question = state.question(prompt_id)?;
             asked(new(Tone::Warning, "?"), question)
         }
         Event::SessionReply { content, choice, .. } => {

@@ -118,6 +118,13 @@ pub(crate) fn read(question: &Question, typed: &str) -> Result<Answer, String> {
     }
 }
 
+impl Question {
+    /// The answer that is taken where nobody can be asked.
+    pub(crate) fn unattended(&self) -> Option<Answer> {
+        self.default.as_ref().and_then(|_| read(self, "").ok())
+    }
+}
+
 /// How the question and its answer stand in the log.
 pub(crate) fn settled(question: &Question, how: &str) -> Line {
     let mut line = Line::new();

@@ -113,6 +113,27 @@ impl ConsoleState {
         self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
     }
 
+    /// An open question.
+    pub(crate) fn question(&self, id: &PromptId) -> Option<&Question> {
+        self.questions.iter().find(|question| question.id == *id)
+    }
+
+    /// Takes over where each node stands at the end, in case events of it were missed.
+    pub(crate) fn settle<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<&'a AgentError>)>,
+    ) {
+        if self.missed == 0 {
+            return;
+        }
+        for (id, status, error) in nodes {
+            if let Some(row) = self.by_label.get(id).map(|at| &mut self.rows[*at]) {
+                row.status = status;
+                row.error = error.cloned();
+            }
+        }
+    }
+
     /// The loop edge between two nodes.
     pub(crate) fn loop_between(&self, from: &str, to: &str) -> Option<&PlannedLoop> {
         self.loops.iter().find(|edge| edge.from == from && edge.to == to)
