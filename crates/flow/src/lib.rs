@@ -21,3 +21,4 @@ pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
 pub use registry::NodeRegistry;
 pub use runtime::NodeContext;
+pub use spec::flow_schema;
