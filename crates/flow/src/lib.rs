@@ -29,5 +29,6 @@ pub use nodes::builtin_nodes;
 pub use registry::NodeRegistry;
 pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
 pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
+pub use spec::flow_schema;
 pub use state::{EdgeState, Ending, NodeState, RunState};
 pub use store::{MemoryStore, RunStore, StoreError};
