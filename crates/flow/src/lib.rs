@@ -6,6 +6,7 @@ mod expr;
 mod graph;
 mod load;
 mod node;
+mod overrides;
 mod registry;
 mod runtime;
 mod spec;
@@ -19,5 +20,6 @@ pub use graph::{
 };
 pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
+pub use overrides::OverrideError;
 pub use registry::NodeRegistry;
 pub use runtime::NodeContext;
