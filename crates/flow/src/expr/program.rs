@@ -109,12 +109,9 @@ impl Names {
     }
 
     fn context(&self, scope: &Scope<'_>) -> minijinja::Value {
-        self.roots
-            .iter()
-            .filter_map(|(name, root)| {
-                Some((name.clone(), minijinja::Value::from(Serde(root.value(scope)?))))
-            })
-            .collect()
+        minijinja::Value::from_pairs(self.roots.iter().filter_map(|(name, root)| {
+            Some((name.clone(), minijinja::Value::from(Serde(root.value(scope)?))))
+        }))
     }
 
     fn explain(&self, error: &Error, scope: &Scope<'_>) -> String {
