@@ -497,7 +497,7 @@ fn says_something(text: &str) -> bool {
             problems.has_errors()
                 && problems
                     .windows(2)
-                    .all(|pair| (&pair[0].path != &pair[1].path) || pair[0].start <= pair[1].start)
+                    .all(|pair| pair[0].path != pair[1].path || pair[0].start <= pair[1].start)
                 && problems.iter().all(|problem| {
                     problem.start.line >= 1 && problem.start.column >= 1 && problem.start.line <= lines
                 })

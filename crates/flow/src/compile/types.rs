@@ -54,6 +54,10 @@ impl<'a> Types<'a> {
         let key = format!("nodes[{}].type", node.at);
         let Some(known) = self.get(name) else {
             let help = did_you_mean(name, self.registry.names())
+                .or_else(|| {
+                    let agent = format!("{name}.agent");
+                    self.registry.get(&agent).map(|_| format!("did you mean `{agent}`?"))
+                })
                 .or_else(|| Some("`inspan nodes` lists the node types".to_owned()));
             let message = format!("there is no node type `{name}`");
             let problem = Problem::error(Code::UnknownNodeType, span, message).help(help);

@@ -109,9 +109,10 @@ impl Names {
     }
 
     fn context(&self, scope: &Scope<'_>) -> minijinja::Value {
-        minijinja::Value::from_pairs(self.roots.iter().filter_map(|(name, root)| {
-            Some((name.clone(), minijinja::Value::from(Serde(root.value(scope)?))))
-        }))
+        let values = self.roots.iter().filter_map(|(name, root)| {
+            Some((name.as_str(), minijinja::Value::from(Serde(root.value(scope)?))))
+        });
+        minijinja::Value::from_pairs(values)
     }
 
     fn explain(&self, error: &Error, scope: &Scope<'_>) -> String {

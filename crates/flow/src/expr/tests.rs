@@ -249,6 +249,37 @@ fn uses_tell_where_a_name_stands_and_whether_it_must_be_there() {
     );
 }
 
+/// Whatever is nested without end is refused or worked out, and never ends the program.
+#[test]
+fn deep_nesting_is_survived() {
+    let values = Values::new();
+    let deep = [
+        format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
+        format!("{{{{ {}plan }}}}", "not ".repeat(20_000)),
+        format!("{{{{ plan{} }}}}", ".a".repeat(20_000)),
+        format!("{{{{ plan{} }}}}", "|string".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(20_000)),
+        format!("{}{}", "{% if 1 %}".repeat(20_000), "{% endif %}".repeat(20_000)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)),
+    ];
+    let failed = deep.each_ref().map(|text| values.resolve(text).is_err());
+    assert_eq!(failed, [true; 10]);
+    // As deep as it may be.
+    let wide = [
+        format!("{{{{ {}1{} }}}}", "(".repeat(40), ")".repeat(40)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(300)),
+        format!("{{{{ plan.title{} }}}}", "|string".repeat(299)),
+        format!("{}{}", "{% if 1 %}".repeat(60), "{% endif %}".repeat(60)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(59)),
+    ];
+    let worked = wide.each_ref().map(|text| values.resolve(text));
+    let expected = [json!(1), json!(301), json!("Fix it"), json!(""), json!("")];
+    assert_eq!(worked, expected.map(Ok));
+}
+
 proptest! {
     #[test]
     fn any_text_is_a_template_or_refused(text in "(\\{\\{|\\}\\}|\\{%|%\\}|[ .\\[\\]|'\"a-z0-9é-]|plan|raw|endraw|if|for|not){0,24}") {
