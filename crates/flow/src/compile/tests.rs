@@ -20,6 +20,7 @@ struct Described {
     input: Value,
     providers: &'static [&'static str],
     can: Option<ProviderCapabilities>,
+    output: Value,
 }
 
 impl NodeType for Described {
@@ -29,7 +30,7 @@ impl NodeType for Described {
             pack: self.pack,
             help: format!("The type {}.", self.name),
             input: self.input.clone(),
-            output: json!({}),
+            output: self.output.clone(),
             kind: self.kind,
             occupies: Occupies::Slot,
         }
@@ -87,8 +88,9 @@ fn object(properties: Value, required: &[&str]) -> Value {
 
 pub(crate) fn registry() -> NodeRegistry {
     let mut registry = NodeRegistry::new();
-    let mut add = |name, pack, kind, input| {
-        registry.register(Described { name, pack, kind, input, providers: &[], can: None });
+    let mut add = |name, pack, kind, input: Value| {
+        let output = if pack == "core" { input.clone() } else { json!({}) };
+        registry.register(Described { name, pack, kind, input, providers: &[], can: None, output });
     };
     add("echo", "core", NodeKind::Plain, object(json!({ "text": { "type": "string" } }), &["text"]));
     add("constant", "core", NodeKind::Plain, object(json!({ "value": {} }), &["value"]));
@@ -125,6 +127,7 @@ pub(crate) fn registry() -> NodeRegistry {
         input: agent_schema(&more),
         providers,
         can: Some(can),
+        output: json!({}),
     };
     registry.register(agent("claude.agent", &[], all, json!({})));
     registry.register(agent("codex.agent", &[], all, json!({})));

@@ -26,6 +26,8 @@ pub(super) struct Types<'a> {
 pub(super) struct Known {
     pub(super) info: NodeTypeInfo,
     pub(super) node_type: Arc<dyn NodeType>,
+    /// The keys of its output, if its schema names them.
+    pub(super) outputs: Option<Arc<[String]>>,
     schema: Arc<Schema>,
 }
 
@@ -84,7 +86,8 @@ impl<'a> Types<'a> {
         let node_type = self.registry.get(name)?.clone();
         let info = node_type.describe();
         let schema = Schema::new(info.input.clone());
-        let known = Arc::new(Known { info, node_type, schema });
+        let outputs = output_keys(&info.output);
+        let known = Arc::new(Known { info, node_type, outputs, schema });
         self.known.insert(name.to_owned(), known.clone());
         Some(known)
     }
@@ -100,6 +103,14 @@ impl<'a> Types<'a> {
     pub(super) fn kind_of(&mut self, node: &NodeSpec<'_>) -> Option<crate::NodeKind> {
         Some(self.get(node.node_type?.0)?.info.kind)
     }
+}
+
+fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
+    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object()?;
+    // Any node may give the marker of an error that was handled.
+    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
+    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
 }
 
 /// "node `review`", for a message.
