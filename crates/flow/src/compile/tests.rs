@@ -342,6 +342,21 @@ fn merged_policies_keep_their_own_keys() {
 }
 
 #[test]
+fn a_key_that_stands_twice_is_found_in_a_large_mapping_too() {
+    let keys: String = (0..40).map(|at| format!("    k{}: {at}\n", at % 35)).collect();
+    let text =
+        format!("name: x\nnodes:\n  - {{ id: a, type: constant, input: {{ value: 1 }} }}\nstate:\n{keys}");
+    let problems = compiled(&text).unwrap_err();
+    let expected: Vec<_> = (0..5)
+        .map(|at| {
+            let (line, first) = (at + 40, at + 5);
+            format!("flow.yaml:{line}:5: error[duplicate-key]: `k{at}` stands twice: first at line {first}, column 5")
+        })
+        .collect();
+    assert_eq!(problems, expected.join("\n"));
+}
+
+#[test]
 fn the_hash_follows_every_text() {
     let hash = |text: &str, file: &str| {
         let files = BTreeMap::from([("p.md".to_owned(), file.to_owned())]);
