@@ -1,0 +1,211 @@
+//! The Anthropic Messages format: reads its requests, writes its events, bodies and errors.
+//! When to send them, and what to break, is left to `plan.rs`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+mod message;
+mod request;
+
+use self::message::{Content, Delta, Event, Message, MessageEnd, StartedContent, WireError, WireUsage};
+use crate::request::RequestView;
+use crate::scenario::{Block, ErrorEvent, Turn};
+use crate::wire::{Beat, Wire, sorted};
+
+/// The tool through which a structured answer is given.
+const STRUCTURED_TOOL: &str = "StructuredOutput";
+
+/// What the vendor calls the errors of each status.
+const ERROR_KINDS: [(u16, &str); 11] = [
+    (400, "invalid_request_error"),
+    (401, "authentication_error"),
+    (402, "billing_error"),
+    (403, "permission_error"),
+    (404, "not_found_error"),
+    (413, "request_too_large"),
+    (429, "rate_limit_error"),
+    (500, "api_error"),
+    (503, "api_error"),
+    (504, "timeout_error"),
+    (529, "overloaded_error"),
+];
+
+/// The format itself; it holds nothing.
+pub(crate) struct Anthropic;
+
+impl Wire for Anthropic {
+    fn view(&self, body: &Value) -> Result<RequestView, String> {
+        request::view(body)
+    }
+
+    fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
+        let mut beats = vec![
+            beat(&Event::MessageStart { message: empty_message(turn, request, stem) }),
+            beat(&Event::Ping {}),
+        ];
+        let mut index = 0;
+        for block in spoken(turn, request) {
+            let (started, deltas) = match block {
+                Block::Pause { ms } => {
+                    beats.push(Beat::Pause(Duration::from_millis(ms)));
+                    continue;
+                }
+                Block::Text { text, chunks } => {
+                    let deltas = pieces(&text, chunks).map(|text| Delta::Text { text }).collect();
+                    (StartedContent::Text { text: "" }, deltas)
+                }
+                Block::Thinking { text, signature, chunks } => {
+                    let thoughts = pieces(&text, chunks).map(|thinking| Delta::Thinking { thinking });
+                    let deltas: Vec<Delta> = thoughts.chain([Delta::Signature { signature }]).collect();
+                    (StartedContent::Thinking { thinking: "", signature: "" }, deltas)
+                }
+                Block::ToolUse { name, input, id, chunks } => {
+                    let id = id.unwrap_or_else(|| tool_id(stem, index));
+                    let deltas = pieces(&sorted(&input).to_string(), chunks)
+                        .map(|partial_json| Delta::InputJson { partial_json })
+                        .collect();
+                    (StartedContent::ToolUse { id, name, input: NoInput {} }, deltas)
+                }
+            };
+            beats.push(beat(&Event::ContentBlockStart { index, content_block: started }));
+            beats.extend(deltas.into_iter().map(|delta| beat(&Event::ContentBlockDelta { index, delta })));
+            beats.push(beat(&Event::ContentBlockStop { index }));
+            index += 1;
+        }
+        beats.push(beat(&Event::MessageDelta {
+            delta: MessageEnd {
+                stop_reason: stop_reason(turn, request),
+                stop_sequence: None,
+                stop_details: turn.stop_details.as_ref().map(sorted),
+            },
+            usage: message::OutputUsage { output_tokens: turn.usage.output_tokens },
+        }));
+        beats.push(beat(&Event::MessageStop {}));
+        beats
+    }
+
+    fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
+        let mut message = empty_message(turn, request, stem);
+        message.usage.output_tokens = turn.usage.output_tokens;
+        message.stop_reason = Some(stop_reason(turn, request));
+        message.stop_details = turn.stop_details.as_ref().map(sorted);
+        for block in spoken(turn, request) {
+            let index = message.content.len();
+            message.content.push(match block {
+                Block::Pause { .. } => continue,
+                Block::Text { text, .. } => Content::Text { text },
+                Block::Thinking { text, signature, .. } => Content::Thinking { thinking: text, signature },
+                Block::ToolUse { name, input, id, .. } => Content::ToolUse {
+                    id: id.unwrap_or_else(|| tool_id(stem, index)),
+                    name,
+                    input: sorted(&input),
+                },
+            });
+        }
+        text_of(&message)
+    }
+
+    fn error_body(&self, status: u16, kind: Option<&str>, message: &str, stem: &str) -> String {
+        let usual = ERROR_KINDS.iter().find(|(known, _)| *known == status).map(|(_, kind)| *kind);
+        let kind = kind.or(usual).unwrap_or(if status < 500 { "invalid_request_error" } else { "api_error" });
+        text_of(&Event::Error {
+            error: WireError { kind: kind.to_owned(), message: message.to_owned() },
+            request_id: Some(request_id(stem)),
+        })
+    }
+
+    fn error_status(&self, kind: &str) -> u16 {
+        ERROR_KINDS.iter().find(|(_, known)| *known == kind).map_or(500, |(status, _)| *status)
+    }
+
+    fn error_event(&self, error: &ErrorEvent) -> String {
+        let error = WireError { kind: error.kind.clone(), message: error.message.clone() };
+        frame(&Event::Error { error, request_id: None })
+    }
+
+    fn ping(&self) -> String {
+        frame(&Event::Ping {})
+    }
+
+    fn garbage(&self) -> String {
+        "event: content_block_delta\ndata: {\"type\":\"content_bl\n\n".to_owned()
+    }
+
+    fn headers(&self, stem: &str) -> Vec<(&'static str, String)> {
+        vec![("request-id", request_id(stem))]
+    }
+}
+
+/// An object without keys, whatever the build makes of maps.
+#[derive(Debug, Serialize)]
+struct NoInput {}
+
+fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
+    Message {
+        id: turn.message_id.clone().unwrap_or_else(|| format!("msg_{stem}")),
+        kind: "message",
+        role: "assistant",
+        model: request.model.clone(),
+        content: Vec::new(),
+        stop_reason: None,
+        stop_sequence: None,
+        stop_details: None,
+        usage: WireUsage {
+            input_tokens: turn.usage.input_tokens,
+            cache_creation_input_tokens: turn.usage.cache_creation_tokens,
+            cache_read_input_tokens: turn.usage.cache_read_tokens,
+            output_tokens: 1,
+        },
+    }
+}
+
+/// The blocks with the structured answer in the form this request can take.
+fn spoken(turn: &Turn, request: &RequestView) -> Vec<Block> {
+    let structured = turn.structured.as_ref().map(|value| match request.offers(STRUCTURED_TOOL) {
+        true => Block::tool(STRUCTURED_TOOL, value.clone()),
+        false => Block::text(sorted(value).to_string()),
+    });
+    turn.blocks.iter().cloned().chain(structured).collect()
+}
+
+fn stop_reason(turn: &Turn, request: &RequestView) -> String {
+    let calls = || spoken(turn, request).iter().any(|block| matches!(block, Block::ToolUse { .. }));
+    turn.stop_reason.clone().unwrap_or_else(|| if calls() { "tool_use" } else { "end_turn" }.to_owned())
+}
+
+fn tool_id(stem: &str, index: usize) -> String {
+    format!("toolu_{stem}_{index}")
+}
+
+fn request_id(stem: &str) -> String {
+    format!("req_{stem}")
+}
+
+/// `count` pieces of nearly equal length, cut between characters; one empty piece for an empty text.
+fn pieces(text: &str, count: usize) -> impl Iterator<Item = String> + use<> {
+    let letters: Vec<char> = text.chars().collect();
+    let count = count.clamp(1, letters.len().max(1));
+    (0..count).map(move |piece| {
+        let start = piece * letters.len() / count;
+        let end = (piece + 1) * letters.len() / count;
+        letters[start..end].iter().collect()
+    })
+}
+
+fn beat(event: &Event) -> Beat {
+    Beat::Event(frame(event))
+}
+
+fn frame(event: &Event) -> String {
+    format!("event: {}\ndata: {}\n\n", event.name(), text_of(event))
+}
+
+/// Our own wire types have string keys only, which is all that could fail.
+fn text_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

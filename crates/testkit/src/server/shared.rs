@@ -1,0 +1,148 @@
+//! What the server's thread and its owner share: the script, the history, and word of each change.
+//! Nothing here awaits while the lock is held.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::record::{Ending, History, RecordedRequest};
+use crate::scenario::Scenario;
+use crate::script::{Script, ServerState};
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    inner: Mutex<Inner>,
+    /// Wakes owners that block, `changed` those that await.
+    woken: Condvar,
+    changed: Notify,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) script: Script,
+    pub(super) history: History,
+}
+
+impl Shared {
+    pub(super) fn new(scenario: Scenario) -> Self {
+        Self {
+            inner: Mutex::new(Inner { script: Script::new(scenario), history: History::default() }),
+            woken: Condvar::new(),
+            changed: Notify::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn requests(&self) -> Vec<RecordedRequest> {
+        self.lock().history.all()
+    }
+
+    pub(super) fn state(&self) -> ServerState {
+        let inner = self.lock();
+        inner.script.state(inner.history.seen())
+    }
+
+    pub(super) fn replace(&self, scenario: Scenario) {
+        self.lock().script.replace(scenario);
+    }
+
+    pub(super) fn mark_stopping(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Changes what is shared, and wakes whoever waits for a change.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.woken.notify_all();
+        self.changed.notify_waiters();
+        result
+    }
+
+    pub(super) fn wait_until(
+        &self,
+        deadline: Instant,
+        mut fits: impl FnMut(&[RecordedRequest]) -> bool,
+    ) -> Result<Vec<RecordedRequest>, Vec<RecordedRequest>> {
+        let mut inner = self.lock();
+        loop {
+            let requests = inner.history.all();
+            if fits(&requests) {
+                return Ok(requests);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(requests);
+            }
+            inner = self.woken.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) async fn until(
+        &self,
+        mut fits: impl FnMut(&[RecordedRequest]) -> bool,
+    ) -> Vec<RecordedRequest> {
+        loop {
+            // Registered before looking, so that no change falls between the look and the wait.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let requests = self.requests();
+            if fits(&requests) {
+                return requests;
+            }
+            changed.await;
+        }
+    }
+
+    /// Every change leaves the data whole, so a panic elsewhere is no reason to lose the recording.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One exchange under way. If it is dropped before it ended, the client went away or the server stopped.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    shared: Arc<Shared>,
+    number: u64,
+    ended: bool,
+}
+
+impl Exchange {
+    pub(super) fn new(shared: Arc<Shared>, number: u64) -> Self {
+        Self { shared, number, ended: false }
+    }
+
+    pub(super) fn sent_event(&self) {
+        self.update(|request| request.events_sent += 1);
+    }
+
+    /// The silence begins; it may still end otherwise.
+    pub(super) fn stalled(&self) {
+        self.update(|request| request.ending = Ending::Stalled);
+    }
+
+    pub(super) fn end(&mut self, ending: Ending) {
+        self.ended = true;
+        self.update(|request| request.ending = ending);
+    }
+
+    fn update(&self, update: impl FnOnce(&mut RecordedRequest)) {
+        self.shared.change(|inner| {
+            if let Some(request) = inner.history.entry(self.number) {
+                update(request);
+            }
+        });
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if !self.ended {
+            let stopping = self.shared.stopping.load(Ordering::SeqCst);
+            self.end(if stopping { Ending::ServerStopped } else { Ending::ClientGone });
+        }
+    }
+}

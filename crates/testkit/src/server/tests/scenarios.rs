@@ -1,0 +1,68 @@
+//! Plays every scenario of `fixtures/scenarios/` and compares each byte with `fixtures/scenarios/answers/`.
+//! A new scenario needs no new code; `INSPAN_BLESS=1` writes its answers.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+use super::client::{Call, ask};
+use crate::{ModelServer, Scenario, check_golden, fixture_dir};
+
+/// What the requests say in turn, so that rules have something to fit.
+const MESSAGES: [&str; 4] = ["role=planner", "role=reviewer", "role=reviewer again", "tool-ran"];
+
+#[test]
+fn every_scenario_is_answered_as_recorded() {
+    let folder = fixture_dir().join("scenarios");
+    let scenarios = names_of(&folder, "json");
+    let mut failures = String::new();
+    for name in &scenarios {
+        let scenario = Scenario::load(folder.join(format!("{name}.json"))).unwrap();
+        let golden = folder.join("answers").join(format!("{name}.txt"));
+        if let Err(difference) = check_golden(golden, &played(scenario)) {
+            writeln!(failures, "{difference}").unwrap();
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+    assert_eq!(names_of(&folder.join("answers"), "txt"), scenarios, "answers without a scenario");
+}
+
+/// The answers to one request more than there are turns, so that `after` shows too.
+fn played(mut scenario: Scenario) -> String {
+    scenario.hold_limit_ms = 50;
+    scenario.turns.iter_mut().for_each(|turn| {
+        turn.chunk_ms = turn.chunk_ms.map(|_| 1);
+        // Pings come by the clock, so how many fit within the limit is no fixed number.
+        turn.stall_ping_ms = turn.stall_ping_ms.map(|_| 60_000);
+    });
+    let requests = scenario.turns.len() + 1;
+    let server = ModelServer::start(scenario).unwrap();
+    let mut text = String::new();
+    for message in MESSAGES.iter().cycle().take(requests) {
+        let answer = Call::post(&server, &ask(message)).finish();
+        writeln!(text, "=== {message}").unwrap();
+        match answer {
+            None => writeln!(text, "no answer").unwrap(),
+            Some(answer) => {
+                writeln!(text, "HTTP {}", answer.status).unwrap();
+                for (name, value) in answer.headers.iter().filter(|(name, _)| *name != "date") {
+                    writeln!(text, "{name}: {value}").unwrap();
+                }
+                writeln!(text, "\n{}\n--- {:?}", answer.body.trim_end(), answer.end).unwrap();
+            }
+        }
+        let record = server.requests().pop().unwrap();
+        let turn = record.turn.unwrap();
+        writeln!(text, "{turn:?}, {} events, {:?}\n", record.events_sent, record.ending).unwrap();
+    }
+    text
+}
+
+fn names_of(folder: &Path, extension: &str) -> BTreeSet<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect()
+}

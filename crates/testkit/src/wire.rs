@@ -1,0 +1,62 @@
+//! The seam between the scenario and a vendor's wire format: one trait, one file per format.
+//! Faults, delays and choosing a turn stay on this side; only bytes are the format's.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::request::RequestView;
+use crate::scenario::{ErrorEvent, Turn};
+
+/// What a format turns a turn into, before faults and delays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// One whole event, its line ends included.
+    Event(String),
+    /// A wait that the scenario asks for.
+    Pause(Duration),
+}
+
+/// One vendor's way of putting requests and answers into bytes.
+pub(crate) trait Wire: Send + Sync {
+    /// Reads a request, or says in the vendor's words what is wrong with it.
+    fn view(&self, body: &Value) -> Result<RequestView, String>;
+
+    /// The turn as a stream of events. `stem` is what its ids are made of.
+    fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat>;
+
+    /// The turn as one JSON body.
+    fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String;
+
+    /// The body of an HTTP error; without a kind the usual one of that status.
+    fn error_body(&self, status: u16, kind: Option<&str>, message: &str, stem: &str) -> String;
+
+    /// The status under which the vendor reports errors of that kind.
+    fn error_status(&self, kind: &str) -> u16;
+
+    /// An error within a stream.
+    fn error_event(&self, error: &ErrorEvent) -> String;
+
+    /// An event that says nothing.
+    fn ping(&self) -> String;
+
+    /// An event whose payload is no JSON.
+    fn garbage(&self) -> String;
+
+    /// Headers that every answer carries.
+    fn headers(&self, stem: &str) -> Vec<(&'static str, String)>;
+}
+
+/// The same value with sorted keys, so that the bytes do not depend on which map a build of `serde_json` uses.
+pub(crate) fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> =
+                map.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+            Value::Object(entries.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
