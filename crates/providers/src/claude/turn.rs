@@ -50,7 +50,10 @@ enum Step {
 enum Phase {
     Running,
     /// The program was asked to stop, and may take until then.
-    Stopping { why: Why, until: Instant },
+    Stopping {
+        why: Why,
+        until: Instant,
+    },
 }
 
 /// Why a turn is stopped before its end.
@@ -229,7 +232,9 @@ impl Turn {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
                 ("deadline", format!("the turn took longer than {limit} ms"))
             }
-            _ => ("stall", format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis())),
+            _ => {
+                ("stall", format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis()))
+            }
         };
         let detail = json!({ "sessionId": link.session });
         AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)

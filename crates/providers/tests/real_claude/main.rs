@@ -24,7 +24,9 @@ async fn one_turn() {
     let provider = ClaudeProvider::new();
     let (events, result) = run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await;
     let output = result.unwrap();
-    assert!(matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_id.as_ref()));
+    assert!(
+        matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_id.as_ref())
+    );
     assert_eq!(deltas(&events), "Hello there.");
     let thinking: String = events
         .iter()
@@ -35,7 +37,13 @@ async fn one_turn() {
         .collect();
     assert_eq!(thinking, "let me think");
     assert_eq!(
-        (output.text.as_str(), output.stop_reason, output.num_turns, output.usage.input_tokens, output.usage.output_tokens),
+        (
+            output.text.as_str(),
+            output.stop_reason,
+            output.num_turns,
+            output.usage.input_tokens,
+            output.usage.output_tokens
+        ),
         ("Hello there.", StopReason::Complete, 1, 100, 20)
     );
     assert!(output.cost_usd.unwrap() > 0.0);
@@ -54,7 +62,10 @@ async fn two_turns_share_a_process_and_count_apart() {
     let second = run(&provider, prompt("two", options), world.context()).await.1.unwrap();
     let took = began.elapsed();
     assert_eq!((world.processes(), warm.len()), (warm, 1));
-    assert_eq!((second.text.as_str(), &second.session_id, second.cost_usd), ("second", &first.session_id, first.cost_usd));
+    assert_eq!(
+        (second.text.as_str(), &second.session_id, second.cost_usd),
+        ("second", &first.session_id, first.cost_usd)
+    );
     assert_eq!(second.usage, first.usage);
     assert!(took < Duration::from_millis(500), "a warm turn took {took:?}");
     let requests = world.main_requests();
@@ -72,10 +83,16 @@ async fn a_conversation_goes_on_in_a_new_process_and_directory() {
     world.assert_nothing_runs();
     let provider = ClaudeProvider::new();
     std::fs::create_dir(world.folder("proj/sub")).unwrap();
-    let options =
-        ClaudeOptions { resume: first.session_id.clone(), cwd: Some("sub".to_owned()), ..ClaudeOptions::default() };
+    let options = ClaudeOptions {
+        resume: first.session_id.clone(),
+        cwd: Some("sub".to_owned()),
+        ..ClaudeOptions::default()
+    };
     let second = run(&provider, prompt("two", options), world.context()).await.1.unwrap();
-    assert_eq!((second.text.as_str(), &second.session_id, second.cost_usd), ("second", &first.session_id, first.cost_usd));
+    assert_eq!(
+        (second.text.as_str(), &second.session_id, second.cost_usd),
+        ("second", &first.session_id, first.cost_usd)
+    );
     assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
     provider.shutdown().await;
     world.assert_nothing_runs();
@@ -111,7 +128,8 @@ async fn prompts_reach_the_model_as_written() {
         assert_eq!(output.text, "ok", "{text}");
         let requests = world.main_requests();
         let messages = requests.last().unwrap()["messages"].clone();
-        let said: Vec<&Value> = messages[0]["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
+        let said: Vec<&Value> =
+            messages[0]["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
         assert_eq!(said.last().unwrap(), &text);
         assert!(!messages.to_string().contains("INSIDE-THE-FILE"), "{text}");
     }
@@ -166,13 +184,14 @@ async fn a_cancelled_text_can_be_gone_on_with() {
     let cancel = context.cancel.clone();
     let mut pieces = 0;
     let began = Instant::now();
-    let (events, result) = world::run_watching(&provider, prompt("count", ClaudeOptions::default()), context, |event| {
-        pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
-        if pieces == 3 {
-            cancel.cancel();
-        }
-    })
-    .await;
+    let (events, result) =
+        world::run_watching(&provider, prompt("count", ClaudeOptions::default()), context, |event| {
+            pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
+            if pieces == 3 {
+                cancel.cancel();
+            }
+        })
+        .await;
     let output = result.unwrap();
     assert!(began.elapsed() < BOUND);
     assert_eq!((output.stop_reason, output.text.clone()), (StopReason::Aborted, deltas(&events)));
@@ -213,7 +232,8 @@ async fn a_dropped_stream_kills_the_tool_too() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
     let world = World::new(Scenario::of([Turn::tool("Bash", bash)]));
     let provider = ClaudeProvider::new();
-    let stream = provider.execute(prompt("wait", ClaudeOptions::default()), world.context_asking(Answers::Allow));
+    let stream =
+        provider.execute(prompt("wait", ClaudeOptions::default()), world.context_asking(Answers::Allow));
     let sleeping = world.wait_for("sleep");
     tokio::select! {
         () = sleeping => {}
@@ -250,8 +270,12 @@ async fn failures_have_their_codes() {
         let world = World::new(Scenario::of([Turn::error(status)]));
         let provider = ClaudeProvider::new();
         let began = Instant::now();
-        let error = run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await.1.unwrap_err();
-        assert_eq!((error.code, error.detail.as_ref().map(|d| d["status"].clone())), (code, Some(json!(status))));
+        let error =
+            run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await.1.unwrap_err();
+        assert_eq!(
+            (error.code, error.detail.as_ref().map(|d| d["status"].clone())),
+            (code, Some(json!(status)))
+        );
         assert!(began.elapsed() < BOUND);
         assert_eq!(world.main_requests().len(), 1, "the program did not retry {status}");
         provider.shutdown().await;
@@ -301,7 +325,10 @@ async fn a_broken_stream_is_retracted_and_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let world = World::new(Scenario::of([Turn { stall_after: Some(4), ..Turn::text("a b c d") }, Turn::text("again")]));
+    let world = World::new(Scenario::of([
+        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
+        Turn::text("again"),
+    ]));
     let provider = ClaudeProvider::new();
     let options = ClaudeOptions { stall_timeout_ms: Some(700), ..ClaudeOptions::default() };
     let (events, result) = run(&provider, prompt("hi", options.clone()), world.context()).await;

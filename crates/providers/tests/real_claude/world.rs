@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, Chunk, Environment, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
-    ProviderItem, ProviderStream, StreamEvent,
+    AgentError, Chunk, Environment, ExecutionContext, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderItem, ProviderStream, StreamEvent,
 };
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, TurnOutput};
 use inspan_testkit::{ModelServer, RequestKind, Scenario};
@@ -42,7 +42,8 @@ impl PermissionBroker for Answers {
 impl World {
     #[expect(clippy::disallowed_methods, reason = "the program to test is named from outside")]
     pub(crate) fn new(scenario: Scenario) -> Self {
-        let program = std::env::var("INSPAN_E2E_CLAUDE").expect("INSPAN_E2E_CLAUDE names the program to test");
+        let program =
+            std::env::var("INSPAN_E2E_CLAUDE").expect("INSPAN_E2E_CLAUDE names the program to test");
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("proj")).unwrap();
         Self { server: ModelServer::start(scenario).unwrap(), home, program }
@@ -52,7 +53,10 @@ impl World {
         self.home.path().join(name)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program's own tools are found on the path of the test")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the program's own tools are found on the path of the test"
+    )]
     pub(crate) fn context(&self) -> ExecutionContext {
         let config = self.folder("config").display().to_string();
         let env: Environment = [
@@ -78,7 +82,11 @@ impl World {
     /// The bodies of the model's requests so far.
     pub(crate) fn main_requests(&self) -> Vec<Value> {
         let requests = self.server.requests();
-        requests.into_iter().filter(|request| request.kind == RequestKind::Main).map(|request| request.body).collect()
+        requests
+            .into_iter()
+            .filter(|request| request.kind == RequestKind::Main)
+            .map(|request| request.body)
+            .collect()
     }
 
     /// The processes of this world by number, those that a shell of the program runs included.
@@ -98,7 +106,10 @@ impl World {
     /// The numbers of the running programs, without what they run themselves.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let running = self.running().into_iter();
-        running.filter(|(_, command)| command.contains("--input-format=stream-json")).map(|(pid, _)| pid).collect()
+        running
+            .filter(|(_, command)| command.contains("--input-format=stream-json"))
+            .map(|(pid, _)| pid)
+            .collect()
     }
 
     pub(crate) fn commands(&self) -> Vec<String> {
