@@ -1,2 +1,101 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands: it reads arguments, prints, and ends with a code.
+//! What a command does is left to the module of its name.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
+
+mod documents;
+mod events;
+mod finding;
+mod fixtures;
+mod form;
+mod generated;
+mod layers;
+mod purity;
+mod schema;
+mod size;
+mod source;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Holds the tree against the rules of the house; each line says how to mend what is broken
+    Tidy {
+        /// Writes anew what is generated before it looks
+        #[arg(long)]
+        fix: bool,
+    },
+    /// Writes the JSON Schemas under `schema/` from the types
+    Schema {
+        /// Writes nothing and fails if a schema is stale
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let root = workspace::root();
+    match command {
+        Command::Tidy { fix } => {
+            if fix {
+                print_changed(&tidy::fix(&root)?);
+            }
+            Ok(report(&tidy::check(&root)?))
+        }
+        Command::Schema { check: true } => {
+            let workspace = workspace::Workspace::read(&root)?;
+            Ok(report(&schema::check(schema::SCHEMAS, &workspace)))
+        }
+        Command::Schema { check: false } => {
+            print_changed(&schema::write(schema::SCHEMAS, &root)?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn print_changed(paths: &[String]) {
+    for path in paths {
+        println!("wrote {path}");
+    }
+}
+
+fn report(findings: &[finding::Finding]) -> ExitCode {
+    for finding in findings {
+        println!("{finding}");
+    }
+    match tidy::broken(findings).len() {
+        0 => {
+            println!("every rule holds");
+            ExitCode::SUCCESS
+        }
+        1 => {
+            println!("1 rule is broken");
+            ExitCode::FAILURE
+        }
+        count => {
+            println!("{count} rules are broken");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The engine of Inspan: the hub, agent runs and their turns, channels, and the recording and replay of any
+//! provider.
+//!
+//! It knows no vendor and no flow: providers come in through the protocol's contract, and flows use it.
+
+mod agent;
+mod channel;
+mod clock;
+mod hub;
+mod order;
+mod recording;
+mod registry;
+mod run;
+#[cfg(test)]
+mod testing;
+
+pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
+pub use channel::{Channel, ChannelLimits, Channels};
+pub use clock::{Clock, CountingIds, IdSource, RandomIds, SystemClock, VirtualClock};
+pub use hub::{Asked, Prompt, Reply, Unanswered};
+pub use hub::{
+    BoundedSubscription, Callback, DEFAULT_SUBSCRIPTION_LIMIT, Filter, Hub, InvalidFilter, Lagged, Observer,
+    Subscription,
+};
+pub use order::{OrderCheck, check_order};
+pub use recording::{Pace, Recorder, RecordingError, Replayer};
+pub use registry::ProviderRegistry;
+pub use run::{
+    AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, PermissionPolicy, RunEnd, Wakeup,
+};

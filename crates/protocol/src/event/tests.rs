@@ -1,3 +1,5 @@
+//! The codec of events: every known name round-trips, unknown ones stay as they came, broken ones are refused.
+
 use proptest::prelude::*;
 use serde_json::json;
 

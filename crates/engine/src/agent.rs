@@ -1,0 +1,173 @@
+//! Agents as code sees them: what one is, and the wrapped view that begins and completes it.
+//! The turns of a provider's agent are left to `run`.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_protocol::{AgentError, DynProvider, Environment, ErrorCode, Event, RunId, StopReason, Usage};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    hub::Hub,
+    run::{AgentRun, PermissionPolicy},
+};
+
+/// What surrounds one call of an agent.
+#[derive(Clone)]
+pub struct AgentContext {
+    /// The hub, in the run's context.
+    pub hub: Hub,
+    /// The run.
+    pub run_id: RunId,
+    /// Cancels the run.
+    pub cancel: CancellationToken,
+}
+
+/// Something that can be run as an agent: it emits events and returns a result.
+pub trait AgentDefinition: Send + Sync {
+    /// The agent's name.
+    fn name(&self) -> &str;
+
+    /// Whether the agent emits `agent:start` and `agent:complete` itself; else the engine does.
+    fn emits_start_complete(&self) -> bool {
+        false
+    }
+
+    /// Runs the agent.
+    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>>;
+}
+
+/// An agent bound to a hub: a name, and a call without any context.
+#[derive(Clone)]
+pub struct ExecutableAgent {
+    definition: Arc<dyn AgentDefinition>,
+    hub: Hub,
+    cancel: CancellationToken,
+}
+
+impl ExecutableAgent {
+    /// Binds an agent to a hub, whose handle carries the task if there is one.
+    pub fn new(definition: Arc<dyn AgentDefinition>, hub: Hub, cancel: CancellationToken) -> Self {
+        Self { definition, hub, cancel }
+    }
+
+    /// The agent's name.
+    pub fn name(&self) -> &str {
+        self.definition.name()
+    }
+
+    /// Runs the agent once, in a fresh run. After `agent:start` there is exactly one `agent:complete`, also
+    /// if the agent panics (`NODE_FAILED`) or this future is dropped.
+    pub async fn execute(&self, input: Value) -> Result<Value, AgentError> {
+        let run_id = self.hub.ids().run_id();
+        let hub = self.hub.with_agent(run_id.clone());
+        let context = AgentContext { hub: hub.clone(), run_id: run_id.clone(), cancel: self.cancel.clone() };
+        let mut bracket = (!self.definition.emits_start_complete())
+            .then(|| Bracket::begin(hub, self.name().to_owned(), run_id));
+        let definition = Arc::clone(&self.definition);
+        let call = async move { definition.execute(input, context).await };
+        let result = AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+            Err(AgentError::new(ErrorCode::NodeFailed, format!("agent `{}` panicked", self.name())))
+        });
+        if let Some(bracket) = &mut bracket {
+            bracket.stop_reason = match &result {
+                Ok(_) => StopReason::Complete,
+                Err(error) if error.code == ErrorCode::Aborted => StopReason::Aborted,
+                Err(_) => StopReason::Error,
+            };
+        }
+        result
+    }
+}
+
+/// Emits `agent:start`, and `agent:complete` when dropped.
+struct Bracket {
+    hub: Hub,
+    agent_name: String,
+    run_id: RunId,
+    began: inspan_protocol::Timestamp,
+    stop_reason: StopReason,
+}
+
+/// What `agent:start` says for an agent that is code and no vendor's.
+const CUSTOM_PROVIDER: &str = "custom";
+
+impl Bracket {
+    fn begin(hub: Hub, agent_name: String, run_id: RunId) -> Self {
+        hub.emit(Event::AgentStart {
+            agent_name: agent_name.clone(),
+            run_id: run_id.clone(),
+            provider: CUSTOM_PROVIDER.to_owned(),
+            model: None,
+            turn: 1,
+        });
+        let began = hub.clock().now();
+        Self { hub, agent_name, run_id, began, stop_reason: StopReason::Aborted }
+    }
+}
+
+impl Drop for Bracket {
+    fn drop(&mut self) {
+        let duration = self.hub.clock().now().since(self.began);
+        self.hub.emit(Event::AgentComplete {
+            agent_name: std::mem::take(&mut self.agent_name),
+            success: self.stop_reason == StopReason::Complete,
+            run_id: self.run_id.clone(),
+            stop_reason: self.stop_reason,
+            usage: Usage::default(),
+            duration_ms: duration.as_millis().try_into().unwrap_or(u64::MAX),
+        });
+    }
+}
+
+/// A provider as an agent: its input is the provider's input, its result the provider's output.
+pub struct ProviderAgent {
+    name: String,
+    provider: Arc<dyn DynProvider>,
+    env: Environment,
+    permissions: PermissionPolicy,
+}
+
+impl ProviderAgent {
+    /// An agent of this name on the provider.
+    pub fn new(name: impl Into<String>, provider: Arc<dyn DynProvider>) -> Self {
+        Self {
+            name: name.into(),
+            provider,
+            env: Environment::default(),
+            permissions: PermissionPolicy::default(),
+        }
+    }
+
+    /// The environment that the vendor's program or client may draw from.
+    #[must_use]
+    pub fn env(self, env: Environment) -> Self {
+        Self { env, ..self }
+    }
+
+    /// Who decides on the agent's questions for permission.
+    #[must_use]
+    pub fn permissions(self, permissions: PermissionPolicy) -> Self {
+        Self { permissions, ..self }
+    }
+}
+
+impl AgentDefinition for ProviderAgent {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn emits_start_complete(&self) -> bool {
+        true
+    }
+
+    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let run = AgentRun::new(context.hub, self.name.clone(), Arc::clone(&self.provider), input)
+            .run_id(context.run_id)
+            .env(self.env.clone())
+            .permissions(self.permissions)
+            .cancel(context.cancel);
+        async move { run.execute().await.map(|end| end.output) }.boxed()
+    }
+}

@@ -1,0 +1,227 @@
+//! Interfaces to a live session (a console, a socket): attached in order, fed each by its own task, and
+//! unable to fail or stall the run. What a channel shows is its own affair.
+//!
+//! A channel that returns an error, panics, or takes longer than the limit for one call is detached: it gets
+//! no more events, and `channel:error` says why. One that is only slow misses events, and `channel:error`
+//! says how many. Nothing about a channel's own faults is delivered to it, and a fault in the delivery of a
+//! `channel:error` leaves no event, so that two broken channels do not feed each other.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_protocol::{Envelope, Event};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::{BoundedSubscription, Filter, Hub};
+
+/// An interface to a live session.
+pub trait Channel: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Called once, before the first event. The hub is for commands and for events of its own.
+    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Called with each event in order.
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>>;
+
+    /// Called once, after the last event.
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>>;
+}
+
+/// How far a channel may fall behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// How many events may wait for it; of more, the oldest are dropped.
+    pub queue: usize,
+    /// How long one call may take, and how long all that waits at the end.
+    pub call: Duration,
+}
+
+impl Default for ChannelLimits {
+    fn default() -> Self {
+        Self { queue: 65_536, call: Duration::from_secs(10) }
+    }
+}
+
+/// The channels of a session. Dropped without [`Channels::finish`], they are let go at once.
+pub struct Channels {
+    hub: Hub,
+    limits: ChannelLimits,
+    attached: Vec<Attached>,
+}
+
+struct Attached {
+    /// Tells the task that no more events come.
+    end: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Channels {
+    /// No channels yet.
+    pub fn new(hub: Hub, limits: ChannelLimits) -> Self {
+        Self { hub, limits, attached: Vec::new() }
+    }
+
+    /// Makes all channels known, then starts them one after the other in the given order.
+    pub async fn start(&mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) {
+        let feeds: Vec<_> = channels.into_iter().map(|channel| self.register(channel)).collect();
+        for feed in feeds {
+            self.begin(feed).await;
+        }
+    }
+
+    /// Makes one more channel known and starts it. It sees the events from here on.
+    pub async fn attach(&mut self, channel: Arc<dyn Channel>) {
+        let feed = self.register(channel);
+        self.begin(feed).await;
+    }
+
+    fn register(&self, channel: Arc<dyn Channel>) -> Feed {
+        let events = self.hub.subscribe_bounded(Filter::all(), self.limits.queue);
+        self.hub.emit(Event::ChannelRegistered { name: channel.name().to_owned() });
+        Feed { hub: self.hub.clone(), limit: self.limits.call, channel, events }
+    }
+
+    async fn begin(&mut self, feed: Feed) {
+        let hub = feed.hub.clone();
+        if let Err(error) = feed.call(|| feed.channel.on_start(hub)).await {
+            feed.fail(error);
+            return;
+        }
+        feed.hub.emit(Event::ChannelStarted { name: feed.channel.name().to_owned() });
+        let end = CancellationToken::new();
+        let task = tokio::spawn(feed.run(end.clone()));
+        self.attached.push(Attached { end, task });
+    }
+
+    /// Delivers what still waits, completes every channel and lets it go. Takes a little longer than the
+    /// limit at most, whatever the channels do.
+    pub async fn finish(mut self) {
+        for attached in &self.attached {
+            attached.end.cancel();
+        }
+        for attached in &mut self.attached {
+            // The task keeps its own limits; a join error would be a panic that it already caught.
+            drop((&mut attached.task).await);
+        }
+    }
+}
+
+impl Drop for Channels {
+    fn drop(&mut self) {
+        for attached in &self.attached {
+            attached.task.abort();
+        }
+    }
+}
+
+struct Feed {
+    hub: Hub,
+    limit: Duration,
+    channel: Arc<dyn Channel>,
+    events: BoundedSubscription,
+}
+
+enum Fault {
+    /// The channel failed: it is let go.
+    Failed(String),
+    /// It failed on another's `channel:error`: it is let go without an event.
+    FailedSilently(String),
+}
+
+impl Feed {
+    async fn run(mut self, end: CancellationToken) {
+        let fed = self.feed(&end).await;
+        let done = match fed {
+            Ok(()) => self.call(|| self.channel.on_complete()).await.map_err(Fault::Failed),
+            Err(fault) => Err(fault),
+        };
+        match done {
+            Ok(()) => {
+                let name = self.channel.name();
+                self.hub.emit(Event::ChannelStopped { name: name.to_owned() });
+                self.hub.emit(Event::ChannelUnregistered { name: name.to_owned() });
+            }
+            Err(Fault::Failed(error)) => self.fail(error),
+            Err(Fault::FailedSilently(error)) => {
+                tracing::warn!(
+                    channel = self.channel.name(),
+                    error,
+                    "a channel failed on an error of another"
+                );
+            }
+        }
+    }
+
+    async fn feed(&mut self, end: &CancellationToken) -> Result<(), Fault> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = self.events.next() => next,
+                () = end.cancelled() => break,
+            };
+            match next {
+                None => return Ok(()),
+                Some(item) => self.deliver(item).await?,
+            }
+            if end.is_cancelled() {
+                break;
+            }
+        }
+        let limit = self.limit;
+        let rest = async {
+            while let Some(item) = self.events.try_next() {
+                self.deliver(item).await?;
+            }
+            Ok(())
+        };
+        match timeout(limit, rest).await {
+            Ok(fed) => fed,
+            Err(_) => Err(Fault::Failed(format!("it did not take the last events within {limit:?}"))),
+        }
+    }
+
+    async fn deliver(&self, item: Result<Arc<Envelope>, crate::hub::Lagged>) -> Result<(), Fault> {
+        let envelope = match item {
+            Ok(envelope) => envelope,
+            Err(lagged) => {
+                self.report(lagged.to_string());
+                return Ok(());
+            }
+        };
+        let own_fault =
+            matches!(&envelope.event, Event::ChannelFailed { name, .. } if name == self.channel.name());
+        if own_fault {
+            return Ok(());
+        }
+        let failed = matches!(&envelope.event, Event::ChannelFailed { .. });
+        self.call(|| self.channel.on_event(&envelope)).await.map_err(if failed {
+            Fault::FailedSilently
+        } else {
+            Fault::Failed
+        })
+    }
+
+    async fn call<'a>(
+        &'a self,
+        call: impl FnOnce() -> BoxFuture<'a, Result<(), String>>,
+    ) -> Result<(), String> {
+        let call = AssertUnwindSafe(async { call().await });
+        match timeout(self.limit, call.catch_unwind()).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err("it panicked".to_owned()),
+            Err(_) => Err(format!("it did not answer within {:?}", self.limit)),
+        }
+    }
+
+    fn report(&self, error: String) {
+        self.hub.emit(Event::ChannelFailed { name: self.channel.name().to_owned(), error });
+    }
+
+    fn fail(&self, error: String) {
+        self.report(error);
+        self.hub.emit(Event::ChannelUnregistered { name: self.channel.name().to_owned() });
+    }
+}

@@ -1,0 +1,225 @@
+//! Time and fresh identifiers as parameters, so that a session can be replayed exactly.
+//! What the identifiers name, and their text forms on the wire, are the protocol's.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use inspan_protocol::{EventId, PromptId, RunId, SessionId, Timestamp};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Tells the time.
+pub trait Clock: Send + Sync {
+    /// The present moment.
+    fn now(&self) -> Timestamp;
+}
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        Timestamp::from_millis(millis.try_into().unwrap_or(i64::MAX))
+    }
+}
+
+/// A clock that starts at a given moment and follows tokio's time, paused time included.
+#[derive(Clone, Copy, Debug)]
+pub struct VirtualClock {
+    epoch: Timestamp,
+    started: Instant,
+}
+
+impl VirtualClock {
+    /// A clock that shows `epoch` now.
+    pub fn starting_at(epoch: Timestamp) -> Self {
+        Self { epoch, started: Instant::now() }
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Timestamp {
+        self.epoch + self.started.elapsed()
+    }
+}
+
+/// Makes fresh identifiers.
+pub trait IdSource: Send + Sync {
+    /// An event's identifier, a UUID of version 7; `now` is the time of the event.
+    fn event_id(&self, now: Timestamp) -> EventId;
+    /// An agent run's identifier.
+    fn run_id(&self) -> RunId;
+    /// A session's identifier, `flow-…`.
+    fn session_id(&self) -> SessionId;
+    /// A prompt's identifier.
+    fn prompt_id(&self) -> PromptId;
+}
+
+/// Identifiers that are unique across processes. The operating system is asked for randomness once, when
+/// the source is made; event identifiers grow within a source, also within one millisecond.
+#[derive(Debug)]
+pub struct RandomIds {
+    random: RandomState,
+    tail: u64,
+    counter: AtomicU64,
+}
+
+/// Bits of an event identifier that come from the counter: 12 beside the version and 30 beside the variant.
+const COUNTER_LOW_BITS: u32 = 30;
+
+impl Default for RandomIds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RandomIds {
+    /// A source with its own random seed.
+    pub fn new() -> Self {
+        let random = RandomState::new();
+        // The counter starts at a random place in the lower half of its 42 bits: two sources that make
+        // identifiers in the same millisecond then differ in 73 random bits, and there is room to count.
+        let start = random.hash_one("start") >> 23;
+        let tail = random.hash_one("tail") & 0xffff_ffff;
+        Self { random, tail, counter: AtomicU64::new(start) }
+    }
+
+    fn word(&self, what: &str) -> String {
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        format!("{what}-{:016x}", self.random.hash_one((what, count)))
+    }
+}
+
+impl IdSource for RandomIds {
+    fn event_id(&self, now: Timestamp) -> EventId {
+        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        let high = (millis << 16) | 0x7000 | ((count >> COUNTER_LOW_BITS) & 0xfff);
+        let low = (0b10 << 62) | ((count & ((1 << COUNTER_LOW_BITS) - 1)) << 32) | self.tail;
+        EventId(Uuid::from_u64_pair(high, low))
+    }
+
+    fn run_id(&self) -> RunId {
+        RunId::from(self.word("run"))
+    }
+
+    fn session_id(&self) -> SessionId {
+        SessionId::from(self.word("flow"))
+    }
+
+    fn prompt_id(&self) -> PromptId {
+        PromptId::from(self.word("prompt"))
+    }
+}
+
+/// Identifiers that count from 1, each kind on its own: `run-1`, `prompt-1`, `flow-1`. For replay and tests.
+#[derive(Debug, Default)]
+pub struct CountingIds {
+    events: AtomicU64,
+    runs: AtomicU64,
+    sessions: AtomicU64,
+    prompts: AtomicU64,
+}
+
+impl CountingIds {
+    /// A source that has made nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+fn next(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl IdSource for CountingIds {
+    fn event_id(&self, _: Timestamp) -> EventId {
+        EventId(Uuid::from_u64_pair(0x7000, (0b10 << 62) | next(&self.events)))
+    }
+
+    fn run_id(&self) -> RunId {
+        RunId::from(format!("run-{}", next(&self.runs)))
+    }
+
+    fn session_id(&self) -> SessionId {
+        SessionId::from(format!("flow-{}", next(&self.sessions)))
+    }
+
+    fn prompt_id(&self) -> PromptId {
+        PromptId::from(format!("prompt-{}", next(&self.prompts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn random_event_ids_are_version_7_grow_and_carry_the_time() {
+        let ids = RandomIds::new();
+        let now = Timestamp::from_millis(1_767_780_000_000);
+        let made: Vec<Uuid> = (0..1000).map(|_| ids.event_id(now).0).collect();
+        let mut sorted = made.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(made, sorted);
+        let mut shapes: Vec<_> = made
+            .iter()
+            .map(|id| (id.get_version_num(), id.get_variant(), id.as_u64_pair().0 >> 16))
+            .collect();
+        shapes.dedup();
+        assert_eq!(shapes, [(7, uuid::Variant::RFC4122, 1_767_780_000_000)]);
+    }
+
+    #[test]
+    fn two_random_sources_share_nothing() {
+        let (a, b) = (RandomIds::new(), RandomIds::new());
+        let now = Timestamp::from_millis(1);
+        let words: BTreeSet<String> = [&a, &b]
+            .into_iter()
+            .flat_map(|ids| {
+                [ids.event_id(now).to_string(), ids.run_id().to_string(), ids.session_id().to_string()]
+            })
+            .collect();
+        assert_eq!(words.len(), 6);
+    }
+
+    #[test]
+    fn counting_ids_count_each_kind_on_its_own() {
+        let ids = CountingIds::new();
+        let now = Timestamp::default();
+        assert_eq!(
+            [
+                ids.run_id().to_string(),
+                ids.run_id().to_string(),
+                ids.prompt_id().to_string(),
+                ids.session_id().to_string(),
+                ids.event_id(now).to_string(),
+                ids.event_id(now).to_string(),
+            ],
+            [
+                "run-1",
+                "run-2",
+                "prompt-1",
+                "flow-1",
+                "00000000-0000-7000-8000-000000000001",
+                "00000000-0000-7000-8000-000000000002",
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_virtual_clock_follows_paused_time() {
+        let clock = VirtualClock::starting_at(Timestamp::from_millis(1000));
+        let before = clock.now();
+        tokio::time::advance(Duration::from_millis(250)).await;
+        assert_eq!([before, clock.now()], [1000, 1250].map(Timestamp::from_millis));
+    }
+}

@@ -1,0 +1,119 @@
+//! Who is served with an event: subscribers in the order they came, indexed by the event's kind.
+//! The order of events, and the lock that keeps it, are the hub's.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use inspan_protocol::{Envelope, Event};
+
+use super::{Filter, lock, subscription::Queue};
+
+/// What an observer does with an event.
+pub type Callback = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
+
+pub(crate) enum Sink {
+    Call(Callback),
+    Queue(Arc<Queue>),
+}
+
+struct Subscriber {
+    id: u64,
+    filter: Filter,
+    sink: Sink,
+}
+
+/// All subscribers, and a version that grows with each change.
+#[derive(Default)]
+pub(crate) struct Subscribers {
+    list: Mutex<Vec<Arc<Subscriber>>>,
+    version: AtomicU64,
+}
+
+impl Subscribers {
+    pub(crate) fn add(&self, filter: Filter, sink: Sink) -> u64 {
+        let mut list = lock(&self.list);
+        // The version is read and written under the list's lock, so it also serves as a fresh id.
+        let id = self.version.load(Ordering::Relaxed) + 1;
+        list.push(Arc::new(Subscriber { id, filter, sink }));
+        self.version.store(id, Ordering::Release);
+        id
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        let mut list = lock(&self.list);
+        list.retain(|subscriber| subscriber.id != id);
+        self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    pub(crate) fn end_all(&self) {
+        for subscriber in lock(&self.list).drain(..) {
+            if let Sink::Queue(queue) = &subscriber.sink {
+                queue.end();
+            }
+        }
+    }
+}
+
+/// The subscribers of each kind of event; unknown names share the last row. It is made anew at the first
+/// delivery after a change, so that many changes in a row cost one.
+#[derive(Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<Row>>,
+    version: u64,
+}
+
+struct Row {
+    subscriber: Arc<Subscriber>,
+    /// The name or the context must be looked at too.
+    look: bool,
+}
+
+impl Table {
+    pub(crate) fn refresh(&mut self, subscribers: &Subscribers) {
+        if self.version == subscribers.version.load(Ordering::Acquire) {
+            return;
+        }
+        let list = lock(&subscribers.list);
+        let unknown = Event::NAMES.len();
+        self.rows.clear();
+        self.rows.resize_with(unknown + 1, Vec::new);
+        for subscriber in list.iter() {
+            let filter = &subscriber.filter;
+            for (kind, name) in Event::NAMES.iter().enumerate() {
+                if filter.matches_name(name) {
+                    let row = Row { subscriber: Arc::clone(subscriber), look: filter.asks_for_context() };
+                    self.rows[kind].push(row);
+                }
+            }
+            self.rows[unknown].push(Row { subscriber: Arc::clone(subscriber), look: true });
+        }
+        self.version = subscribers.version.load(Ordering::Relaxed);
+    }
+
+    pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
+        let Some(rows) = self.rows.get(envelope.event.kind()) else { return };
+        for Row { subscriber, look } in rows {
+            if *look && !subscriber.filter.matches(envelope) {
+                continue;
+            }
+            match &subscriber.sink {
+                Sink::Queue(queue) => queue.push(envelope),
+                Sink::Call(callback) => {
+                    // Whoever emits must not die of a fault of whoever watches.
+                    if catch_unwind(AssertUnwindSafe(|| callback(envelope))).is_err() {
+                        tracing::error!(
+                            seq = envelope.seq,
+                            event = envelope.event.name(),
+                            "an observer panicked"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Whether a session's log keeps the rules of order and pairing. For tests and replays of whole logs.
+//! Nothing here enforces them: those who emit do.
+//!
+//! - `seq` is dense, and all events are of one session.
+//! - `harness:start` comes before anything but `channel:*`, and nothing but `channel:*` follows
+//!   `harness:complete`; each phase begins and ends once within, and never inside another.
+//! - A task begins and ends within a phase (if there is a harness at all), each attempt once and one at a
+//!   time; its attempts count up from one only after a failure that says so; a path completes at most once.
+//! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
+//!   each tool that starts completes once, by its `toolUseId`.
+//! - A reply follows its prompt, once.
+//! - After `flow:paused` only `flow:resumed` (or a channel) goes on, and whatever a crash or a pause left open
+//!   is open no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inspan_protocol::{Envelope, Event, NodeId, NodePath, PromptId, RunId, SessionId};
+
+use crate::hub::run_of;
+
+/// Checks a whole log: of a session that ended or paused, or of agent runs without a flow.
+pub fn check_order(log: &[Envelope]) -> Result<(), String> {
+    let mut check = OrderCheck::default();
+    for envelope in log {
+        check.push(envelope)?;
+    }
+    check.finish()
+}
+
+/// Checks a log event by event, so that the beginning of one can be checked too.
+#[derive(Debug, Default)]
+pub struct OrderCheck {
+    last: Option<(u64, SessionId)>,
+    harness: Harness,
+    phase: Option<String>,
+    phases_done: BTreeSet<String>,
+    tasks: BTreeMap<NodePath, Task>,
+    runs: BTreeMap<RunId, Run>,
+    prompts: BTreeMap<PromptId, Asked>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Harness {
+    #[default]
+    Absent,
+    Running,
+    Paused,
+    Complete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Open {
+        attempt: u32,
+    },
+    WillRetry {
+        attempt: u32,
+    },
+    Ended,
+    /// Cut short by a pause, a stop or a crash: it may begin again.
+    Cut,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Run {
+    Open { task: Option<NodePath>, tools: BTreeSet<String> },
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Open,
+    Answered,
+}
+
+impl OrderCheck {
+    /// Checks the next event.
+    pub fn push(&mut self, envelope: &Envelope) -> Result<(), String> {
+        self.check(envelope)
+            .map_err(|fault| format!("event {} `{}`: {fault}", envelope.seq, envelope.event.name()))
+    }
+
+    fn check(&mut self, envelope: &Envelope) -> Result<(), String> {
+        let session = &envelope.context.session_id;
+        if let Some((seq, first)) = &self.last {
+            ensure(envelope.seq == seq + 1, || format!("its seq follows {seq}"))?;
+            ensure(session == first, || format!("it is of session `{session}`, not `{first}`"))?;
+        }
+        self.last = Some((envelope.seq, session.clone()));
+        let name = envelope.event.name();
+        if name.starts_with("channel:") {
+            return Ok(());
+        }
+        match self.harness {
+            Harness::Complete => return Err("it follows `harness:complete`".to_owned()),
+            Harness::Paused if !matches!(envelope.event, Event::FlowResumed { .. }) => {
+                return Err("it follows `flow:paused`".to_owned());
+            }
+            _ => {}
+        }
+        self.session(&envelope.event)?;
+        self.task(envelope)?;
+        self.agent(envelope)
+    }
+
+    fn session(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::HarnessStart { .. } => {
+                let first = self.harness == Harness::Absent
+                    && self.tasks.is_empty()
+                    && self.runs.is_empty()
+                    && self.prompts.is_empty();
+                ensure(first, || "it is not the first".to_owned())?;
+                self.harness = Harness::Running;
+            }
+            Event::HarnessComplete { .. } => {
+                ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
+                ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))?;
+                ensure(!self.phases_done.is_empty(), || "there was no phase".to_owned())?;
+                self.all_closed()?;
+                self.harness = Harness::Complete;
+            }
+            Event::PhaseStart { name, .. } => {
+                ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
+                ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))?;
+                ensure(!self.phases_done.contains(name), || format!("phase `{name}` began before"))?;
+                self.phase = Some(name.clone());
+            }
+            Event::PhaseComplete { name } | Event::PhaseFailed { name, .. } => {
+                ensure(self.phase.as_ref() == Some(name), || format!("phase `{name}` is not open"))?;
+                self.all_closed()?;
+                self.phase = None;
+                self.phases_done.insert(name.clone());
+            }
+            Event::FlowPaused { .. } => {
+                self.all_closed()?;
+                self.harness = Harness::Paused;
+            }
+            Event::FlowResumed { .. } => self.cut(),
+            Event::SessionPrompt { prompt_id, .. } => {
+                self.prompts.insert(prompt_id.clone(), Asked::Open);
+            }
+            Event::SessionReply { prompt_id, .. } => {
+                let asked = self.prompts.insert(prompt_id.clone(), Asked::Answered);
+                ensure(asked == Some(Asked::Open), || format!("prompt `{prompt_id}` is not open"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was open when the process ended is open no more.
+    fn cut(&mut self) {
+        self.harness = Harness::Running;
+        for task in self.tasks.values_mut().filter(|task| **task != Task::Ended) {
+            *task = Task::Cut;
+        }
+        for run in self.runs.values_mut() {
+            *run = Run::Ended;
+        }
+    }
+
+    fn task(&mut self, envelope: &Envelope) -> Result<(), String> {
+        match &envelope.event {
+            Event::TaskStart { attempt, path, .. } => {
+                if self.harness != Harness::Absent {
+                    ensure(self.phase.is_some(), || "no phase is open".to_owned())?;
+                }
+                let place = envelope.context.task.as_ref();
+                ensure(place == Some(path), || format!("its context says {place:?} and not `{path}`"))?;
+                let fits = match self.tasks.get(path) {
+                    None => *attempt == 1,
+                    Some(Task::WillRetry { attempt: before }) => *attempt == before + 1,
+                    Some(Task::Cut) => *attempt >= 1,
+                    Some(Task::Open { .. } | Task::Ended) => false,
+                };
+                let task = self.tasks.get(path);
+                ensure(fits, || format!("attempt {attempt} of `{path}` cannot begin: {task:?}"))?;
+                self.tasks.insert(path.clone(), Task::Open { attempt: *attempt });
+                Ok(())
+            }
+            Event::TaskComplete { task_id, .. } => self.end_task(envelope, task_id, |_| Task::Ended),
+            Event::TaskFailed { task_id, will_retry, .. } => {
+                self.end_task(envelope, task_id, |attempt| match will_retry {
+                    true => Task::WillRetry { attempt },
+                    false => Task::Ended,
+                })
+            }
+            Event::TaskCancelled { task_id, .. } => self.end_task(envelope, task_id, |_| Task::Cut),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_task(
+        &mut self,
+        envelope: &Envelope,
+        task_id: &NodeId,
+        end: impl FnOnce(u32) -> Task,
+    ) -> Result<(), String> {
+        let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
+        ensure(path.node() == task_id.as_str(), || format!("its context says `{path}`, not `{task_id}`"))?;
+        let Some(Task::Open { attempt }) = self.tasks.get(path).copied() else {
+            return Err(format!("task `{path}` is not open"));
+        };
+        let inside = self.runs.iter().find_map(|(id, run)| match run {
+            Run::Open { task: Some(task), .. } if task == path => Some(id),
+            _ => None,
+        });
+        ensure(inside.is_none(), || format!("run {inside:?} of `{path}` is open"))?;
+        self.tasks.insert(path.clone(), end(attempt));
+        Ok(())
+    }
+
+    fn agent(&mut self, envelope: &Envelope) -> Result<(), String> {
+        let event = &envelope.event;
+        if !event.name().starts_with("agent:") {
+            return Ok(());
+        }
+        let Some(id) = run_of(event) else { return Ok(()) };
+        let task = envelope.context.task.clone();
+        let agent = envelope.context.agent.as_ref();
+        ensure(agent == Some(id), || format!("its context says {agent:?} and not `{id}`"))?;
+        if let Event::AgentStart { .. } = event {
+            ensure(!self.runs.contains_key(id), || format!("run `{id}` began before"))?;
+            if let Some(path) = &task {
+                let open = matches!(self.tasks.get(path), Some(Task::Open { .. }));
+                ensure(open || self.harness == Harness::Absent, || format!("task `{path}` is not open"))?;
+            }
+            self.runs.insert(id.clone(), Run::Open { task, tools: BTreeSet::new() });
+            return Ok(());
+        }
+        let Some(Run::Open { tools, .. }) = self.runs.get_mut(id) else {
+            return Err(format!("run `{id}` is not open"));
+        };
+        match event {
+            Event::AgentToolStart { tool_use_id, .. } => {
+                ensure(tools.insert(tool_use_id.clone()), || format!("tool `{tool_use_id}` is open"))
+            }
+            Event::AgentToolComplete { tool_use_id, .. } => {
+                ensure(tools.remove(tool_use_id), || format!("tool `{tool_use_id}` is not open"))
+            }
+            Event::AgentComplete { .. } => {
+                ensure(tools.is_empty(), || format!("tools {tools:?} are open"))?;
+                self.runs.insert(id.clone(), Run::Ended);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn all_closed(&self) -> Result<(), String> {
+        let task = self.tasks.iter().find(|(_, task)| matches!(task, Task::Open { .. }));
+        ensure(task.is_none(), || format!("task {task:?} is open"))?;
+        let run = self.runs.iter().find(|(_, run)| matches!(run, Run::Open { .. }));
+        ensure(run.is_none(), || format!("run {run:?} is open"))
+    }
+
+    /// Checks that nothing is left open. A log that has a harness must end complete or paused.
+    pub fn finish(&self) -> Result<(), String> {
+        let ended = self.harness != Harness::Running;
+        ensure(ended, || "the log ends without `harness:complete` or `flow:paused`".to_owned())?;
+        self.all_closed().map_err(|fault| format!("at the end of the log {fault}"))
+    }
+}
+
+fn ensure(holds: bool, fault: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(fault()) }
+}
+
+#[cfg(test)]
+mod tests;

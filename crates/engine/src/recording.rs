@@ -1,0 +1,204 @@
+//! Recording and replay of any provider's calls, one JSON file a call.
+//! What a request is recorded as is left to `key`, what must not be written to `redact`, files to `store`,
+//! playing them back to `replay`.
+//!
+//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input it holds only
+//! what is on an allow-list; values of environment variables that look like secrets are replaced wherever
+//! they appear as they are (not where they are encoded).
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use futures::{StreamExt, future::BoxFuture};
+use inspan_protocol::{
+    AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
+    ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+};
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::hub::lock;
+
+mod key;
+mod redact;
+mod replay;
+mod store;
+
+pub use replay::{Pace, Replayer};
+
+use key::Request;
+use redact::Redactor;
+use store::{End, RecordedEvent, Recording};
+
+/// A recording could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The disk refused.
+    #[error("recording `{path}`: {source}", path = path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file holds something else, or a newer version of the format.
+    #[error("recording `{path}`: {message}", path = path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        message: String,
+    },
+}
+
+/// Writes the calls of providers to a folder.
+#[derive(Clone)]
+pub struct Recorder {
+    dir: Arc<Path>,
+    /// How often each request was made.
+    made: Arc<Mutex<FxHashMap<String, u32>>>,
+}
+
+impl Recorder {
+    /// A recorder to this folder, which is made if it is not there. A request that is recorded anew replaces
+    /// all older recordings of it.
+    pub fn new(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
+        let dir = dir.into();
+        std::fs::create_dir_all(&dir).map_err(|source| RecordingError::Io { path: dir.clone(), source })?;
+        Ok(Self { dir: dir.into(), made: Arc::default() })
+    }
+
+    /// The same provider, each call of which is recorded when it ends. A recording that cannot be written is
+    /// a warning of the run.
+    pub fn record(&self, provider: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
+        Arc::new(Recorded { provider, recorder: self.clone() })
+    }
+
+    fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
+        let redactor = Redactor::new(&context.env);
+        let request = Request::new(provider, input, &redactor);
+        let call = {
+            let mut made = lock(&self.made);
+            let made = made.entry(request.key.clone()).or_default();
+            *made += 1;
+            *made
+        };
+        if call == 1 {
+            store::remove_older(&self.dir, &request);
+        }
+        Tape {
+            dir: Arc::clone(&self.dir),
+            request,
+            redactor,
+            call,
+            began: Instant::now(),
+            events: Vec::new(),
+            saved: false,
+        }
+    }
+}
+
+struct Recorded {
+    provider: Arc<dyn DynProvider>,
+    recorder: Recorder,
+}
+
+impl DynProvider for Recorded {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.provider.descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        self.provider.input_schema()
+    }
+
+    fn output_schema(&self) -> Value {
+        self.provider.output_schema()
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let provider = self.provider.descriptor().provider_type;
+        let mut tape = self.recorder.tape(&provider, &input, &context);
+        let mut stream = self.provider.execute(input, context);
+        async_stream::stream! {
+            while let Some(item) = stream.next().await {
+                let saved = match &item {
+                    Ok(ProviderItem::Event(event)) => {
+                        tape.event(event);
+                        Ok(())
+                    }
+                    Ok(ProviderItem::Output(output)) => tape.save(End::Output(output.clone())),
+                    Err(error) => tape.save(End::Error(error.clone())),
+                };
+                if let Err(error) = saved {
+                    let code = "notRecorded".to_owned();
+                    yield Ok(ProviderItem::Event(StreamEvent::Warning { code, message: error.to_string() }));
+                }
+                yield item;
+            }
+        }
+        .boxed()
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        self.provider.resume(input, session, message)
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        self.provider.input_facts(input)
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        self.provider.output_facts(output)
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        self.provider.shutdown()
+    }
+}
+
+/// One call while it is recorded. One that is dropped before its end is recorded as aborted, so that the
+/// calls after it keep their places.
+struct Tape {
+    dir: Arc<Path>,
+    request: Request,
+    redactor: Redactor,
+    call: u32,
+    began: Instant,
+    events: Vec<RecordedEvent>,
+    saved: bool,
+}
+
+impl Tape {
+    fn event(&mut self, event: &StreamEvent) {
+        let at_ms = self.began.elapsed().as_millis().try_into().ok();
+        self.events.push(RecordedEvent { at_ms, event: event.clone() });
+    }
+
+    fn save(&mut self, end: End) -> Result<(), RecordingError> {
+        if std::mem::replace(&mut self.saved, true) {
+            return Ok(());
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.redactor.events(&mut events);
+        let recording = Recording::new(&self.request, events, self.redactor.end(end));
+        store::write(&self.dir, self.call, &recording)
+    }
+}
+
+impl Drop for Tape {
+    fn drop(&mut self) {
+        let error = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");
+        if let Err(error) = self.save(End::Error(error)) {
+            tracing::warn!(%error, "a dropped call could not be recorded");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What identifies a request: the provider's type and a normal form of its input.
+//! Comparing requests and reading recordings are left to `replay` and `store`.
+//!
+//! The normal form is made by an allow-list. Of an input it keeps `prompt`, `messages`, `model`, `threadId`
+//! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field keeps its name, and a
+//! marker with eight hexadecimal digits of its value's hash stands for the value, so that two requests that
+//! differ in it are told apart and nothing unforeseen is written down. `cwd` and `env` are left out
+//! altogether, as are null values and empty options: they differ between machines, or say nothing.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::redact::Redactor;
+
+const FIELDS: &[&str] = &["prompt", "messages", "model", "threadId", "sessionToken"];
+const OPTIONS: &[&str] = &[
+    "disallowedTools",
+    "idleTimeoutMs",
+    "maxTokens",
+    "maxTurns",
+    "model",
+    "multiTurn",
+    "outputSchema",
+    "permissionMode",
+    "resume",
+    "systemPrompt",
+    "temperature",
+    "thinking",
+    "tools",
+];
+const LEFT_OUT: &[&str] = &["cwd", "env"];
+
+/// A provider call in the form that is recorded and looked up.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) provider: String,
+    pub(super) input: Value,
+    /// The hexadecimal hash of the two.
+    pub(super) key: String,
+}
+
+impl Request {
+    pub(super) fn new(provider: &str, input: &Value, redactor: &Redactor) -> Self {
+        let input = redactor.value(normal_form(input));
+        let key = hash(&format!("{provider}\n{input}"));
+        Self { provider: provider.to_owned(), input, key }
+    }
+}
+
+fn normal_form(input: &Value) -> Value {
+    let Value::Object(fields) = input else { return marker(input) };
+    let mut normal = keep(fields, FIELDS);
+    if let Some(options) = fields.get("options") {
+        match options {
+            Value::Object(options) => {
+                let options = keep(options, OPTIONS);
+                if options.is_empty() {
+                    normal.remove("options");
+                } else {
+                    normal.insert("options".to_owned(), Value::Object(options));
+                }
+            }
+            // Not what it should be; the provider will say so.
+            other => drop(normal.insert("options".to_owned(), marker(other))),
+        }
+    }
+    Value::Object(normal)
+}
+
+fn keep(fields: &Map<String, Value>, allowed: &[&str]) -> Map<String, Value> {
+    let kept: BTreeMap<_, _> = fields
+        .iter()
+        .filter(|(name, value)| !value.is_null() && !LEFT_OUT.contains(&name.as_str()))
+        .map(|(name, value)| {
+            let value = if allowed.contains(&name.as_str()) { sorted(value) } else { marker(value) };
+            (name.clone(), value)
+        })
+        .collect();
+    kept.into_iter().collect()
+}
+
+/// The same value with its fields in the order of the alphabet, whatever order the build keeps them in.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> =
+                fields.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            Value::Object(fields.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
+
+fn marker(value: &Value) -> Value {
+    let hash = hash(&sorted(value).to_string());
+    Value::from(format!("sha256:{}", &hash[..8]))
+}
+
+fn hash(text: &str) -> String {
+    let digits =
+        |byte: u8| [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]));
+    Sha256::digest(text).into_iter().flat_map(digits).collect()
+}

@@ -1,0 +1,253 @@
+//! Plays recordings back behind the provider's own contract; the real provider is never called.
+//! What follows from the events is the run's, exactly as when they were recorded.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::BoxFuture, stream};
+use inspan_protocol::{
+    AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
+    ProviderItem, ProviderSessionId, ProviderStream, StopReason,
+};
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+use similar::TextDiff;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RecordingError,
+    key::Request,
+    redact::Redactor,
+    store::{self, End, Recording},
+};
+use crate::hub::lock;
+
+/// How long a recorded interruption waits to be interrupted.
+const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
+/// How long looking for the nearest recording may take for each candidate.
+const DIFF_LIMIT: Duration = Duration::from_millis(200);
+/// How much of a difference is shown, in bytes.
+const SHOWN_DIFFERENCE: usize = 4_000;
+
+/// How fast recordings are played.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as they are read.
+    #[default]
+    Immediate,
+    /// As they were recorded.
+    Recorded,
+}
+
+/// The recordings of a folder, and how far they have been played.
+#[derive(Clone)]
+pub struct Replayer {
+    tapes: Arc<Tapes>,
+    pace: Pace,
+}
+
+struct Tapes {
+    dir: PathBuf,
+    /// In the order of their calls.
+    all: Vec<(String, Arc<Recording>)>,
+    played: Mutex<FxHashMap<String, usize>>,
+}
+
+impl Replayer {
+    /// Reads all recordings of a folder.
+    pub fn load(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
+        let dir = dir.into();
+        let all = store::read_all(&dir)?;
+        let all = all.into_iter().map(|(name, recording)| (name, Arc::new(recording))).collect();
+        Ok(Self { tapes: Arc::new(Tapes { dir, all, played: Mutex::default() }), pace: Pace::default() })
+    }
+
+    /// The same recordings, played at this pace.
+    #[must_use]
+    pub fn pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// A provider of the same type that answers from the recordings: the n-th call of a request gets the
+    /// n-th recording of it. One that was not recorded fails with `CONFIG_INVALID` and shows how it differs
+    /// from the nearest that was. A recorded interruption comes when the call is cancelled, or after a
+    /// minute.
+    pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
+        Arc::new(Replayed { source, replayer: self.clone() })
+    }
+
+    /// The files that no call has asked for yet.
+    pub fn unplayed(&self) -> Vec<String> {
+        let mut played = lock(&self.tapes.played).clone();
+        let mut names = Vec::new();
+        for (name, recording) in &self.tapes.all {
+            match played.get_mut(&recording.key) {
+                Some(left) if *left > 0 => *left -= 1,
+                _ => names.push(name.clone()),
+            }
+        }
+        names
+    }
+}
+
+impl Tapes {
+    fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
+        let mut played = lock(&self.played);
+        let count = played.entry(request.key.clone()).or_default();
+        let mut of_request = self.all.iter().filter(|(_, recording)| recording.key == request.key);
+        let Some((_, recording)) = of_request.nth(*count) else {
+            let recorded = *count;
+            drop(played);
+            return Err(self.miss(request, recorded));
+        };
+        *count += 1;
+        Ok(Arc::clone(recording))
+    }
+
+    fn miss(&self, request: &Request, recorded: usize) -> AgentError {
+        let Request { provider, input, .. } = request;
+        let dir = self.dir.display();
+        let message = if recorded > 0 {
+            format!("this request of `{provider}` is recorded {recorded} times in `{dir}` and made once more")
+        } else {
+            let wanted = lines(input);
+            let nearest = self
+                .all
+                .iter()
+                .filter(|(_, recording)| recording.provider == *provider)
+                .map(|(name, recording)| (name, lines(&recording.input)))
+                .max_by(|(_, a), (_, b)| similarity(a, &wanted).total_cmp(&similarity(b, &wanted)));
+            match nearest {
+                None => format!("there is no recording of `{provider}` in `{dir}`"),
+                Some((name, recorded)) => format!(
+                    "no recording in `{dir}` fits this request of `{provider}`; it differs from the nearest:\n{}",
+                    difference(name, &recorded, &wanted)
+                ),
+            }
+        };
+        AgentError::new(ErrorCode::ConfigInvalid, message).from_provider(provider)
+    }
+}
+
+/// A request for people: one line for each line of its texts.
+fn lines(input: &Value) -> String {
+    let pretty = serde_json::to_string_pretty(input).unwrap_or_default();
+    pretty.replace("\\n", "\\n\n    ") + "\n"
+}
+
+fn similarity(recorded: &str, wanted: &str) -> f32 {
+    TextDiff::configure().timeout(DIFF_LIMIT).diff_words(recorded, wanted).ratio()
+}
+
+fn difference(name: &str, recorded: &str, wanted: &str) -> String {
+    let diff = TextDiff::configure().timeout(DIFF_LIMIT).diff_lines(recorded, wanted);
+    let mut shown = diff.unified_diff().context_radius(2).header(name, "this request").to_string();
+    if shown.len() > SHOWN_DIFFERENCE {
+        shown.truncate(shown.floor_char_boundary(SHOWN_DIFFERENCE));
+        shown.push_str("\n…");
+    }
+    shown
+}
+
+struct Replayed {
+    source: Arc<dyn DynProvider>,
+    replayer: Replayer,
+}
+
+impl Replayed {
+    fn was_interrupted(&self, end: &End) -> bool {
+        match end {
+            End::Output(output) => {
+                self.source.output_facts(output).is_ok_and(|facts| facts.stop_reason == StopReason::Aborted)
+            }
+            End::Error(error) => error.code == ErrorCode::Aborted,
+        }
+    }
+}
+
+impl DynProvider for Replayed {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.source.descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        self.source.input_schema()
+    }
+
+    fn output_schema(&self) -> Value {
+        self.source.output_schema()
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let provider = self.source.descriptor().provider_type;
+        let request = Request::new(&provider, &input, &Redactor::new(&context.env));
+        match self.replayer.tapes.next(&request) {
+            Err(error) => stream::iter([Err(error)]).boxed(),
+            Ok(recording) => {
+                let interrupted = self.was_interrupted(&recording.end);
+                play(recording, self.replayer.pace, context.cancel, interrupted)
+            }
+        }
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        self.source.resume(input, session, message)
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        self.source.input_facts(input)
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        self.source.output_facts(output)
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+fn play(
+    recording: Arc<Recording>,
+    pace: Pace,
+    cancel: CancellationToken,
+    interrupted: bool,
+) -> ProviderStream<Value> {
+    async_stream::stream! {
+        let began = Instant::now();
+        for recorded in &recording.events {
+            if let (Pace::Recorded, Some(at_ms)) = (pace, recorded.at_ms) {
+                tokio::select! {
+                    () = cancel.cancelled() => {}
+                    () = sleep_until(began + Duration::from_millis(at_ms)) => {}
+                }
+            }
+            if cancel.is_cancelled() {
+                break;
+            }
+            yield Ok(ProviderItem::Event(recorded.event.clone()));
+        }
+        if interrupted {
+            // In the recorded run something cut this call short, and what did comes in its own time.
+            drop(timeout(INTERRUPTION_LIMIT, cancel.cancelled()).await);
+        }
+        match recording.end.clone() {
+            End::Output(output) if cancel.is_cancelled() => yield Ok(ProviderItem::Output(aborted(output))),
+            End::Output(output) => yield Ok(ProviderItem::Output(output)),
+            End::Error(error) => yield Err(error),
+        }
+    }
+    .boxed()
+}
+
+/// A call that is cancelled earlier than the recorded one ended says so in its output.
+fn aborted(mut output: Value) -> Value {
+    if let Some(reason) = output.get_mut("stopReason") {
+        *reason = serde_json::to_value(StopReason::Aborted).unwrap_or_default();
+    }
+    output
+}

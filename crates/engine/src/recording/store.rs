@@ -1,0 +1,123 @@
+//! Recordings as files: `<provider>-<beginning of the key>-<call>.json`, written at once or not at all.
+//! What is in them is decided by `key` and `redact`.
+
+use std::{fs, io, path::Path};
+
+use inspan_protocol::{AgentError, RECORDING_VERSION, StreamEvent};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{RecordingError, key::Request};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Recording {
+    pub(super) version: u16,
+    pub(super) provider: String,
+    pub(super) key: String,
+    pub(super) input: Value,
+    pub(super) events: Vec<RecordedEvent>,
+    #[serde(flatten)]
+    pub(super) end: End,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RecordedEvent {
+    /// Milliseconds since the call began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) at_ms: Option<u64>,
+    pub(super) event: StreamEvent,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum End {
+    Output(Value),
+    Error(AgentError),
+}
+
+impl Recording {
+    pub(super) fn new(request: &Request, events: Vec<RecordedEvent>, end: End) -> Self {
+        Self {
+            version: RECORDING_VERSION,
+            provider: request.provider.clone(),
+            key: request.key.clone(),
+            input: request.input.clone(),
+            events,
+            end,
+        }
+    }
+}
+
+/// How much of a key stands in a file's name.
+const KEY_IN_NAME: usize = 12;
+
+fn prefix(provider: &str, key: &str) -> String {
+    format!("{provider}-{}-", key.get(..KEY_IN_NAME).unwrap_or(key))
+}
+
+/// The number at the end of a recording's file name; 0 for a name without one.
+fn call_of(path: &Path) -> u32 {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    stem.rsplit('-').next().and_then(|call| call.parse().ok()).unwrap_or(0)
+}
+
+pub(super) fn write(dir: &Path, call: u32, recording: &Recording) -> Result<(), RecordingError> {
+    let path = dir.join(format!("{}{call}.json", prefix(&recording.provider, &recording.key)));
+    let failed = |source| RecordingError::Io { path: path.clone(), source };
+    let mut text = serde_json::to_string_pretty(recording).map_err(|error| failed(error.into()))?;
+    text.push('\n');
+    // Renamed into place: a reader finds the whole file or none.
+    let draft = path.with_extension("json.part");
+    fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path)).map_err(failed)
+}
+
+/// Removes the recordings of a request that an earlier process made.
+pub(super) fn remove_older(dir: &Path, request: &Request) {
+    let prefix = prefix(&request.provider, &request.key);
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ours = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"))
+            .is_some_and(|call| call.parse::<u32>().is_ok());
+        if ours && let Err(error) = fs::remove_file(entry.path()) {
+            tracing::warn!(path = %entry.path().display(), %error, "an older recording stays");
+        }
+    }
+}
+
+/// All recordings of a folder, each with its file's name, in the order of their calls.
+pub(super) fn read_all(dir: &Path) -> Result<Vec<(String, Recording)>, RecordingError> {
+    let failed = |source: io::Error| RecordingError::Io { path: dir.to_owned(), source };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            paths.push(path);
+        }
+    }
+    paths.sort_by(|a, b| call_of(a).cmp(&call_of(b)).then_with(|| a.cmp(b)));
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> Result<(String, Recording), RecordingError> {
+    let text =
+        fs::read_to_string(path).map_err(|source| RecordingError::Io { path: path.to_owned(), source })?;
+    let wrong = |message: String| RecordingError::Format { path: path.to_owned(), message };
+    let value: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    match value["version"].as_u64() {
+        Some(version) if version > u64::from(RECORDING_VERSION) => {
+            return Err(wrong(format!(
+                "it has format version {version}, and this program reads up to {RECORDING_VERSION}"
+            )));
+        }
+        Some(_) => {}
+        None => return Err(wrong("it has no `version`, so it is no recording".to_owned())),
+    }
+    let recording = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok((name, recording))
+}

@@ -1,0 +1,172 @@
+//! An agent run: a provider's turns from the first prompt to the last message, told as `agent:*` events.
+//! What a turn is to the vendor is the provider's; which node runs it, and when again, is left to flows.
+//!
+//! The mailbox opens before `agent:start` and closes before `agent:complete`. Messages that wait at a turn's
+//! end become the next turn, joined by blank lines in their order. A message that steers interrupts the turn
+//! in progress as soon as the vendor has named its conversation, and becomes the next turn: the engine
+//! cancels and resumes, which is as strong as the vendor's own interrupt; what the interrupted turn had said
+//! stays said. Closing a run lets it deliver what already waits, then it ends.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use inspan_protocol::{AgentError, DynProvider, Environment, OutputFacts, RunId};
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::Hub;
+
+mod driver;
+mod live;
+pub(crate) mod mailbox;
+mod permissions;
+mod state;
+mod structured;
+mod totals;
+mod turn;
+
+pub use mailbox::{MAILBOX_CAPACITY, Mail, Mailbox, Wakeup};
+pub use permissions::PermissionPolicy;
+
+use driver::Driver;
+use live::Live;
+use state::{Identity, RunState};
+use structured::OutputCheck;
+use totals::Totals;
+use turn::Setting;
+
+/// How long a multi-turn run waits for a message unless its input says otherwise.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An agent run to be.
+#[must_use = "a run does nothing until it is executed"]
+pub struct AgentRun {
+    hub: Hub,
+    agent_name: String,
+    provider: Arc<dyn DynProvider>,
+    input: Value,
+    run_id: Option<RunId>,
+    cwd: Option<PathBuf>,
+    env: Environment,
+    deadline: Option<Duration>,
+    permissions: PermissionPolicy,
+    first_turn: u32,
+    idle_timeout: Duration,
+    cancel: CancellationToken,
+}
+
+/// How a run ended that did not fail; a cancelled run is one of these, with stop reason `aborted`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEnd {
+    /// The run.
+    pub run_id: RunId,
+    /// The last turn's output; its `usage`, `costUsd` and `numTurns`, where it has them, are those of the
+    /// whole run. Null if the run was cancelled before any turn gave an output.
+    pub output: Value,
+    /// The same as facts: the last turn's text and structured output, the sums, the run's own stop reason.
+    pub facts: OutputFacts,
+    /// How many turns the run took, which is how often the provider was called.
+    pub turns: u32,
+}
+
+impl AgentRun {
+    /// A run of the provider on this input. The hub's handle carries the task, if there is one.
+    pub fn new(
+        hub: Hub,
+        agent_name: impl Into<String>,
+        provider: Arc<dyn DynProvider>,
+        input: Value,
+    ) -> Self {
+        Self {
+            hub,
+            agent_name: agent_name.into(),
+            provider,
+            input,
+            run_id: None,
+            cwd: None,
+            env: Environment::default(),
+            deadline: None,
+            permissions: PermissionPolicy::default(),
+            first_turn: 1,
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// The run's id, where someone has made it already; else it is a fresh one.
+    pub fn run_id(self, run_id: RunId) -> Self {
+        Self { run_id: Some(run_id), ..self }
+    }
+
+    /// The directory the agent works in, unless its input names one.
+    pub fn cwd(self, cwd: impl Into<PathBuf>) -> Self {
+        Self { cwd: Some(cwd.into()), ..self }
+    }
+
+    /// The environment that the vendor's program or client may draw from.
+    pub fn env(self, env: Environment) -> Self {
+        Self { env, ..self }
+    }
+
+    /// How long the run may take in all; then it fails with `TIMEOUT`.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Who decides on the agent's questions for permission.
+    pub fn permissions(self, permissions: PermissionPolicy) -> Self {
+        Self { permissions, ..self }
+    }
+
+    /// The number of the first turn, where the run goes on with an earlier conversation.
+    pub fn first_turn(self, first_turn: u32) -> Self {
+        Self { first_turn, ..self }
+    }
+
+    /// How long a multi-turn run waits for a message, unless its input says it.
+    pub fn idle_timeout_default(self, idle_timeout: Duration) -> Self {
+        Self { idle_timeout, ..self }
+    }
+
+    /// Cancels the run. It then ends within seconds, with what was done so far.
+    pub fn cancel(self, cancel: CancellationToken) -> Self {
+        Self { cancel, ..self }
+    }
+
+    /// Runs to the end. An input that the provider does not take fails before `agent:start`; after it there
+    /// is exactly one `agent:complete`, also if this future is dropped.
+    pub async fn execute(self) -> Result<RunEnd, AgentError> {
+        let descriptor = self.provider.descriptor();
+        let provider_type = descriptor.provider_type;
+        let facts = self.provider.input_facts(&self.input)?;
+        let check = facts.output_schema.as_ref().map(OutputCheck::new).transpose()?;
+
+        let run_id = self.run_id.unwrap_or_else(|| self.hub.ids().run_id());
+        let hub = self.hub.with_agent(run_id.clone());
+        let mailbox = hub.open_mailbox(&run_id, &self.agent_name, facts.multi_turn);
+        let identity = Identity {
+            run_id,
+            agent_name: self.agent_name,
+            provider: provider_type.clone(),
+            model: facts.model.clone(),
+        };
+        let setting = Setting {
+            provider: self.provider,
+            provider_type,
+            native_steer: descriptor.capabilities.native_steer,
+            cancel: self.cancel,
+            deadline: self.deadline.map(|deadline| Instant::now() + deadline),
+            permissions: self.permissions.broker(&hub),
+            env: self.env,
+            cwd: self.cwd,
+        };
+        let state = RunState::new(identity, facts.session.clone());
+        let live = Live::begin(hub, state, mailbox, self.first_turn);
+        let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
+        let driver = Driver { live, setting, facts, check, idle_timeout, totals: Totals::default() };
+        driver.run(self.input).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

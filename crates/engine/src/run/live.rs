@@ -1,0 +1,88 @@
+//! A run that has begun: its events, its mailbox, and the promise that it ends exactly once, also when its
+//! future is dropped or panics. Which events there are is decided in `state`.
+
+use std::sync::Arc;
+
+use inspan_protocol::{ProviderSessionId, RunId, StopReason, Timestamp, Usage};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    mailbox::{Mail, Mailbox},
+    state::{Input, RunState},
+};
+use crate::hub::Hub;
+
+pub(super) struct Live {
+    hub: Hub,
+    state: RunState,
+    mailbox: Arc<Mailbox>,
+    began: Timestamp,
+    turn: CancellationToken,
+}
+
+impl Live {
+    /// Begins the run; its mailbox is open already, so that no message falls between the two.
+    pub(super) fn begin(hub: Hub, state: RunState, mailbox: Mailbox, turn: u32) -> Self {
+        let began = hub.clock().now();
+        let mut live = Self { hub, state, mailbox: Arc::new(mailbox), began, turn: CancellationToken::new() };
+        live.apply(Input::Begin { turn });
+        live
+    }
+
+    pub(super) fn apply(&mut self, input: Input<'_>) {
+        for event in self.state.apply(input) {
+            self.hub.emit(event);
+        }
+    }
+
+    pub(super) fn warn(&self, code: &str, message: impl Into<String>) {
+        self.hub.emit(self.state.warning(code, message));
+    }
+
+    pub(super) fn begin_turn(&mut self, parent: &CancellationToken) -> CancellationToken {
+        self.turn = parent.child_token();
+        self.turn.clone()
+    }
+
+    pub(super) fn cancel_turn(&self) {
+        self.turn.cancel();
+    }
+
+    pub(super) fn mailbox(&self) -> Arc<Mailbox> {
+        Arc::clone(&self.mailbox)
+    }
+
+    pub(super) fn session(&self) -> Option<&ProviderSessionId> {
+        self.state.session()
+    }
+
+    pub(super) fn run_id(&self) -> &RunId {
+        self.state.run_id()
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        self.state.usage()
+    }
+
+    /// Ends the run: closes the mailbox, tells of every message that nobody will read (`taken` were already
+    /// taken out), and completes.
+    pub(super) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
+        let left = self.mailbox.close();
+        for mail in taken.into_iter().chain(left) {
+            let shown: String = mail.content.chars().take(200).collect();
+            self.warn("undelivered", format!("the run ends before this message reaches it: {shown}"));
+        }
+        let duration = self.hub.clock().now().since(self.began);
+        let duration_ms = duration.as_millis().try_into().unwrap_or(u64::MAX);
+        self.apply(Input::End { stop_reason, duration_ms });
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if !self.state.has_ended() {
+            self.turn.cancel();
+            self.end(StopReason::Aborted, Vec::new());
+        }
+    }
+}

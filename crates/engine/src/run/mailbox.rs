@@ -1,0 +1,170 @@
+//! The messages that wait for an agent run, and the moment after which none is taken any more.
+//! Who may send what is checked by the hub's session; what becomes of a message is left to the run.
+
+use std::{collections::VecDeque, sync::Arc, sync::Mutex};
+
+use inspan_protocol::{MessageMode, RunId};
+use tokio::sync::Notify;
+
+use crate::hub::{Hub, lock};
+
+/// How many messages may wait for a run; the next is refused.
+pub const MAILBOX_CAPACITY: usize = 1024;
+
+/// One message for a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    /// The message.
+    pub content: String,
+    /// When it wants to be delivered.
+    pub mode: MessageMode,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct InboxState {
+    waiting: VecDeque<Mail>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Open,
+    /// Takes nothing more, but what waits is still delivered.
+    Closing,
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Posted {
+    Taken,
+    Full,
+    Closed,
+}
+
+impl Inbox {
+    pub(crate) fn post(&self, mail: Mail) -> Posted {
+        let mut state = lock(&self.state);
+        if state.stage != Stage::Open {
+            return Posted::Closed;
+        }
+        if state.waiting.len() >= MAILBOX_CAPACITY {
+            return Posted::Full;
+        }
+        state.waiting.push_back(mail);
+        drop(state);
+        self.changed.notify_one();
+        Posted::Taken
+    }
+
+    pub(crate) fn close_soon(&self) {
+        let mut state = lock(&self.state);
+        if state.stage == Stage::Open {
+            state.stage = Stage::Closing;
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.state).stage == Stage::Open
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.state).waiting.len() >= MAILBOX_CAPACITY
+    }
+}
+
+/// The mailbox of one agent run. Dropped, it is closed and the run counts as ended.
+pub struct Mailbox {
+    hub: Hub,
+    run_id: RunId,
+    inbox: Arc<Inbox>,
+}
+
+/// What an idle run was woken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakeup {
+    /// Messages wait.
+    Mail,
+    /// No message waits and none will come.
+    Closing,
+}
+
+impl Mailbox {
+    pub(crate) fn new(hub: Hub, run_id: RunId, inbox: Arc<Inbox>) -> Self {
+        Self { hub, run_id, inbox }
+    }
+
+    /// All waiting messages in the order they came.
+    pub fn take(&self) -> Vec<Mail> {
+        lock(&self.inbox.state).waiting.drain(..).collect()
+    }
+
+    /// Closes the mailbox unless messages wait: then the run goes on with these.
+    pub fn take_or_close(&self) -> Vec<Mail> {
+        let mut state = lock(&self.inbox.state);
+        let waiting: Vec<_> = state.waiting.drain(..).collect();
+        if waiting.is_empty() {
+            state.stage = Stage::Closed;
+        }
+        drop(state);
+        if waiting.is_empty() {
+            self.hub.forget_run(&self.run_id);
+        }
+        waiting
+    }
+
+    /// Closes the mailbox: from now on messages are refused. What still waits is handed back.
+    pub fn close(&self) -> Vec<Mail> {
+        let mut state = lock(&self.inbox.state);
+        state.stage = Stage::Closed;
+        let waiting = state.waiting.drain(..).collect();
+        drop(state);
+        self.hub.forget_run(&self.run_id);
+        waiting
+    }
+
+    /// Whether the mailbox takes no more messages.
+    pub fn is_closing(&self) -> bool {
+        lock(&self.inbox.state).stage != Stage::Open
+    }
+
+    /// Waits for a message or for the word that none will come.
+    pub async fn wakeup(&self) -> Wakeup {
+        self.when(|state| match state {
+            InboxState { waiting, .. } if !waiting.is_empty() => Some(Wakeup::Mail),
+            InboxState { stage: Stage::Open, .. } => None,
+            _ => Some(Wakeup::Closing),
+        })
+        .await
+    }
+
+    /// Waits for a message that wants to interrupt the turn in progress.
+    pub async fn steered(&self) {
+        let steers = |mail: &Mail| mail.mode == MessageMode::Steer;
+        self.when(|state| state.waiting.iter().any(steers).then_some(())).await;
+    }
+
+    /// One task at a time waits here: a change wakes one.
+    async fn when<T>(&self, ready: impl Fn(&InboxState) -> Option<T>) -> T {
+        loop {
+            if let Some(value) = ready(&lock(&self.inbox.state)) {
+                return value;
+            }
+            self.inbox.changed.notified().await;
+        }
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,76 @@
+//! How an agent's question for permission becomes a prompt of the session, and the reply a decision.
+//! Asking and waiting are the hub's.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind};
+use serde_json::{Map, Value};
+
+use crate::hub::{Hub, Prompt, Reply, Unanswered};
+
+/// Who decides whether an agent may use a tool that needs permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PermissionPolicy {
+    /// Nobody: every question is denied.
+    #[default]
+    Deny,
+    /// A person, by a `session:prompt` of kind `permission`; no answer by the deadline is a denial.
+    Ask {
+        /// How long to wait for the answer.
+        deadline: Duration,
+    },
+}
+
+const ALLOW: &str = "allow";
+const DENY: &str = "deny";
+
+impl PermissionPolicy {
+    /// The broker for an agent run, `None` for one that denies; `hub` carries the run's context.
+    pub fn broker(self, hub: &Hub) -> Option<Arc<dyn PermissionBroker>> {
+        match self {
+            Self::Deny => None,
+            Self::Ask { deadline } => Some(Arc::new(HubBroker { hub: hub.clone(), deadline })),
+        }
+    }
+}
+
+struct HubBroker {
+    hub: Hub,
+    deadline: Duration,
+}
+
+impl PermissionBroker for HubBroker {
+    fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        let question = match &request.description {
+            Some(description) => format!("Allow `{}`? {description}", request.tool_name),
+            None => format!("Allow `{}`?", request.tool_name),
+        };
+        let mut detail = Map::new();
+        detail.insert("toolName".to_owned(), Value::from(request.tool_name));
+        detail.insert("input".to_owned(), request.input);
+        detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
+        let asked = self.hub.ask(Prompt {
+            choices: Some(vec![ALLOW.to_owned(), DENY.to_owned()]),
+            detail: Some(Value::Object(detail)),
+            deadline: Some(self.hub.clock().now() + self.deadline),
+            default: Some(DENY.to_owned()),
+            ..Prompt::new(PromptKind::Permission, question)
+        });
+        asked.map(decide).boxed()
+    }
+}
+
+/// Only the word of allowance allows; whatever else comes is a denial.
+fn decide(answer: Result<Reply, Unanswered>) -> PermissionDecision {
+    match answer {
+        Ok(Reply { choice: Some(choice), .. }) if choice == ALLOW => {
+            PermissionDecision::Allow { updated_input: None }
+        }
+        Ok(Reply { content, .. }) if content != DENY && !content.is_empty() => {
+            PermissionDecision::Deny { message: content }
+        }
+        Ok(_) => PermissionDecision::Deny { message: "permission was denied".to_owned() },
+        Err(unanswered) => PermissionDecision::Deny { message: unanswered.to_string() },
+    }
+}

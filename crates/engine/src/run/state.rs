@@ -1,0 +1,246 @@
+//! From what a provider says to `agent:*` events: pure, and the only place that decides whether something
+//! may follow. Driving the provider, its clocks and its messages are left to `driver` and `turn`.
+//!
+//! | Stage   | begin            | turn begins | stream event           | turn ends                 | end                     |
+//! |---------|------------------|-------------|------------------------|---------------------------|-------------------------|
+//! | new     | start → between  | nothing     | nothing                | nothing                   | nothing                 |
+//! | between | nothing          | → turn      | warning `afterOutput`  | nothing                   | complete → ended        |
+//! | turn    | nothing          | nothing     | see below              | tools, session, usage → between | as turn ends, complete → ended |
+//! | ended   | nothing          | nothing     | nothing                | nothing                   | nothing                 |
+//!
+//! Within a turn each tool call, known by the vendor's id, is unseen, open or closed:
+//!
+//! | Call   | tool start                    | tool complete                     | turn ends                     |
+//! |--------|-------------------------------|-----------------------------------|-------------------------------|
+//! | unseen | start → open                  | warning `toolNotStarted`          | nothing                       |
+//! | open   | warning `toolStartedTwice`    | complete → closed                 | complete with an error → unseen |
+//! | closed | warning `toolStartedTwice`    | warning `toolCompletedTwice`      | → unseen                      |
+//!
+//! A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
+//! usage is kept and told once, at the turn's end.
+
+use inspan_protocol::{Chunk, Event, OutputFacts, ProviderSessionId, RunId, StopReason, StreamEvent, Usage};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value;
+
+/// Who runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) run_id: RunId,
+    pub(crate) agent_name: String,
+    pub(crate) provider: String,
+    pub(crate) model: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Input<'a> {
+    Begin {
+        turn: u32,
+    },
+    TurnBegins,
+    Stream(StreamEvent),
+    /// With the facts of the output if there was one.
+    TurnEnds(Option<&'a OutputFacts>),
+    End {
+        stop_reason: StopReason,
+        duration_ms: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    New,
+    Between,
+    Turn,
+    Ended,
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Open { tool_name: String, number: usize },
+    Closed,
+}
+
+/// The run so far.
+#[derive(Debug)]
+pub(crate) struct RunState {
+    identity: Identity,
+    stage: Stage,
+    calls: FxHashMap<String, Call>,
+    session: Option<ProviderSessionId>,
+    told: FxHashSet<ProviderSessionId>,
+    turn_usage: Option<(Usage, Option<f64>)>,
+    usage: Usage,
+}
+
+impl RunState {
+    /// `session` is the conversation that the input goes on with; it is told when the vendor confirms it.
+    pub(crate) fn new(identity: Identity, session: Option<ProviderSessionId>) -> Self {
+        Self {
+            identity,
+            stage: Stage::New,
+            calls: FxHashMap::default(),
+            session,
+            told: FxHashSet::default(),
+            turn_usage: None,
+            usage: Usage::default(),
+        }
+    }
+
+    /// The conversation to go on with.
+    pub(crate) fn session(&self) -> Option<&ProviderSessionId> {
+        self.session.as_ref()
+    }
+
+    /// Tokens of all turns that have ended.
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    pub(crate) fn run_id(&self) -> &RunId {
+        &self.identity.run_id
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    pub(crate) fn warning(&self, code: &str, message: impl Into<String>) -> Event {
+        Event::AgentWarning { code: code.to_owned(), message: message.into(), run_id: self.run() }
+    }
+
+    pub(crate) fn apply(&mut self, input: Input<'_>) -> Vec<Event> {
+        match (self.stage, input) {
+            (Stage::New, Input::Begin { turn }) => {
+                self.stage = Stage::Between;
+                let Identity { run_id, agent_name, provider, model } = self.identity.clone();
+                vec![Event::AgentStart { agent_name, run_id, provider, model, turn }]
+            }
+            (Stage::Between, Input::TurnBegins) => {
+                self.stage = Stage::Turn;
+                Vec::new()
+            }
+            (Stage::Turn, Input::Stream(event)) => self.stream(event),
+            (Stage::Between, Input::Stream(event)) => {
+                let what = serde_json::to_value(&event).ok();
+                let what = what.as_ref().and_then(|event| event["type"].as_str()).unwrap_or("event");
+                vec![self.warning("afterOutput", format!("the provider sent `{what}` after its output"))]
+            }
+            (Stage::Turn, Input::TurnEnds(facts)) => self.end_turn(facts),
+            (Stage::Between, Input::End { stop_reason, duration_ms }) => self.end(stop_reason, duration_ms),
+            (Stage::Turn, Input::End { stop_reason, duration_ms }) => {
+                let mut events = self.end_turn(None);
+                events.extend(self.end(stop_reason, duration_ms));
+                events
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn stream(&mut self, event: StreamEvent) -> Vec<Event> {
+        let run_id = self.run();
+        vec![match event {
+            StreamEvent::Session { session_id } => return self.tell_session(session_id),
+            StreamEvent::Usage { usage, cost_usd } => {
+                self.turn_usage = Some((usage, cost_usd));
+                return Vec::new();
+            }
+            StreamEvent::Text { content, chunk } => {
+                Event::AgentText { content, delta: chunk == Chunk::Delta, run_id }
+            }
+            StreamEvent::Thinking { content, chunk } => {
+                Event::AgentThinking { content, delta: chunk == Chunk::Delta, run_id }
+            }
+            StreamEvent::Retract => Event::AgentRetract { run_id },
+            StreamEvent::Warning { code, message } => Event::AgentWarning { code, message, run_id },
+            StreamEvent::ToolStart { tool_name, tool_use_id, input } => {
+                if self.calls.contains_key(&tool_use_id) {
+                    let message = format!("`{tool_name}` was started again as `{tool_use_id}`");
+                    self.warning("toolStartedTwice", message)
+                } else {
+                    let call = Call::Open { tool_name: tool_name.clone(), number: self.calls.len() };
+                    self.calls.insert(tool_use_id.clone(), call);
+                    Event::AgentToolStart { tool_name, tool_use_id, input, run_id }
+                }
+            }
+            StreamEvent::ToolComplete { tool_use_id, result, is_error } => {
+                match self.calls.insert(tool_use_id.clone(), Call::Closed) {
+                    Some(Call::Open { tool_name, .. }) => {
+                        Event::AgentToolComplete { tool_name, tool_use_id, result, is_error, run_id }
+                    }
+                    Some(Call::Closed) => {
+                        self.warning("toolCompletedTwice", format!("`{tool_use_id}` was completed again"))
+                    }
+                    None => {
+                        self.calls.remove(&tool_use_id);
+                        let message = format!("`{tool_use_id}` was completed and never started");
+                        self.warning("toolNotStarted", message)
+                    }
+                }
+            }
+            // A kind of event that a newer protocol adds and this run does not know yet.
+            _ => self.warning("unknownEvent", "the provider sent an event of a kind unknown here"),
+        }]
+    }
+
+    fn end_turn(&mut self, facts: Option<&OutputFacts>) -> Vec<Event> {
+        self.stage = Stage::Between;
+        let mut open: Vec<_> = self
+            .calls
+            .drain()
+            .filter_map(|(id, call)| match call {
+                Call::Open { tool_name, number } => Some((number, id, tool_name)),
+                Call::Closed => None,
+            })
+            .collect();
+        open.sort_unstable_by_key(|(number, ..)| *number);
+        let mut events: Vec<_> = open
+            .into_iter()
+            .map(|(_, tool_use_id, tool_name)| Event::AgentToolComplete {
+                tool_name,
+                tool_use_id,
+                result: Value::from("the turn ended before the tool answered"),
+                is_error: true,
+                run_id: self.run(),
+            })
+            .collect();
+        if let Some(session) = facts.and_then(|facts| facts.session.clone()) {
+            events.extend(self.tell_session(session));
+        }
+        let streamed = self.turn_usage.take();
+        let told = facts.map(|facts| (facts.usage, facts.cost_usd));
+        // The output speaks for the whole turn, unless it says nothing where the stream did.
+        let spent = told.filter(|told| streamed.is_none() || *told != (Usage::default(), None)).or(streamed);
+        if let Some((usage, cost_usd)) = spent {
+            self.usage += usage;
+            events.push(Event::AgentUsage { usage, cost_usd, run_id: self.run() });
+        }
+        events
+    }
+
+    fn end(&mut self, stop_reason: StopReason, duration_ms: u64) -> Vec<Event> {
+        self.stage = Stage::Ended;
+        let success = !matches!(stop_reason, StopReason::Aborted | StopReason::Error);
+        let Identity { run_id, agent_name, .. } = self.identity.clone();
+        vec![Event::AgentComplete {
+            agent_name,
+            success,
+            run_id,
+            stop_reason,
+            usage: self.usage,
+            duration_ms,
+        }]
+    }
+
+    fn tell_session(&mut self, session_id: ProviderSessionId) -> Vec<Event> {
+        self.session = Some(session_id.clone());
+        if !self.told.insert(session_id.clone()) {
+            return Vec::new();
+        }
+        vec![Event::AgentSession { run_id: self.run(), session_id }]
+    }
+
+    fn run(&self) -> RunId {
+        self.identity.run_id.clone()
+    }
+}

@@ -1,0 +1,82 @@
+//! What all turns of a run come to: the last turn's words, the sum of what was spent.
+//! What one turn says is the provider's.
+
+use inspan_protocol::{OutputFacts, ProviderSessionId, StopReason, Usage};
+use serde_json::Value;
+
+/// The output of the newest turn and the sums over all.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) calls: u32,
+    pub(crate) model_turns: u32,
+    cost: Cost,
+    last: Option<(Value, OutputFacts)>,
+}
+
+/// Unknown as soon as one turn's cost is unknown: a sum that leaves a turn out would be a guess.
+#[derive(Clone, Copy, Debug, Default)]
+enum Cost {
+    #[default]
+    Nothing,
+    Known(f64),
+    Unknown,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, output: Value, facts: OutputFacts) {
+        self.calls += 1;
+        // A turn counts at least once, also where the vendor does not count.
+        self.model_turns = self.model_turns.saturating_add(facts.num_turns.max(1));
+        self.cost = match (self.cost, facts.cost_usd) {
+            (Cost::Nothing, Some(cost)) => Cost::Known(cost),
+            (Cost::Known(sum), Some(cost)) => Cost::Known(sum + cost),
+            (Cost::Unknown, _) | (_, None) => Cost::Unknown,
+        };
+        self.last = Some((output, facts));
+    }
+
+    /// A call that ended without an output because it was cancelled.
+    pub(crate) fn add_interrupted(&mut self) {
+        self.calls += 1;
+        self.model_turns = self.model_turns.saturating_add(1);
+        self.cost = Cost::Unknown;
+    }
+
+    pub(crate) fn last_facts(&self) -> Option<&OutputFacts> {
+        self.last.as_ref().map(|(_, facts)| facts)
+    }
+
+    /// The run's output and facts. Without any output, which only a cancelled run can lack, the output is
+    /// null and the text empty.
+    pub(crate) fn finish(
+        self,
+        stop_reason: StopReason,
+        usage: Usage,
+        session: Option<ProviderSessionId>,
+    ) -> (Value, OutputFacts) {
+        let (mut output, facts) = match self.last {
+            Some((output, facts)) => (output, Some(facts)),
+            None => (Value::Null, None),
+        };
+        let cost_usd = if let Cost::Known(cost) = self.cost { Some(cost) } else { None };
+        let (text, structured_output) =
+            facts.map_or_else(Default::default, |facts| (facts.text, facts.structured_output));
+        if self.calls > 1
+            && let Value::Object(output) = &mut output
+        {
+            if let Some(field) = output.get_mut("usage") {
+                *field = serde_json::to_value(usage).unwrap_or_default();
+            }
+            if let Some(field) = output.get_mut("numTurns") {
+                *field = Value::from(self.model_turns);
+            }
+            match (output.get_mut("costUsd"), cost_usd) {
+                (Some(field), Some(cost)) => *field = Value::from(cost),
+                (Some(_), None) => drop(output.remove("costUsd")),
+                (None, _) => {}
+            }
+        }
+        let num_turns = self.model_turns;
+        (output, OutputFacts { text, structured_output, session, stop_reason, usage, cost_usd, num_turns })
+    }
+}

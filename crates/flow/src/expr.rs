@@ -1,0 +1,67 @@
+//! Templates and conditions of the author, parsed once and evaluated without side effects: no clock, no
+//! disk, no environment, and a bound on the work. Which names exist is left to the compiler.
+
+mod condition;
+mod path;
+mod program;
+mod segment;
+mod template;
+mod vocabulary;
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, ErrorCode};
+use serde_json::{Map, Value};
+
+pub use self::{condition::Condition, template::Template};
+pub(crate) use self::{
+    condition::{Test, parse_condition, parse_variable},
+    path::{RESERVED, Root},
+    program::{BUILTINS, Resolver, Use},
+    template::{Draft, parse_template},
+};
+
+/// The values that an expression may see.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The newest output of each node, in the order of the graph's nodes.
+    pub outputs: &'a [Option<Arc<Value>>],
+    /// `flow`: an object with `input`, `name` and `sessionId`.
+    pub flow: &'a Value,
+    /// `state`: the flow's own state.
+    pub state: &'a Value,
+    /// The names of the frames: the item, and `loop`.
+    pub locals: &'a Map<String, Value>,
+}
+
+/// A template or a condition that could not be worked out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: `{expression}`: {reason}")]
+pub struct BindingError {
+    /// Whose it is and under which key: "node `review`, key `input.prompt`".
+    pub place: Arc<str>,
+    /// The expression as the author wrote it.
+    pub expression: String,
+    /// Why it could not be worked out.
+    pub reason: String,
+}
+
+impl From<BindingError> for AgentError {
+    fn from(error: BindingError) -> Self {
+        Self::new(ErrorCode::BindingFailed, error.to_string())
+    }
+}
+
+/// A text that is no template, path or condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SyntaxFault {
+    /// What is wrong with it.
+    pub(crate) reason: String,
+    /// Where in the text, in bytes.
+    pub(crate) offset: usize,
+    /// What to do about it.
+    pub(crate) help: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! A compiled flow: immutable, every name resolved to an index, every template and condition parsed.
+//! Making one is the compiler's; running one is the scheduler's.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use inspan_protocol::NodeId;
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value};
+
+use crate::expr::{Condition, Template};
+
+/// The place of a node in [`Graph::nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeIx(pub u32);
+
+/// The place of an edge in [`Graph::edges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EdgeIx(pub u32);
+
+/// A compiled flow.
+#[derive(Debug)]
+pub struct Graph {
+    /// The flow's name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The author's version of it.
+    pub version: Option<String>,
+    /// SHA-256 over everything the author wrote: the flow's text and the files it draws in.
+    pub hash: String,
+    /// The folder of the flow's file: relative paths start here.
+    pub folder: PathBuf,
+    /// The name of the flow's phase.
+    pub phase: String,
+    /// Defaults of the flow's input.
+    pub input: Map<String, Value>,
+    /// The schema that the input must fit.
+    pub input_schema: Option<Value>,
+    /// The flow's state at the start.
+    pub state: Map<String, Value>,
+    /// The flow's policy.
+    pub policy: FlowPolicy,
+    /// The nodes, in the author's order.
+    pub nodes: Vec<Node>,
+    /// The edges: those written first, then those from `dependsOn`.
+    pub edges: Vec<Edge>,
+    pub(crate) index: FxHashMap<NodeId, NodeIx>,
+}
+
+impl Graph {
+    /// The node at an index that came from this graph.
+    pub fn node(&self, node: NodeIx) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    /// The edge at an index that came from this graph.
+    pub fn edge(&self, edge: EdgeIx) -> &Edge {
+        &self.edges[edge.0 as usize]
+    }
+
+    /// The node with this id.
+    pub fn find(&self, id: &str) -> Option<NodeIx> {
+        self.index.get(id).copied()
+    }
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Its type, as registered.
+    pub node_type: Arc<str>,
+    /// Its input, with prompt and schema files already drawn in.
+    pub input: Template,
+    /// Whether it runs at all.
+    pub when: Option<Condition>,
+    /// What is done about time and failure.
+    pub policy: NodePolicy,
+    /// What it changes in the world.
+    pub effects: Effects,
+    /// The node whose conversation it goes on with.
+    pub session: Option<NodeIx>,
+    /// How its incoming edges make it ready.
+    pub join: Join,
+    /// Whether it counts against `maxConcurrency`.
+    pub occupies: Occupies,
+    /// Edges into it that close no cycle.
+    pub incoming: Vec<EdgeIx>,
+    /// Edges out of it that close no cycle.
+    pub outgoing: Vec<EdgeIx>,
+    /// Edges out of it that close a cycle, in the author's order.
+    pub loops: Vec<EdgeIx>,
+}
+
+/// How incoming edges make a node ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Join {
+    /// All are resolved and at least one fired.
+    #[default]
+    Resolved,
+    /// All fired; one that does not skips the node.
+    All,
+    /// The first that fires.
+    Any,
+}
+
+/// Whether a node's attempt takes one of the flow's places for work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occupies {
+    /// It works.
+    #[default]
+    Slot,
+    /// It only waits for a person or a time.
+    Nothing,
+}
+
+/// What a node changes in the world.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Effects {
+    /// Nothing.
+    None,
+    /// Files of the workspace.
+    #[default]
+    Workspace,
+    /// Something that cannot be taken back; never run again without asking.
+    External,
+}
+
+/// One edge.
+#[derive(Debug)]
+pub struct Edge {
+    /// The node it leaves.
+    pub from: NodeIx,
+    /// The node it enters.
+    pub to: NodeIx,
+    /// Whether it fires when its source has completed.
+    pub when: Option<Condition>,
+    /// Set if it closes a cycle.
+    pub cycle: Option<Cycle>,
+}
+
+/// What an edge that closes a cycle carries.
+#[derive(Debug)]
+pub struct Cycle {
+    /// How often it may fire.
+    pub max_iterations: u32,
+    /// What happens when it would fire once more.
+    pub on_exhausted: OnExhausted,
+    /// The nodes that run again: all on a path from its target to its source.
+    pub body: Vec<NodeIx>,
+}
+
+/// What happens when a loop has used up its iterations and would go on.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnExhausted {
+    /// The flow fails, naming the loop.
+    #[default]
+    Fail,
+    /// The loop is left as if its condition did not hold.
+    Continue,
+}
+
+/// The flow's policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowPolicy {
+    /// What an unhandled failure does to the rest.
+    pub fail_fast: FailFast,
+    /// How many attempts may run at once; no limit if absent.
+    pub max_concurrency: Option<u32>,
+    /// How long the whole may take.
+    pub timeout: Option<Duration>,
+}
+
+/// What an unhandled failure does to the rest of the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailFast {
+    /// What runs is cancelled and the flow fails.
+    #[default]
+    On,
+    /// What does not depend on the failure goes on, and the outcome is `partial`.
+    Off,
+}
+
+/// A node's policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodePolicy {
+    /// How long one attempt may take.
+    pub timeout: Option<Duration>,
+    /// How often it is tried.
+    pub retry: Retry,
+    /// What a failure that remains does.
+    pub on_failure: OnFailure,
+}
+
+/// How often a node is tried, and how long is waited between.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    /// Attempts in all, the first included.
+    pub max_attempts: u32,
+    /// The wait before the second attempt.
+    pub backoff: Duration,
+    /// By what each further wait grows.
+    pub factor: f64,
+    /// The longest wait.
+    pub max_backoff: Option<Duration>,
+    /// Which failures are tried again.
+    pub on: RetryOn,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 1, backoff: Duration::ZERO, factor: 1.0, max_backoff: None, on: RetryOn::Any }
+    }
+}
+
+/// Which failures are tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum RetryOn {
+    /// Those whose code says that trying again may help.
+    Retryable,
+    /// All.
+    Any,
+}
+
+/// What a failure that remains after all attempts does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is the flow's to deal with.
+    #[default]
+    Fail,
+    /// The output is an error marker, and the edges are evaluated.
+    Continue,
+}

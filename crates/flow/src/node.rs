@@ -1,0 +1,81 @@
+//! The contract of a node type: what it takes and gives, and how one attempt of it runs. The types that
+//! come with Inspan stand in `nodes`.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use inspan_protocol::{AgentError, ProviderCapabilities};
+use serde_json::Value;
+
+use crate::graph::Occupies;
+use crate::runtime::NodeContext;
+
+/// A kind of node that flows can use. A custom one is one type that implements this, and one
+/// [`register`](crate::NodeRegistry::register).
+pub trait NodeType: Send + Sync + 'static {
+    /// Its name, schemas and nature.
+    fn describe(&self) -> NodeTypeInfo;
+
+    /// The JSON Schema of the input where it depends on the input itself, as written by the author.
+    fn input_schema_for(&self, _input: &Value) -> Option<Value> {
+        None
+    }
+
+    /// What the agent behind this input can do, for a node of the kind [`NodeKind::Agent`].
+    fn capabilities_for(&self, _input: &Value) -> Option<ProviderCapabilities> {
+        None
+    }
+
+    /// The names that the input's `provider` may take, for a type that has such an option.
+    fn providers(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Computes the output at once, if the node never waits; else gives the input back, to be run.
+    fn compute(&self, input: Value) -> Computed {
+        Computed::Runs(input)
+    }
+
+    /// Runs one attempt, until it ends or its context is cancelled.
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>>;
+}
+
+/// What [`NodeType::compute`] gives.
+#[derive(Debug)]
+pub enum Computed {
+    /// The node never waits, and this is its end.
+    Done(Result<Value, AgentError>),
+    /// The node must be run with this input.
+    Runs(Value),
+}
+
+/// What is known of a node type.
+#[derive(Clone, Debug)]
+pub struct NodeTypeInfo {
+    /// The name in a flow's `type:`.
+    pub name: Arc<str>,
+    /// The pack it belongs to: `core`, `control`, `human`, `agents`, `io`, ….
+    pub pack: &'static str,
+    /// One line for people.
+    pub help: String,
+    /// The JSON Schema of its input.
+    pub input: Value,
+    /// The JSON Schema of its output.
+    pub output: Value,
+    /// What sort of work it is.
+    pub kind: NodeKind,
+    /// Whether an attempt counts against `maxConcurrency`.
+    pub occupies: Occupies,
+}
+
+/// What sort of work a node does, as far as the compiler must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeKind {
+    /// Anything that is nothing else.
+    Plain,
+    /// Joins branches by its input's `mode`.
+    Merge,
+    /// Runs an agent: `session:` is allowed, retries are for retryable failures by default.
+    Agent,
+}

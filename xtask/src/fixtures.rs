@@ -1,0 +1,123 @@
+//! The shapes a fixture may have, and the check that none is incomplete or forgotten.
+//! What stands in a fixture is left to the test that reads it.
+
+use std::collections::BTreeMap;
+
+use crate::finding::Finding;
+use crate::workspace::Workspace;
+
+/// Where the table stands.
+const HERE: &str = "xtask/src/fixtures.rs";
+
+/// One kind of case: the folder in which cases lie, and what a case is made of.
+struct Shape {
+    /// A `*` stands for one folder's name; the last one is the case's own.
+    cases: &'static str,
+    /// Each case has one of these names from every row.
+    needs: &'static [&'static [&'static str]],
+    /// What a case may have beside. A name that ends with `/` is a folder.
+    may_have: &'static [&'static str],
+}
+
+const SHAPES: &[Shape] = &[
+    Shape {
+        cases: "fixtures/providers/*/*",
+        needs: &[&["input.json"], &["transcript.jsonl", "transcript.sse"], &["events.jsonl"]],
+        may_have: &[],
+    },
+    Shape {
+        cases: "fixtures/flows/*",
+        needs: &[&["flow.yaml"], &["events.jsonl"]],
+        may_have: &["recordings/", "prompts/", "schemas/"],
+    },
+    Shape {
+        cases: "fixtures/compile/*",
+        needs: &[&["flow.yaml"], &["diagnostics.txt"]],
+        may_have: &["prompts/", "schemas/"],
+    },
+];
+
+/// Single files that are a case of their own, by their folder.
+const SINGLE: &[&str] = &["fixtures/hub/"];
+
+/// Finds files that belong to no case, and cases that lack a file.
+pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut cases: BTreeMap<String, (&Shape, Vec<&str>)> = BTreeMap::new();
+    for file in workspace.files.iter().filter(|file| file.path.starts_with("fixtures/")) {
+        if file.path == "fixtures/README.md" || SINGLE.iter().any(|folder| file.path.starts_with(folder)) {
+            continue;
+        }
+        match SHAPES.iter().find_map(|shape| Some((shape, case(shape, &file.path)?))) {
+            Some((shape, (case, inner))) => cases.entry(case).or_insert((shape, Vec::new())).1.push(inner),
+            None => {
+                let sentence = format!(
+                    "no test reads this file: move it into a case, or add its shape to SHAPES in {HERE}"
+                );
+                findings.push(Finding::broken(&file.path, sentence));
+            }
+        }
+    }
+    for (case, (shape, files)) in cases {
+        for choices in shape.needs.iter().filter(|choices| choices.iter().all(|name| !files.contains(name))) {
+            let sentence = format!("the case has no {}: bless it, or remove the case", choices.join(" or "));
+            findings.push(Finding::broken(&case, sentence));
+        }
+        let known = |name: &str| {
+            let beside =
+                |beside: &&str| *beside == name || (beside.ends_with('/') && name.starts_with(beside));
+            shape.needs.concat().contains(&name) || shape.may_have.iter().any(beside)
+        };
+        for name in files.iter().filter(|name| !known(name)) {
+            let sentence = format!("no test reads this file: remove it, or add its name to SHAPES in {HERE}");
+            findings.push(Finding::broken(format!("{case}/{name}"), sentence));
+        }
+    }
+    findings
+}
+
+/// The case's folder and the rest of the path, if `path` lies in a case of this shape.
+fn case<'a>(shape: &Shape, path: &'a str) -> Option<(String, &'a str)> {
+    let depth = shape.cases.split('/').count();
+    let mut parts = path.splitn(depth + 1, '/');
+    let mut folder = Vec::new();
+    for wanted in shape.cases.split('/') {
+        let part = parts.next().filter(|part| wanted == "*" || wanted == *part)?;
+        folder.push(part);
+    }
+    Some((folder.join("/"), parts.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn cases_are_whole_and_nothing_lies_beside_them() {
+        let paths = [
+            "fixtures/README.md",
+            "fixtures/hub/lag.yaml",
+            "fixtures/providers/claude/basic/input.json",
+            "fixtures/providers/claude/basic/transcript.jsonl",
+            "fixtures/providers/claude/basic/events.jsonl",
+            "fixtures/flows/chain/flow.yaml",
+            "fixtures/flows/chain/events.jsonl",
+            "fixtures/flows/chain/recordings/claude/1.jsonl",
+            "fixtures/flows/chain/notes.txt",
+            "fixtures/providers/claude/broken/input.json",
+            "fixtures/providers/stray.jsonl",
+        ];
+        let tree = Workspace::of(&paths.map(|path| (path, "")));
+        let expected = [
+            "fixtures/providers/stray.jsonl: no test reads this file: move it into a case, or add its shape to SHAPES in \
+             xtask/src/fixtures.rs",
+            "fixtures/flows/chain/notes.txt: no test reads this file: remove it, or add its name to SHAPES in \
+             xtask/src/fixtures.rs",
+            "fixtures/providers/claude/broken: the case has no transcript.jsonl or transcript.sse: bless it, or remove \
+             the case",
+            "fixtures/providers/claude/broken: the case has no events.jsonl: bless it, or remove the case",
+        ];
+        assert_eq!(check(&tree).iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    }
+}

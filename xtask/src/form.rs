@@ -1,0 +1,169 @@
+//! What every file opens with, what it may be called, and the words that no file may say.
+//! How long it may be is left to `size`, what pure files may say to `purity`.
+
+use crate::finding::Finding;
+use crate::source::{blank, lines_before_tests};
+use crate::workspace::{File, Workspace};
+
+/// Names that say nothing about what a file holds.
+const VAGUE: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];
+
+/// Words of Rust code that are refused everywhere, tests included, and what to do instead.
+const REFUSED: &[(&str, &str)] = &[
+    ("#[allow(", "say `#[expect(…, reason = \"…\")]`, which fails when it is no longer needed"),
+    ("#![allow(", "say `#![expect(…, reason = \"…\")]`, which fails when it is no longer needed"),
+    ("#[ignore", "a test that does not run proves nothing: make it run, or remove it"),
+    ("#[should_panic", "compare the error's value, so that another panic cannot pass for it"),
+    ("todo!(", "finish it, or leave it out"),
+    ("unimplemented!(", "finish it, or leave it out"),
+];
+
+/// What `lib.rs` does not say, since it is a table of contents.
+const NOT_IN_LIB: &[(&str, &str)] = &[
+    ("pub mod ", "keep the module private and re-export its public names one by one"),
+    ("::*;", "name each thing that is public, so that the file can be read as a table of contents"),
+];
+
+/// Folders under which people live. `/home/dev` is the neutral name that transcripts carry.
+const HOMES: &[&str] = &["/home/", "/Users/", "\\Users\\"];
+const NOBODY: &str = "/home/dev";
+
+/// Checks every Rust file and every document.
+pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in workspace.rust() {
+        findings.extend(check_name(file));
+        if !file.text.starts_with("//!") {
+            let sentence = "say in a first `//!` line what the file owns and what it leaves to others";
+            findings.push(Finding::broken(&file.path, sentence));
+        }
+        let code = blank(&file.text);
+        findings.extend(check_words(file, &code, REFUSED));
+        if file.name() == "lib.rs" {
+            let contents: Vec<&str> = code.lines().take(lines_before_tests(&file.text)).collect();
+            findings.extend(check_words(file, &contents.join("\n"), NOT_IN_LIB));
+        }
+    }
+    let written = |file: &&File| !file.path.starts_with("fixtures/");
+    for file in workspace.rust().chain(workspace.documents()).filter(written) {
+        findings.extend(check_homes(file));
+    }
+    findings
+}
+
+fn check_name(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if file.name() == "mod.rs" {
+        let sentence = "put the module into `foo.rs` beside its folder `foo/`, so that editors show its name";
+        findings.push(Finding::broken(&file.path, sentence));
+    }
+    let mut parts = file.path.strip_suffix(".rs").unwrap_or(&file.path).split('/');
+    if let Some(name) = parts.find(|part| VAGUE.contains(part)) {
+        let sentence =
+            format!("`{name}` says nothing about what is inside: name it after the thing it holds");
+        findings.push(Finding::broken(&file.path, sentence));
+    }
+    findings
+}
+
+fn check_words(file: &File, code: &str, words: &[(&str, &str)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in code.lines().enumerate() {
+        for (word, instead) in words.iter().filter(|(word, _)| line.contains(word)) {
+            let sentence = format!("`{}` is refused here: {instead}", word.trim());
+            findings.push(Finding::broken(format!("{}:{}", file.path, index + 1), sentence));
+        }
+    }
+    findings
+}
+
+fn check_homes(file: &File) -> Vec<Finding> {
+    let lives = |line: &str| {
+        HOMES.iter().any(|home| {
+            line.match_indices(home).any(|(at, _)| {
+                let after = line[at + home.len()..].chars().next();
+                after.is_some_and(char::is_alphanumeric) && !line[at..].starts_with(NOBODY)
+            })
+        })
+    };
+    let lines = file.text.lines().enumerate().filter(|(_, line)| lives(line));
+    let sentence =
+        "a home folder of one machine is named: make the path relative, or take it from the caller";
+    lines.map(|(index, _)| Finding::broken(format!("{}:{}", file.path, index + 1), sentence)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::workspace::Workspace;
+
+    fn sentences(path: &str, text: &str) -> Vec<String> {
+        check(&Workspace::of(&[(path, text)])).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_and_openings() {
+        let cases = [
+            ("crates/a/src/id.rs", "//! Owns.\n", vec![]),
+            (
+                "crates/a/src/id.rs",
+                "// Owns.\n",
+                vec![
+                    "crates/a/src/id.rs: say in a first `//!` line what the file owns and what it leaves to others",
+                ],
+            ),
+            (
+                "crates/a/src/hub/mod.rs",
+                "//! Owns.\n",
+                vec![
+                    "crates/a/src/hub/mod.rs: put the module into `foo.rs` beside its folder `foo/`, so that editors \
+                      show its name",
+                ],
+            ),
+            (
+                "crates/a/tests/common/run.rs",
+                "//! Owns.\n",
+                vec![
+                    "crates/a/tests/common/run.rs: `common` says nothing about what is inside: name it after the \
+                      thing it holds",
+                ],
+            ),
+        ];
+        for (path, text, expected) in cases {
+            assert_eq!(sentences(path, text), expected);
+        }
+    }
+
+    #[test]
+    fn refused_words_are_seen_in_code_only() {
+        let text = "//! Has no todo!() in it.\nfn a() { \"todo!()\" }\nfn b() { todo!() }\n#[ignore = \"later\"]\nfn c() {}\n";
+        let expected = [
+            "a.rs:3: `todo!(` is refused here: finish it, or leave it out",
+            "a.rs:4: `#[ignore` is refused here: a test that does not run proves nothing: make it run, or remove it",
+        ];
+        assert_eq!(sentences("a.rs", text), expected);
+    }
+
+    #[test]
+    fn a_lib_is_a_table_of_contents() {
+        let text = "//! Contents.\nmod a;\npub mod b;\npub use a::A;\npub use a::*;\n#[cfg(test)]\nmod tests {\n    use super::*;\n}\n";
+        let expected = [
+            "crates/a/src/lib.rs:3: `pub mod` is refused here: keep the module private and re-export its public names \
+             one by one",
+            "crates/a/src/lib.rs:5: `::*;` is refused here: name each thing that is public, so that the file can be \
+             read as a table of contents",
+        ];
+        assert_eq!(sentences("crates/a/src/lib.rs", text), expected);
+    }
+
+    #[test]
+    fn nobody_lives_in_the_tree() {
+        let sentence =
+            "a home folder of one machine is named: make the path relative, or take it from the caller";
+        let text =
+            ["see /home/", "dev/project\nsee /home/", "ada/project\nsee /Users/", "ada\nin `/home/`\n"]
+                .concat();
+        assert_eq!(sentences("a.md", &text), [format!("a.md:2: {sentence}"), format!("a.md:3: {sentence}")]);
+        assert_eq!(sentences("fixtures/a.md", &text), [""; 0]);
+    }
+}

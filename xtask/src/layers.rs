@@ -1,0 +1,280 @@
+//! The one table that says which crate may use which, and the check that holds it against `cargo metadata`.
+//! Drawing the table is left to `picture`, reading cargo's answer to `packages`.
+
+mod packages;
+mod picture;
+
+pub(crate) use packages::{Dependency, Package, read};
+pub(crate) use picture::{draw, table};
+
+use crate::finding::Finding;
+use crate::source::mentions;
+use crate::workspace::Workspace;
+
+/// Where the table stands; every sentence of the check points here.
+const HERE: &str = "xtask/src/layers.rs";
+
+/// One crate of the workspace and all it may use.
+pub(crate) struct Layer {
+    /// The package's name as cargo knows it.
+    pub(crate) package: &'static str,
+    pub(crate) folder: &'static str,
+    pub(crate) owns: &'static str,
+    pub(crate) must_not_know: &'static str,
+    /// Crates of ours that it may use. Each stands in a row above its own, so no circle is possible.
+    pub(crate) knows: &'static [&'static str],
+    /// Outside packages that it may use.
+    pub(crate) packages: &'static [&'static str],
+}
+
+/// Lowest layer first.
+pub(crate) const LAYERS: &[Layer] = &[
+    Layer {
+        package: "inspan-protocol",
+        folder: "crates/protocol",
+        owns: "identifiers, events, the provider and agent contracts, the error taxonomy, snapshot types",
+        must_not_know: "a runtime, files, clocks, any other crate of ours",
+        knows: &[],
+        packages: &["futures", "jiff", "schemars", "serde", "serde_json", "thiserror", "tokio-util", "uuid"],
+    },
+    Layer {
+        package: "inspan-testkit",
+        folder: "crates/testkit",
+        owns: "the scripted model server and what tests share",
+        must_not_know: "the hub, flows, any adapter",
+        knows: &[],
+        packages: &[
+            "anyhow",
+            "async-stream",
+            "axum",
+            "futures",
+            "serde",
+            "serde_json",
+            "tokio",
+            "tokio-util",
+            "uuid",
+        ],
+    },
+    Layer {
+        package: "inspan-engine",
+        folder: "crates/engine",
+        owns: "the hub, agent runs and their turns, channels, recording and replay",
+        must_not_know: "flows, any vendor",
+        knows: &["inspan-protocol"],
+        packages: &[
+            "async-stream",
+            "futures",
+            "jsonschema",
+            "rustc-hash",
+            "schemars",
+            "serde",
+            "serde_json",
+            "sha2",
+            "similar",
+            "thiserror",
+            "tokio",
+            "tokio-util",
+            "tracing",
+            "uuid",
+        ],
+    },
+    Layer {
+        package: "inspan-providers",
+        folder: "crates/providers",
+        owns: "one adapter per vendor, and the transports they share",
+        must_not_know: "the hub, flows",
+        knows: &["inspan-protocol"],
+        packages: &[
+            "async-stream",
+            "futures",
+            "jsonschema",
+            "process-wrap",
+            "rustix",
+            "schemars",
+            "serde",
+            "serde_json",
+            "sha2",
+            "thiserror",
+            "tokio",
+            "tokio-util",
+            "tracing",
+            "uuid",
+        ],
+    },
+    Layer {
+        package: "inspan-flow",
+        folder: "crates/flow",
+        owns: "the flow file, its compiler, the scheduler, the runtime, the nodes",
+        must_not_know: "vendors, terminals",
+        knows: &["inspan-engine", "inspan-protocol"],
+        packages: &[
+            "async-stream",
+            "futures",
+            "humantime",
+            "jsonschema",
+            "minijinja",
+            "petgraph",
+            "process-wrap",
+            "rustc-hash",
+            "schemars",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "sha2",
+            "strsim",
+            "thiserror",
+            "tokio",
+            "tokio-util",
+            "tracing",
+        ],
+    },
+    Layer {
+        package: "inspan-cli",
+        folder: "crates/cli",
+        owns: "arguments, wiring, the console, exit codes",
+        must_not_know: "nothing is hidden from it, and nothing of ours may use it",
+        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers", "inspan-testkit"],
+        packages: &[
+            "annotate-snippets",
+            "anstyle",
+            "anyhow",
+            "clap",
+            "clap_complete",
+            "console",
+            "futures",
+            "indicatif",
+            "serde",
+            "serde_json",
+            "tokio",
+            "tokio-util",
+            "tracing",
+            "tracing-subscriber",
+        ],
+    },
+    Layer {
+        package: "xtask",
+        folder: "xtask",
+        owns: "the project's own commands",
+        must_not_know: "nothing is hidden from it, and nothing of ours may use it",
+        knows: &["inspan-protocol"],
+        packages: &["anyhow", "cargo_metadata", "clap", "schemars", "serde_json", "walkdir"],
+    },
+];
+
+/// What any crate may use in its tests beside its own row. `inspan-testkit` stands in the table, so only the
+/// rows below it may use it.
+const TESTS: &[&str] = &["inspan-testkit", "insta", "proptest", "tempfile", "tokio"];
+
+/// Holds `layers` against `packages` in both directions, and the manifests and sources against each other.
+pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages {
+        match layers.iter().position(|layer| layer.package == package.name) {
+            Some(row) => {
+                findings.extend(check_edges(layers, row, package));
+                findings.extend(check_sources(&layers[row], package, workspace));
+            }
+            None => findings.push(Finding::broken(
+                &package.manifest,
+                format!("{} has no row in the layer table: add one to LAYERS in {HERE}", package.name),
+            )),
+        }
+    }
+    for layer in layers.iter().filter(|layer| packages.iter().all(|package| package.name != layer.package)) {
+        findings.push(Finding::broken(
+            HERE,
+            format!("{} has a row but is not in the workspace: remove the row from LAYERS", layer.package),
+        ));
+    }
+    findings
+}
+
+fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<Finding> {
+    let layer = &layers[row];
+    let above = |name: &str| layers[..row].iter().any(|layer| layer.package == name);
+    let ours = |name: &str| layers.iter().any(|layer| layer.package == name);
+    let may = |name: &str| layer.knows.contains(&name) || layer.packages.contains(&name);
+    let mut findings = Vec::new();
+    for Dependency { name, tests_only, .. } in &package.dependencies {
+        let sentence = match (ours(name), may(name), *tests_only && TESTS.contains(&name.as_str())) {
+            (true, true, _) | (true, _, true) if !above(name) => format!(
+                "{} may not use {name}, which stands below it in the table: turn the dependency round, or move what \
+                 both need to a lower crate",
+                package.name
+            ),
+            (_, true, _) | (_, _, true) => continue,
+            (true, false, false) => format!(
+                "{} may not use {name}: move what it needs to a crate both may use, or argue for the edge in LAYERS \
+                 in {HERE}",
+                package.name
+            ),
+            (false, false, false) => format!(
+                "{} may not use the package {name}: do without it, or allow it in LAYERS in {HERE}",
+                package.name
+            ),
+        };
+        findings.push(Finding::broken(&package.manifest, sentence));
+    }
+    let used = |name: &str| package.dependencies.iter().any(|edge| edge.name == name && !edge.tests_only);
+    for stale in layer.knows.iter().chain(layer.packages).filter(|name| !used(name)) {
+        findings.push(Finding::broken(
+            HERE,
+            format!(
+                "{} is allowed {stale} and does not use it: remove {stale} from its row in LAYERS",
+                package.name
+            ),
+        ));
+    }
+    findings
+}
+
+/// A manifest takes versions and lints from the workspace, and names nothing that its sources do not use.
+fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let manifest = workspace.text(&package.manifest).unwrap_or_default();
+    if !manifest.contains("[lints]\nworkspace = true") {
+        let sentence = "the workspace's lints do not hold here: add `[lints]` with `workspace = true`";
+        findings.push(Finding::broken(&package.manifest, sentence));
+    }
+    for (line, name) in own_versions(manifest) {
+        let sentence = format!(
+            "{name} has a version of its own: put it into the root manifest and say `{name}.workspace = true`"
+        );
+        findings.push(Finding::broken(format!("{}:{line}", package.manifest), sentence));
+    }
+    if workspace.is_placeholder(layer.folder) {
+        return findings;
+    }
+    let sources = format!("{}/", layer.folder);
+    for Dependency { name, in_code, .. } in &package.dependencies {
+        let used = workspace
+            .rust()
+            .filter(|file| file.path.starts_with(&sources))
+            .any(|file| mentions(&file.text, in_code));
+        if !used {
+            let sentence =
+                format!("no file of {} mentions {in_code}: remove {name} from its manifest", package.name);
+            findings.push(Finding::broken(&package.manifest, sentence));
+        }
+    }
+    findings
+}
+
+/// The dependencies of a manifest that do not take their version from the workspace, with their lines.
+fn own_versions(manifest: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut in_dependencies = false;
+    for (index, line) in manifest.lines().enumerate() {
+        if let Some(section) = line.strip_prefix('[') {
+            in_dependencies = section.trim_end().ends_with("dependencies]");
+        } else if in_dependencies && !line.contains("workspace = true") {
+            let name =
+                line.split(['=', '.', ' ']).next().filter(|name| !name.is_empty() && !name.starts_with('#'));
+            found.extend(name.map(|name| (index + 1, name)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The JSON Schemas under `schema/`, written from the types, and the check that they are fresh.
+//! What the types say is left to their crates.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use inspan_protocol::{
+    AgentError, Command, Envelope, Event, Message, ProviderDescriptor, RunSnapshot, SessionState, StreamEvent,
+};
+use schemars::{JsonSchema, schema_for};
+use serde_json::Value;
+
+use crate::finding::Finding;
+use crate::workspace::Workspace;
+
+/// The folder that holds nothing but generated schemas.
+const FOLDER: &str = "schema";
+
+/// A file in `schema/` and the type's schema.
+pub(crate) type Schema = (&'static str, fn() -> Value);
+
+/// Every schema that is published.
+pub(crate) const SCHEMAS: &[Schema] = &[
+    ("command.json", of::<Command>),
+    ("envelope.json", of::<Envelope>),
+    ("error.json", of::<AgentError>),
+    ("event.json", of::<Event>),
+    ("message.json", of::<Message>),
+    ("provider.json", of::<ProviderDescriptor>),
+    ("run-snapshot.json", of::<RunSnapshot>),
+    ("session-state.json", of::<SessionState>),
+    ("stream-event.json", of::<StreamEvent>),
+];
+
+/// The schema of one type.
+pub(crate) fn of<T: JsonSchema>() -> Value {
+    schema_for!(T).to_value()
+}
+
+/// Finds every schema that differs from its type, is missing, or has no type any more.
+pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, make) in schemas {
+        let path = format!("{FOLDER}/{name}");
+        let sentence = match workspace.text(&path) {
+            None => "the schema is missing: run `cargo xtask schema`",
+            Some(text) if text != render(&make()) => "the schema is stale: run `cargo xtask schema`",
+            Some(_) => continue,
+        };
+        findings.push(Finding::broken(path, sentence));
+    }
+    for file in &workspace.files {
+        let name = file.path.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('/'));
+        if name.is_some_and(|name| schemas.iter().all(|(known, _)| *known != name)) {
+            let sentence = "no type writes this file: run `cargo xtask schema` to remove it";
+            findings.push(Finding::broken(&file.path, sentence));
+        }
+    }
+    findings
+}
+
+/// Writes every schema, removes what no type writes, and returns the paths that changed.
+pub(crate) fn write(schemas: &[Schema], root: &Path) -> anyhow::Result<Vec<String>> {
+    let workspace = Workspace::read(root)?;
+    let mut changed = Vec::new();
+    for finding in check(schemas, &workspace) {
+        let path = root.join(&finding.place);
+        let schema = schemas.iter().find(|(name, _)| finding.place == format!("{FOLDER}/{name}"));
+        match schema {
+            Some((_, make)) => {
+                let folder = path.parent().unwrap_or(root);
+                std::fs::create_dir_all(folder)
+                    .with_context(|| format!("failed to make {}", folder.display()))?;
+                std::fs::write(&path, render(&make()))
+            }
+            None => std::fs::remove_file(&path),
+        }
+        .with_context(|| format!("failed to write {}", finding.place))?;
+        changed.push(finding.place);
+    }
+    Ok(changed)
+}
+
+/// The file's text. `Value` keeps its keys sorted, so the same type always gives the same bytes.
+fn render(schema: &Value) -> String {
+    format!("{schema:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Schema, check, write};
+    use crate::workspace::Workspace;
+
+    const SCHEMAS: &[Schema] = &[("a.json", || json!({"b": 1, "a": [2]})), ("b.json", || json!(true))];
+
+    #[test]
+    fn writes_once_and_is_then_fresh() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(root.path().join("schema")).expect("a folder");
+        std::fs::write(root.path().join("schema/a.json"), "{}").expect("a file");
+        std::fs::write(root.path().join("schema/old.json"), "{}").expect("a file");
+        let sentences = || {
+            let tree = Workspace::read(root.path()).expect("the tree");
+            check(SCHEMAS, &tree).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let expected = [
+            "schema/a.json: the schema is stale: run `cargo xtask schema`",
+            "schema/b.json: the schema is missing: run `cargo xtask schema`",
+            "schema/old.json: no type writes this file: run `cargo xtask schema` to remove it",
+        ];
+        assert_eq!(sentences(), expected);
+        let changed = write(SCHEMAS, root.path()).expect("written");
+        assert_eq!(changed, ["schema/a.json", "schema/b.json", "schema/old.json"]);
+        assert_eq!(sentences(), [""; 0]);
+        let text = std::fs::read_to_string(root.path().join("schema/a.json")).expect("a file");
+        assert_eq!(text, "{\n  \"a\": [\n    2\n  ],\n  \"b\": 1\n}\n");
+        assert_eq!(write(SCHEMAS, root.path()).expect("nothing to do"), [""; 0]);
+    }
+}

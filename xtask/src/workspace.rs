@@ -1,0 +1,113 @@
+//! The files of the workspace, read once, and the crates they belong to.
+//! What is right or wrong about them is left to the checks.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use walkdir::{DirEntry, WalkDir};
+
+/// Folders that hold what tools make and nobody writes.
+const MADE: &[&str] = &["target", "node_modules"];
+/// Dot folders that are ours.
+const KEPT: &[&str] = &[".ci", ".cargo", ".github"];
+/// Endings of the files whose text the checks read.
+const READ: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json"];
+
+/// One file of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct File {
+    /// Relative to the root, with `/` on every system.
+    pub(crate) path: String,
+    /// Empty for files no check reads, such as pictures and transcripts.
+    pub(crate) text: String,
+}
+
+impl File {
+    /// The part of the path after the last `/`.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Whether the whole file is test code: an integration test, or tests moved out of the file they test.
+    pub(crate) fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.name() == "tests.rs"
+    }
+}
+
+/// Every file of the tree, sorted by path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Workspace {
+    pub(crate) files: Vec<File>,
+}
+
+impl Workspace {
+    /// Reads the tree under `root`.
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
+        let mut files = Vec::new();
+        for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(is_ours) {
+            let entry = entry.context("failed to walk the workspace")?;
+            if !entry.file_type().is_file() {
+                continue;
+            }
+            let relative = entry.path().strip_prefix(root).context("failed to place a file")?;
+            let parts: Vec<_> = relative.iter().map(|part| part.to_string_lossy()).collect();
+            let ending = relative.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            let text = if READ.contains(&ending) {
+                let bytes = std::fs::read(entry.path())
+                    .with_context(|| format!("failed to read {}", parts.join("/")))?;
+                // A fixture may be broken on purpose; what is not UTF-8 cannot break a rule about text.
+                String::from_utf8_lossy(&bytes).into_owned()
+            } else {
+                String::new()
+            };
+            files.push(File { path: parts.join("/"), text });
+        }
+        Ok(Self { files })
+    }
+
+    /// The text of the file at `path`, if it is there.
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|file| file.path == path).map(|file| file.text.as_str())
+    }
+
+    /// The Rust files.
+    pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
+        self.ending(".rs")
+    }
+
+    /// The documents.
+    pub(crate) fn documents(&self) -> impl Iterator<Item = &File> {
+        self.ending(".md")
+    }
+
+    /// Whether the crate in `folder` is still an empty place for what will come.
+    pub(crate) fn is_placeholder(&self, folder: &str) -> bool {
+        ["lib.rs", "main.rs"].iter().any(|name| {
+            self.text(&format!("{folder}/src/{name}")).is_some_and(|text| text.starts_with("//! Placeholder"))
+        })
+    }
+
+    fn ending<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = &'a File> {
+        self.files.iter().filter(move |file| file.path.ends_with(ending))
+    }
+
+    /// A tree that exists only in a test.
+    #[cfg(test)]
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
+        let file = |&(path, text): &(&str, &str)| File { path: path.to_owned(), text: text.to_owned() };
+        Self { files: files.iter().map(file).collect() }
+    }
+}
+
+/// The root of the workspace this program was built from.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+fn is_ours(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    let hidden = entry.depth() > 0 && name.starts_with('.') && !KEPT.contains(&name.as_ref());
+    let folder = entry.file_type().is_dir();
+    !(folder && (hidden || MADE.contains(&name.as_ref())))
+}
