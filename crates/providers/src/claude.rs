@@ -18,7 +18,8 @@ use crate::prompt;
 
 mod decode;
 mod error;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod faults;
 mod launch;
 mod options;

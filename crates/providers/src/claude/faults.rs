@@ -1,7 +1,7 @@
 //! Programs in place of Claude Code that misbehave, and what the provider makes of each.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::pool::{Limits, Pool};
 use super::{ClaudeInput, ClaudeOptions, ClaudeProvider};

@@ -293,5 +293,6 @@ async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests;

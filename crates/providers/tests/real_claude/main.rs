@@ -1,13 +1,15 @@
 //! Drives the real Claude Code program against the scripted model server on loopback.
 //! The program is named by `INSPAN_E2E_CLAUDE`; without it these tests fail rather than pass unseen.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use inspan_protocol::{Chunk, ErrorCode, Provider, StopReason, StreamEvent};
 use inspan_providers::{ClaudeOptions, ClaudeProvider, ClaudeSession};
 use inspan_testkit::{Block, Matcher, Scenario, Turn};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+#[cfg(test)]
 mod world;
 
 use world::{Answers, World, deltas, kind, prompt, run, tools};
@@ -393,6 +395,6 @@ async fn the_program_is_found_and_says_its_version() {
 }
 
 fn roles(request: &Value) -> Vec<&str> {
-    let messages = request["messages"].as_array().unwrap();
-    messages.iter().filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
+    let messages = request["messages"].as_array().into_iter().flatten();
+    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, pin_mut};
@@ -14,6 +14,7 @@ use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, TurnOutput};
 use inspan_testkit::{ModelServer, RequestKind, Scenario};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// One server and one home.
 pub(crate) struct World {
