@@ -211,6 +211,45 @@ async fn a_deadline_holds_against_a_program_that_never_answers() {
 }
 
 #[tokio::test]
+async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
+    let fake = Fake::new(&format!("{GREET} read -r line; while :; do say {TEXT}; done"));
+    let provider = ClaudeProvider::new();
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(500)), ..fake.context() };
+    let began = Instant::now();
+    let error = run(&provider, ClaudeOptions::default(), context).await.1.unwrap_err();
+    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("deadline")));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
+    let fake = Fake::new(&format!("{GREET} read -r line; say {TEXT}; touch written; say {RESULT}; cat"));
+    let provider = ClaudeProvider::new();
+    let options = ClaudeOptions { stall_timeout_ms: Some(1), ..ClaudeOptions::default() };
+    let input =
+        ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+    let mut stream = provider.execute(input, fake.context());
+    // The session is said before the prompt is handed over, and its silence is measured from then on.
+    stream.next().await.unwrap().unwrap();
+    assert!(futures::poll!(stream.next()).is_pending());
+    wait_until(|| fake.folder.path().join("written").exists()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let rest: Vec<_> = stream.collect().await;
+    let last = rest.into_iter().next_back().unwrap().unwrap();
+    assert!(matches!(last, ProviderItem::Output(output) if output.stop_reason == StopReason::Complete));
+    provider.shutdown().await;
+}
+
+#[test]
+fn nothing_that_is_printed_for_debugging_holds_a_secret() {
+    let fake = Fake::new("");
+    let launch = super::launch::Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
+    let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
+    assert!(!printed.contains("planted"), "{printed}");
+}
+
+#[tokio::test]
 async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() {
     let script = format!(
         "trap '' TERM INT; echo $$ >> pids; {GREET} read -r line; say {TEXT}; while :; do sleep 60; done"

@@ -1,6 +1,7 @@
 //! From options to a command line: the program, its arguments, its environment and its first request.
 //! Starting it is left to the session.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
@@ -29,7 +30,7 @@ const FIXED: &[(&str, &str)] = &[
 ];
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
@@ -67,6 +68,16 @@ impl Conversation {
         match self {
             Self::New(id) | Self::Resumed(id) => id,
         }
+    }
+}
+
+impl fmt::Debug for Launch {
+    /// Without the environment and the texts, in which secrets may stand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
     }
 }
 

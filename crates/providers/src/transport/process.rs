@@ -36,7 +36,6 @@ const STDOUT_QUEUE: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
 
 /// What to start.
-#[derive(Debug)]
 pub(crate) struct Start {
     /// The program.
     pub(crate) program: PathBuf,

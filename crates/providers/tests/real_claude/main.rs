@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use inspan_protocol::{Chunk, ErrorCode, Provider, StopReason, StreamEvent};
-use inspan_providers::{ClaudeOptions, ClaudeProvider, ClaudeSession};
+use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession};
 use inspan_testkit::{Block, Matcher, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -13,6 +13,10 @@ use tokio::time::Instant;
 mod world;
 
 use world::{Answers, World, deltas, kind, prompt, run, tools};
+
+/// A picture of one pixel.
+const PIXEL: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 /// Nothing here may take longer than this, even where the program has to be killed.
 const BOUND: Duration = Duration::from_secs(20);
@@ -367,6 +371,56 @@ async fn limits_of_turns_and_cost() {
     assert_eq!((error.code, kind(&error)), (ErrorCode::Billing, json!("maxBudget")));
     provider.shutdown().await;
     world.assert_nothing_runs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_takes_every_option() {
+    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let provider = ClaudeProvider::new();
+    let input: ClaudeInput = serde_json::from_value(json!({
+        "messages": [
+            { "role": "user", "content": [
+                { "type": "text", "text": "/look" },
+                { "type": "image", "media_type": "image/png", "data": PIXEL },
+            ] },
+            { "role": "user", "content": "@here" },
+        ],
+        "options": {
+            "model": "claude-haiku-4-5", "maxTurns": 4, "tools": ["Read", "Bash"], "allowedTools": ["Bash(git *)", "Read"],
+            "disallowedTools": ["Write"], "permissionMode": "acceptEdits", "systemPrompt": "You are a planted prompt.",
+            "appendSystemPrompt": "And an appended one.", "thinking": "low", "maxThinkingTokens": 2048, "maxTokens": 4000,
+            "maxBudgetUsd": 5, "addDirs": ["../more", "/"], "settingSources": ["user", "project"],
+            "mcpServers": { "none": { "command": "/bin/false", "args": [] } },
+        },
+    }))
+    .unwrap();
+    std::fs::create_dir(world.folder("more")).unwrap();
+    let output = run(&provider, input, world.context()).await.1.unwrap();
+    assert_eq!((output.text.as_str(), output.model.as_deref()), ("ok", Some("claude-haiku-4-5")));
+    let request = world.main_requests().remove(0);
+    let tools: Vec<&str> =
+        request["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(
+        (request["model"].clone(), request["max_tokens"].clone()),
+        (json!("claude-haiku-4-5"), json!(4000))
+    );
+    assert_eq!(tools, ["Bash", "Read"]);
+    let system = request["system"].to_string();
+    assert!(
+        system.contains("You are a planted prompt.") && system.contains("And an appended one."),
+        "{system}"
+    );
+    let content = request["messages"][0]["content"].as_array().unwrap();
+    let kinds: Vec<&str> =
+        content[content.len() - 3..].iter().filter_map(|block| block["type"].as_str()).collect();
+    assert_eq!(kinds, ["text", "image", "text"]);
+    assert_eq!(
+        (&content[content.len() - 3]["text"], &content[content.len() - 1]["text"]),
+        (&json!("/look"), &json!("@here"))
+    );
+    // A call with a budget has a process of its own.
+    world.wait_until_nothing_runs(BOUND).await;
+    provider.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
