@@ -72,7 +72,7 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run a flow
-    #[command(after_help = RUN_EXAMPLES, visible_alias = "r")]
+    #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
     /// Find every problem of flows without running anything
     Check(CheckArgs),

@@ -87,7 +87,12 @@ impl Painter {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
         };
-        Self { shared: Arc::new(shared), thread: Mutex::default(), asker: Mutex::default(), answers: OnceLock::new() }
+        Self {
+            shared: Arc::new(shared),
+            thread: Mutex::default(),
+            asker: Mutex::default(),
+            answers: OnceLock::new(),
+        }
     }
 
     /// Begins to draw, and to ask where a person is present.

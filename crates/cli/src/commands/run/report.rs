@@ -73,9 +73,11 @@ impl<'a> Report<'a> {
     /// A node that has something to say, or those before one that only directs.
     fn collect(&self, graph: &Graph, node: NodeIx, last: &mut Vec<NodeIx>) {
         let spec = graph.node(node);
-        let complete = self.result.nodes.get(&spec.id).is_some_and(|report| {
-            matches!(report.status, NodeStatus::Complete | NodeStatus::Reused)
-        });
+        let complete = self
+            .result
+            .nodes
+            .get(&spec.id)
+            .is_some_and(|report| matches!(report.status, NodeStatus::Complete | NodeStatus::Reused));
         if !complete || last.contains(&node) {
             return;
         }
