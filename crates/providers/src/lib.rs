@@ -3,9 +3,13 @@
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
 mod claude;
+mod echo;
 mod ids;
 mod output;
 mod prompt;
+mod registry;
+mod scripted;
+mod stage;
 mod status;
 mod transport;
 
@@ -13,5 +17,8 @@ pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
     PermissionMode, SettingSource, probe_claude,
 };
+pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use output::{PermissionDenial, TurnOutput};
+pub use registry::builtin;
+pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
 pub use status::ProgramStatus;

@@ -114,6 +114,15 @@ impl World {
         }
     }
 
+    /// Waits until no command has this in it.
+    pub(crate) async fn wait_until_gone(&self, part: &str, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.commands().iter().any(|command| command.contains(part)) {
+            assert!(Instant::now() < until, "still there: {:?}", self.running());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     pub(crate) async fn wait_until_nothing_runs(&self, limit: Duration) {
         let until = Instant::now() + limit;
         while !self.running().is_empty() {
