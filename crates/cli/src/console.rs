@@ -23,5 +23,5 @@ pub(crate) use line::{Line, Tone, harmless};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use question::Answer;
 pub(crate) use screen::restore;
-pub(crate) use summary::hint;
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};
+pub(crate) use summary::hint;

@@ -114,7 +114,11 @@ fn text(programs: &[Program], invocation: &Invocation) {
     };
     let row = |tone, sign: &str, name: &str, about: &str| {
         let mut line = Line::new();
-        line.push(Tone::Plain, "  ").push(tone, sign).push(Tone::Plain, " ").push(Tone::Plain, name).pad_to(28);
+        line.push(Tone::Plain, "  ")
+            .push(tone, sign)
+            .push(Tone::Plain, " ")
+            .push(Tone::Plain, name)
+            .pad_to(28);
         line.push(Tone::Plain, " ").push(Tone::Faint, &harmless(about));
         say(&line);
     };
@@ -162,7 +166,8 @@ fn text(programs: &[Program], invocation: &Invocation) {
     let terminal = invocation.terminal;
     let progress = if terminal.progress == Progress::Live { "a live picture" } else { "lines" };
     row(Tone::Faint, "·", "progress", progress);
-    let person = if terminal.person == Person::Present { "asked here" } else { "nobody is there to be asked" };
+    let person =
+        if terminal.person == Person::Present { "asked here" } else { "nobody is there to be asked" };
     row(Tone::Faint, "·", "questions", person);
     let colours = if terminal.stderr == Colour::On { "on" } else { "off" };
     row(Tone::Faint, "·", "colours", colours);
@@ -171,7 +176,9 @@ fn text(programs: &[Program], invocation: &Invocation) {
 fn place(row: &dyn Fn(Tone, &str, &str, &str), name: &str, path: Option<PathBuf>) {
     match path {
         Some(path) if path.exists() => row(Tone::Good, "✔", name, &path.display().to_string()),
-        Some(path) => row(Tone::Faint, "·", name, &format!("{}, not there and not needed yet", path.display())),
+        Some(path) => {
+            row(Tone::Faint, "·", name, &format!("{}, not there and not needed yet", path.display()))
+        }
         None => row(Tone::Warning, "!", name, "unknown: neither HOME nor an XDG variable is set"),
     }
 }

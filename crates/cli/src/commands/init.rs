@@ -63,7 +63,11 @@ fn tell(written: &[String], invocation: &Invocation) {
         say(&[(Tone::Good, "wrote "), (Tone::Plain, path)]);
     }
     let flow = written.first().map_or("flow.yaml", String::as_str);
-    let flow = if flow.contains([' ', '\'', '"']) { format!("'{}'", flow.replace('\'', "'\\''")) } else { flow.to_owned() };
+    let flow = if flow.contains([' ', '\'', '"']) {
+        format!("'{}'", flow.replace('\'', "'\\''"))
+    } else {
+        flow.to_owned()
+    };
     say(&[]);
     say(&[(Tone::Strong, "Run it now, without a key:")]);
     say(&[(Tone::Accent, &format!("  inspan run {flow}"))]);

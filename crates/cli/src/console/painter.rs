@@ -27,7 +27,7 @@ const FRAME: Duration = Duration::from_millis(75);
 const WAITING: usize = 20_000;
 
 /// What events are brought to the terminal, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) terminal: Terminal,
     /// The time of day.

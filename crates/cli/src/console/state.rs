@@ -166,11 +166,6 @@ impl ConsoleState {
         self.loops.iter().find(|edge| edge.from == from && edge.to == to)
     }
 
-    /// The row of a run.
-    pub(crate) fn label_of_run(&self, run: &RunId) -> Option<&str> {
-        self.by_run.get(run).map(String::as_str)
-    }
-
     /// The row of a place in the run.
     pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
         self.by_label.get(label(path)).map(|at| &self.rows[*at])

@@ -20,7 +20,10 @@ impl<'a> Report<'a> {
         let exit = match (result.outcome, by, waiting) {
             (Outcome::Stopped, Some(signal), _) => signal,
             (Outcome::Stopped, None, [_, ..]) => Exit::Waiting,
-            (outcome, ..) => Exit::of_session(outcome, result.error.as_ref().map(|error| error.code)),
+            (outcome, ..) => {
+                let error = result.error.as_ref().map(|error| error.code);
+                Exit::of_session(result.status, outcome, error)
+            }
         };
         Self { exit, result, waiting }
     }
