@@ -2,7 +2,9 @@
 //! What a command does is left to the module of its name.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
+mod bench;
 mod documents;
+mod e2e;
 mod events;
 mod finding;
 mod fixtures;
@@ -42,6 +44,18 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Drives flows through the vendor's real program against a scripted model
+    E2e {
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Measures the hot paths, each beside a reference of the same run
+    Bench {
+        /// Only the parts whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -67,11 +81,17 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let workspace = workspace::Workspace::read(&root)?;
             Ok(report(&schema::check(schema::SCHEMAS, &workspace)))
         }
+        Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn code(holds: bool) -> ExitCode {
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_changed(paths: &[String]) {
