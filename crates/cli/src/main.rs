@@ -1,2 +1,38 @@
-//! Placeholder.
-fn main() {}
+//! The `inspan` program: reads the command line and the environment, hands the verb to its command, and ends
+//! with its code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod commands;
+mod console;
+mod diagnostics;
+mod drawing;
+mod exit;
+mod failure;
+mod invocation;
+mod terminal;
+
+use args::Cli;
+use invocation::Invocation;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and errors alike: a reader that has gone needs neither.
+            let _ = error.print();
+            return if error.use_stderr() { exit::Exit::Invalid.into() } else { exit::Exit::Success.into() };
+        }
+    };
+    let invocation = Invocation::of_process(cli.global);
+    match commands::run(cli.verb, &invocation) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            invocation.show(&failure);
+            failure.exit.into()
+        }
+    }
+}

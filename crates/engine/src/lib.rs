@@ -11,6 +11,8 @@ mod order;
 mod recording;
 mod registry;
 mod run;
+#[cfg(test)]
+mod testing;
 
 pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
 pub use channel::{Channel, ChannelLimits, Channels};

@@ -1,10 +1,24 @@
-//! Templates and conditions of the author, parsed once and evaluated without side effects.
+//! Templates and conditions of the author, parsed once and evaluated without side effects: no clock, no
+//! disk, no environment, and a bound on the work. Which names exist is left to the compiler.
+
+mod condition;
+mod path;
+mod program;
+mod segment;
+mod template;
 
 use std::sync::Arc;
 
+use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::{Map, Value};
 
-use crate::graph::NodeIx;
+pub use self::{condition::Condition, template::Template};
+pub(crate) use self::{
+    condition::{Test, parse_condition, parse_variable},
+    path::{RESERVED, Root},
+    program::{BUILTINS, Resolver, Use},
+    template::{Draft, parse_template},
+};
 
 /// The values that an expression may see.
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +33,32 @@ pub struct Scope<'a> {
     pub locals: &'a Map<String, Value>,
 }
 
-/// A template: to be written by the compiler's author.
-#[derive(Debug)]
-pub struct Template(pub NodeIx);
+/// A template or a condition that could not be worked out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: `{expression}`: {reason}")]
+pub struct BindingError {
+    /// Whose it is and under which key: "node `review`, key `input.prompt`".
+    pub place: Arc<str>,
+    /// The expression as the author wrote it.
+    pub expression: String,
+    /// Why it could not be worked out.
+    pub reason: String,
+}
 
-/// A condition: to be written by the compiler's author.
-#[derive(Debug)]
-pub struct Condition(pub NodeIx);
+impl From<BindingError> for AgentError {
+    fn from(error: BindingError) -> Self {
+        Self::new(ErrorCode::BindingFailed, error.to_string())
+    }
+}
+
+/// A text that is no template, path or condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SyntaxFault {
+    /// What is wrong with it.
+    pub(crate) reason: String,
+    /// Where in the text, in bytes.
+    pub(crate) offset: usize,
+}
+
+#[cfg(test)]
+mod tests;

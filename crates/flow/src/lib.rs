@@ -1,16 +1,33 @@
 //! The flow file, its compiler, the pure scheduler, the runtime and the node catalogue.
 
+mod compile;
+mod diagnostic;
+mod error;
 mod expr;
 mod graph;
+mod load;
 mod node;
+mod nodes;
 mod registry;
 mod runtime;
+mod schedule;
+mod spec;
+mod state;
+mod store;
 
-pub use expr::{Condition, Scope, Template};
+pub use compile::{Compiled, check_input, compile};
+pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
+pub use error::RunError;
+pub use expr::{BindingError, Condition, Scope, Template};
 pub use graph::{
     Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy, Occupies,
     OnExhausted, OnFailure, Retry, RetryOn,
 };
+pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
+pub use nodes::builtin_nodes;
 pub use registry::NodeRegistry;
-pub use runtime::NodeContext;
+pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
+pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
+pub use state::{EdgeState, Ending, NodeState, RunState};
+pub use store::{MemoryStore, RunStore, StoreError};

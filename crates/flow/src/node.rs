@@ -26,6 +26,11 @@ pub trait NodeType: Send + Sync + 'static {
         None
     }
 
+    /// The names that the input's `provider` may take, for a type that has such an option.
+    fn providers(&self) -> Option<Vec<String>> {
+        None
+    }
+
     /// Computes the output at once, if the node never waits; else gives the input back, to be run.
     fn compute(&self, input: Value) -> Computed {
         Computed::Runs(input)

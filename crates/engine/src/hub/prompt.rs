@@ -265,3 +265,6 @@ impl Drop for Asked {
         lock(&self.hub.shared.session).prompts.retain(|open| open.number != self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

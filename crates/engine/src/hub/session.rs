@@ -219,3 +219,6 @@ fn post(id: &RunId, run: &ActiveRun, mail: Mail) -> Result<(), Rejection> {
         Posted::Closed => Err(Rejection::RunEnded(id.clone())),
     }
 }
+
+#[cfg(test)]
+mod tests;

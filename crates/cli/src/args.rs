@@ -1,0 +1,238 @@
+//! The command line as types. What each verb does stands in `commands`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder::styling};
+
+pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
+
+mod values;
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+const OVERVIEW: &str = "\
+Examples:
+  inspan init hello                       write a small flow that runs without a key
+  inspan run hello/flow.yaml              run it and watch
+  inspan check flows/*.yaml               find every mistake without running anything
+  inspan run fix.yaml -i issue=42 --json  run for a script: one JSON object on stdout
+  inspan doctor                           are the vendors' programs and keys here?
+
+Exit codes:
+  0 success · 1 the flow failed · 2 wrong usage or invalid flow · 3 waiting for a person
+  4 configuration, authentication or a missing program · 5 budget exceeded · 6 partial
+  7 paused · 75 waiting for a usage limit · 124 timed out · 130 SIGINT · 143 SIGTERM
+
+Results go to stdout, progress to stderr. NO_COLOR, CLICOLOR_FORCE and CI are respected.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  inspan run flow.yaml
+  inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
+  inspan run flow.yaml --input-file input.json --json > result.json
+  inspan run flow.yaml --record tapes         keep every agent's answers
+  inspan run flow.yaml --replay=tapes         run again from them, without an agent
+  inspan run flow.yaml --provider plan=echo   try the flow without paying for `plan`
+  inspan run flow.yaml --events - | jq .event.type
+
+Ctrl-C stops the flow and everything it started; a second Ctrl-C does not wait.";
+
+/// Harness a team of AI agents to a flow
+///
+/// Flows are YAML files whose nodes are coding agents, control nodes, programs and people. Inspan runs
+/// them in parallel where it can, shows every step live, and says what failed and why.
+#[derive(Debug, Parser)]
+#[command(
+    name = "inspan", version, styles = STYLES, after_help = OVERVIEW, max_term_width = 100,
+    arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = false,
+    subcommand_value_name = "VERB", subcommand_help_heading = "Verbs"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What every verb takes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Global {
+    /// Print JSON for programs on stdout
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    pub(crate) color: ColorChoice,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a flow
+    #[command(after_help = RUN_EXAMPLES, visible_alias = "r")]
+    Run(Box<RunArgs>),
+    /// Find every problem of flows without running anything
+    Check(CheckArgs),
+    /// Write a small flow project that runs at once without a key
+    Init(InitArgs),
+    /// Draw a flow
+    Graph(GraphArgs),
+    /// List the node types, or describe one
+    Nodes(NodesArgs),
+    /// List the agents that flows can use and what they can do
+    Providers,
+    /// Print the JSON Schema of the flow file, the events or a provider
+    Schema(SchemaArgs),
+    /// Say whether the vendors' programs and keys are here, and what to do about what is not
+    Doctor,
+    /// Print the completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The flow to run
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// One value of the flow's input: JSON if it parses, else text
+    #[arg(short, long = "input", value_name = "KEY=VALUE", help_heading = "Input")]
+    pub(crate) input: Vec<InputValue>,
+    /// The flow's input as a JSON object; `-` reads stdin, `-i` wins
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
+    pub(crate) input_file: Option<PathBuf>,
+    /// Change one value of a node's input, as in `plan.options.model=sonnet`
+    #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
+    pub(crate) set: Vec<NodeSetting>,
+    /// Let another provider do an agent node's work, as in `review=echo`
+    #[arg(long, value_name = "NODE=TYPE", help_heading = "Input")]
+    pub(crate) provider: Vec<NodeProvider>,
+
+    /// The session's id, instead of a fresh one
+    #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
+    pub(crate) session_id: Option<String>,
+    /// How many nodes may work at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
+    pub(crate) max_concurrency: Option<u32>,
+    /// Never ask: questions take their default, permissions are denied, and a question without a
+    /// default ends the run with code 3
+    #[arg(long, help_heading = "Running")]
+    pub(crate) no_input: bool,
+
+    /// Keep what every agent answered in this folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
+    pub(crate) record: Option<PathBuf>,
+    /// Answer from recordings instead of agents; without DIR from `recordings` beside the flow
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
+    pub(crate) replay: Option<Option<PathBuf>>,
+
+    /// Write every event as a JSON line to this file; `-` is stdout
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
+    pub(crate) events: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The flows to check
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// Where to write; it is made if it is missing, and nothing in it is overwritten
+    #[arg(value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GraphArgs {
+    /// The flow to draw
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// What to draw it as
+    #[arg(long, short, value_name = "FORMAT", default_value = "mermaid")]
+    pub(crate) format: GraphFormat,
+}
+
+/// What a flow is drawn as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// For Markdown pages
+    Mermaid,
+    /// For Graphviz
+    Dot,
+    /// A picture
+    Svg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodesArgs {
+    /// The type to describe
+    #[arg(value_name = "TYPE")]
+    pub(crate) node_type: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    #[command(subcommand)]
+    pub(crate) of: Option<SchemaOf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchemaOf {
+    /// The flow file (what `inspan schema` alone prints)
+    Flow,
+    /// One line of `run --events`
+    Events,
+    /// What a provider takes and gives
+    Provider {
+        /// The provider, as in `claude`
+        #[arg(value_name = "TYPE")]
+        name: String,
+    },
+    /// What a node type takes and gives
+    Node {
+        /// The node type, as in `control.merge`
+        #[arg(value_name = "TYPE")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn replay_takes_a_folder_or_nothing() {
+        let replay = |line: &str| {
+            let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else {
+                return None;
+            };
+            Some((run.file, run.replay))
+        };
+        let file = PathBuf::from("f.yaml");
+        assert_eq!(replay("inspan run f.yaml"), Some((file.clone(), None)));
+        assert_eq!(replay("inspan run f.yaml --replay"), Some((file.clone(), Some(None))));
+        let tapes = Some(Some(PathBuf::from("tapes")));
+        assert_eq!(replay("inspan run f.yaml --replay tapes"), Some((file.clone(), tapes.clone())));
+        assert_eq!(replay("inspan run --replay=tapes f.yaml"), Some((file, tapes)));
+    }
+}

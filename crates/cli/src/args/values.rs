@@ -1,0 +1,126 @@
+//! Values of the command line that have a form of their own. Their meaning is left to the verbs.
+
+use std::str::FromStr;
+
+use inspan_protocol::NodeId;
+use serde_json::Value;
+
+/// `KEY=VALUE`: one value of the flow's input.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InputValue {
+    pub(crate) key: String,
+    pub(crate) value: Value,
+}
+
+/// `NODE.KEY=VALUE`: one value of a node's input, the key reaching inwards by dots.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeSetting {
+    pub(crate) node: NodeId,
+    pub(crate) keys: Vec<String>,
+    pub(crate) value: Value,
+}
+
+/// `NODE=TYPE`: the provider of an agent node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeProvider {
+    pub(crate) node: NodeId,
+    pub(crate) provider: String,
+}
+
+impl FromStr for InputValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = pair(text, "KEY=VALUE")?;
+        Ok(Self { key: key.to_owned(), value: json_or_text(value) })
+    }
+}
+
+impl FromStr for NodeSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, value) = pair(text, "NODE.KEY=VALUE")?;
+        let mut parts = path.split('.');
+        let node = NodeId::new(parts.next().unwrap_or_default()).map_err(|error| error.to_string())?;
+        let keys: Vec<String> = parts.map(str::to_owned).collect();
+        if keys.is_empty() || keys.iter().any(String::is_empty) {
+            return Err(format!("`{path}` does not name a key of node `{node}`; write `{node}.KEY=VALUE`"));
+        }
+        Ok(Self { node, keys, value: json_or_text(value) })
+    }
+}
+
+impl FromStr for NodeProvider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, provider) = pair(text, "NODE=TYPE")?;
+        let node = NodeId::new(node).map_err(|error| error.to_string())?;
+        let provider = provider.strip_suffix(".agent").unwrap_or(provider);
+        if provider.is_empty() {
+            return Err(format!("no provider is named for node `{node}`"));
+        }
+        Ok(Self { node, provider: provider.to_owned() })
+    }
+}
+
+/// A session's id becomes part of file names and of what people type.
+pub(super) fn session_id(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 128 || !text.chars().all(fits) || text.starts_with(['-', '.']) {
+        return Err("a session id is 1 to 128 letters, digits, `-`, `_` or `.`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key, value)),
+        _ => Err(format!("expected {form}")),
+    }
+}
+
+fn json_or_text(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_input_is_json_if_it_parses_else_text() {
+        let rows = ["a=1", "a=true", "a=[1,2]", "a=rust", "a=\"1\"", "a=", "a=b=c", "a={\"x\":null}"];
+        let values = rows.map(|row| row.parse::<InputValue>().map(|input| input.value));
+        let expected = [
+            json!(1),
+            json!(true),
+            json!([1, 2]),
+            json!("rust"),
+            json!("1"),
+            json!(""),
+            json!("b=c"),
+            json!({ "x": null }),
+        ];
+        assert_eq!(values, expected.map(Ok));
+        assert_eq!("=1".parse::<InputValue>(), Err("expected KEY=VALUE".to_owned()));
+    }
+
+    #[test]
+    fn a_setting_names_a_node_and_a_way_inwards() {
+        let setting: NodeSetting = "plan.options.maxTurns=3".parse().unwrap();
+        let node = NodeId::new("plan").unwrap();
+        let keys = vec!["options".to_owned(), "maxTurns".to_owned()];
+        assert_eq!(setting, NodeSetting { node: node.clone(), keys, value: json!(3) });
+        assert_eq!(
+            "plan=3".parse::<NodeSetting>(),
+            Err("`plan` does not name a key of node `plan`; write `plan.KEY=VALUE`".to_owned())
+        );
+        let provider = NodeProvider { node, provider: "echo".to_owned() };
+        assert_eq!("plan=echo".parse(), Ok(provider.clone()));
+        assert_eq!("plan=echo.agent".parse(), Ok(provider));
+    }
+}

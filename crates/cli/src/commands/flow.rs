@@ -1,0 +1,71 @@
+//! Reading and compiling a flow for a verb, and showing its problems.
+
+use std::path::Path;
+
+use inspan_flow::{Compiled, Diagnostics, FlowError, Loaded, NodeRegistry, compile, load};
+use serde_json::json;
+
+use crate::{
+    diagnostics,
+    exit::Exit,
+    failure::{Failure, Shown},
+    invocation::{Form, Invocation},
+    terminal,
+};
+
+/// Reads a flow and the files that it draws in.
+pub(super) fn read(path: &Path) -> Result<Loaded, Failure> {
+    load(path).map_err(|error| refused(&error))
+}
+
+/// Compiles a flow; its problems are shown before the failure is returned.
+pub(super) fn ready(
+    loaded: &Loaded,
+    nodes: &NodeRegistry,
+    invocation: &Invocation,
+) -> Result<Compiled, Failure> {
+    match compile(loaded, nodes) {
+        Ok(compiled) => {
+            terminal::progress(&diagnostics::render(&compiled.warnings, loaded, invocation.terminal.stderr));
+            Ok(compiled)
+        }
+        Err(problems) => Err(invalid(&problems, loaded, invocation)),
+    }
+}
+
+/// Shows the problems of a flow that cannot run.
+fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
+    let message = format!("the flow has {}; nothing was started", count(problems));
+    let mut failure = Failure::new(Exit::Invalid, message);
+    if invocation.form == Form::Json {
+        let mut value = failure.json();
+        value["diagnostics"] = json!(problems);
+        invocation.json(&value);
+    }
+    terminal::progress(&diagnostics::render(problems, loaded, invocation.terminal.stderr));
+    terminal::progress(&failure.text(invocation.terminal.stderr));
+    failure.shown = Shown::Already;
+    failure
+}
+
+/// `2 errors and 1 warning`.
+pub(super) fn count(problems: &Diagnostics) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == inspan_flow::Severity::Error).count();
+    let of = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    match (errors, problems.len() - errors) {
+        (errors, 0) => of(errors, "error"),
+        (0, warnings) => of(warnings, "warning"),
+        (errors, warnings) => format!("{} and {}", of(errors, "error"), of(warnings, "warning")),
+    }
+}
+
+/// A flow that could not be read, or its input.
+pub(super) fn refused(error: &FlowError) -> Failure {
+    let failure = Failure::usage(error.to_string());
+    match error {
+        FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` writes a flow to begin with"),
+        FlowError::NotAFile { .. } => failure.with_hint("name the flow's file, such as `flow.yaml`"),
+        FlowError::Input { .. } => failure.with_hint("give it with `-i key=value` or `--input-file FILE`"),
+        _ => failure,
+    }
+}

@@ -1,0 +1,176 @@
+//! `inspan nodes [TYPE]`: the node types of flows, or one of them with all that it takes and gives.
+
+use inspan_flow::NodeTypeInfo;
+use serde_json::{Value, json};
+
+use super::registries;
+use crate::{
+    args::NodesArgs,
+    console::{Line, Tone},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    terminal,
+};
+
+/// How deep the keys of an input are listed.
+const DEPTH: usize = 2;
+
+pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    match &args.node_type {
+        Some(name) => describe(&find(name)?, invocation),
+        None => list(invocation),
+    }
+    Ok(Exit::Success)
+}
+
+/// The node type of a name.
+pub(super) fn find(name: &str) -> Result<NodeTypeInfo, Failure> {
+    let registry = registries::nodes(&registries::providers());
+    registry.get(name).map(|node_type| node_type.describe()).ok_or_else(|| {
+        let known: Vec<&str> = registry.names().collect();
+        Failure::usage(format!("there is no node type `{name}`")).with_hint(meant(name, &known))
+    })
+}
+
+/// What a wrong name may have meant.
+pub(super) fn meant(wrong: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+        .filter(|(distance, name)| *distance <= (wrong.len() / 3).max(1) || name.contains(wrong))
+        .min();
+    match near {
+        Some((_, name)) => format!("did you mean `{name}`?"),
+        None => format!("known are {}", known.join(", ")),
+    }
+}
+
+fn list(invocation: &Invocation) {
+    let mut all = registries::nodes(&registries::providers()).describe();
+    if invocation.form == Form::Json {
+        invocation.json(&all.iter().map(short).collect::<Vec<_>>());
+        return;
+    }
+    all.sort_by_key(|info| info.pack);
+    let width = all.iter().map(|info| info.name.len()).max().unwrap_or(0);
+    let mut pack = "";
+    for info in &all {
+        if info.pack != pack {
+            let mut line = Line::new();
+            line.push(Tone::Strong, info.pack);
+            terminal::data_line(&format!(
+                "{}{}",
+                if pack.is_empty() { "" } else { "\n" },
+                line.render(invocation.terminal.stdout)
+            ));
+            pack = info.pack;
+        }
+        let mut line = Line::new();
+        line.push(Tone::Plain, "  ").push(Tone::Accent, &info.name).pad_to(width + 4);
+        line.push(Tone::Plain, &info.help);
+        terminal::data_line(&line.render(invocation.terminal.stdout));
+    }
+}
+
+fn short(info: &NodeTypeInfo) -> Value {
+    json!({ "type": &*info.name, "pack": info.pack, "help": info.help })
+}
+
+fn describe(info: &NodeTypeInfo, invocation: &Invocation) {
+    if invocation.form == Form::Json {
+        let mut value = short(info);
+        value["input"] = info.input.clone();
+        value["output"] = info.output.clone();
+        invocation.json(&value);
+        return;
+    }
+    let mut lines = vec![Line::new()];
+    lines[0].push(Tone::Accent, &info.name).push(Tone::Plain, &format!("  {}", info.help));
+    for (title, schema) in [("Input", &info.input), ("Output", &info.output)] {
+        lines.push(Line::new());
+        let mut line = Line::new();
+        line.push(Tone::Strong, title);
+        lines.push(line);
+        let before = lines.len();
+        keys(schema, schema, 1, &mut lines);
+        if lines.len() == before {
+            let mut line = Line::new();
+            line.push(Tone::Plain, "  ").push(Tone::Faint, &kind(schema, schema));
+            lines.push(line);
+        }
+    }
+    for line in lines {
+        terminal::data_line(&line.render(invocation.terminal.stdout));
+    }
+}
+
+/// The keys of an object, each with its kind and its sentence, and the keys within them.
+fn keys(schema: &Value, root: &Value, depth: usize, lines: &mut Vec<Line>) {
+    let schema = resolved(schema, root);
+    for variant in variants(schema) {
+        keys(variant, root, depth, lines);
+    }
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    let required: Vec<&str> = texts(schema.get("required"));
+    let width = properties.keys().map(String::len).max().unwrap_or(0);
+    for (key, value) in properties {
+        let mut line = Line::new();
+        line.push(Tone::Plain, &"  ".repeat(depth)).push(Tone::Accent, key).pad_to(2 * depth + width + 2);
+        line.push(Tone::Faint, &kind(value, root));
+        if required.contains(&key.as_str()) {
+            line.push(Tone::Warning, " required");
+        }
+        let about = value.get("description").or_else(|| resolved(value, root).get("description"));
+        if let Some(about) = about.and_then(Value::as_str) {
+            let first = about.split("\n\n").next().unwrap_or(about).replace('\n', " ");
+            line.push(Tone::Plain, &format!("  {first}"));
+        }
+        lines.push(line);
+        if depth < DEPTH {
+            keys(value, root, depth + 1, lines);
+        }
+    }
+}
+
+fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    let target = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
+    target.and_then(|path| root.pointer(path)).unwrap_or(schema)
+}
+
+fn variants(schema: &Value) -> impl Iterator<Item = &Value> {
+    ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten()
+}
+
+fn texts(value: Option<&Value>) -> Vec<&str> {
+    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// What kind of value it is, in a word or a few.
+fn kind(schema: &Value, root: &Value) -> String {
+    let schema = resolved(schema, root);
+    if let Some(words) = schema.get("enum").and_then(Value::as_array) {
+        return words.iter().filter(|word| !word.is_null()).map(plain).collect::<Vec<_>>().join(" | ");
+    }
+    if let Some(word) = schema.get("const") {
+        return plain(word);
+    }
+    let list = |of: &str| match (of, schema.get("items")) {
+        ("array", Some(items)) => format!("list of {}", kind(items, root)),
+        ("array", None) => "list".to_owned(),
+        (other, _) => other.to_owned(),
+    };
+    let mut kinds: Vec<String> = match schema.get("type") {
+        Some(Value::String(one)) => vec![list(one)],
+        Some(Value::Array(several)) => {
+            several.iter().filter_map(Value::as_str).filter(|one| *one != "null").map(list).collect()
+        }
+        _ => variants(schema).map(|variant| kind(variant, root)).filter(|kind| kind != "null").collect(),
+    };
+    kinds.dedup();
+    if kinds.is_empty() { "any".to_owned() } else { kinds.join(" | ") }
+}
+
+fn plain(word: &Value) -> String {
+    word.as_str().map_or_else(|| word.to_string(), str::to_owned)
+}

@@ -1,0 +1,55 @@
+//! `inspan providers`: the agents that flows can use and what each can do.
+
+use inspan_protocol::{ProviderCapabilities, ProviderDescriptor};
+
+use super::registries;
+use crate::{
+    console::{Line, Tone},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    terminal,
+};
+
+pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
+    let providers = registries::providers();
+    let all: Vec<ProviderDescriptor> = providers.iter().map(|(_, provider)| provider.descriptor()).collect();
+    if invocation.form == Form::Json {
+        invocation.json(&all);
+        return Ok(Exit::Success);
+    }
+    let width = all.iter().map(|one| one.provider_type.len()).max().unwrap_or(0);
+    let names = all.iter().map(|one| one.display_name.chars().count()).max().unwrap_or(0);
+    for one in &all {
+        let mut line = Line::new();
+        line.push(Tone::Accent, &one.provider_type).pad_to(width + 2);
+        line.push(Tone::Plain, &one.display_name).pad_to(width + names + 4);
+        line.push(Tone::Faint, &able(&one.capabilities));
+        terminal::data_line(&line.render(invocation.terminal.stdout));
+    }
+    Ok(Exit::Success)
+}
+
+fn able(capabilities: &ProviderCapabilities) -> String {
+    let ProviderCapabilities {
+        streaming,
+        structured_output,
+        permissions,
+        tools,
+        thinking,
+        images,
+        cost,
+        native_steer,
+    } = *capabilities;
+    let named = [
+        (streaming, "streaming"),
+        (structured_output, "structured output"),
+        (permissions, "permissions"),
+        (tools, "tools"),
+        (thinking, "thinking"),
+        (images, "images"),
+        (cost, "cost"),
+        (native_steer, "native steering"),
+    ];
+    named.iter().filter(|(can, _)| *can).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,28 @@
+//! What flows may use: the providers that come with Inspan, and the node types over them.
+
+use std::sync::Arc;
+
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{NodeRegistry, builtin_nodes};
+use inspan_protocol::DynProvider;
+
+/// Every provider.
+pub(super) fn providers() -> ProviderRegistry {
+    let mut registry = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        registry.register(provider);
+    }
+    registry
+}
+
+/// Every provider, each put into another.
+pub(super) fn providers_in(
+    wrap: impl Fn(Arc<dyn DynProvider>) -> Arc<dyn DynProvider>,
+) -> ProviderRegistry {
+    providers().map(wrap)
+}
+
+/// Every node type over these providers.
+pub(super) fn nodes(providers: &ProviderRegistry) -> NodeRegistry {
+    builtin_nodes(providers)
+}

@@ -1,0 +1,112 @@
+//! `--events`: every event of a session as a JSON line, in a file or on stdout, none lost.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+    thread::{self, JoinHandle},
+};
+
+use inspan_engine::{Filter, Hub, Subscription};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{exit::Exit, failure::Failure};
+
+/// Where events are to be written.
+pub(super) struct Events {
+    name: String,
+    target: Target,
+}
+
+enum Target {
+    Stdout,
+    File(File),
+}
+
+impl Events {
+    /// Opens the file, so that a session that could not be written down does not begin.
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        if path == Path::new("-") {
+            return Ok(Self { name: "stdout".to_owned(), target: Target::Stdout });
+        }
+        let name = path.display().to_string();
+        let file = File::create(path)
+            .map_err(|error| Failure::usage(format!("events file {name} cannot be written: {error}")))?;
+        Ok(Self { name, target: Target::File(file) })
+    }
+
+    /// Writes from now on, on a thread of its own: a slow reader holds up nobody.
+    pub(super) fn begin(self, hub: &Hub) -> Result<Writing, Failure> {
+        let events = hub.subscribe(Filter::all());
+        let end = CancellationToken::new();
+        let is_stdout = matches!(self.target, Target::Stdout);
+        let out: Box<dyn Write + Send> = match self.target {
+            Target::Stdout => Box::new(io::stdout()),
+            Target::File(file) => Box::new(file),
+        };
+        let (runtime, ended) = (Handle::current(), end.clone());
+        let thread = thread::Builder::new()
+            .name("events".to_owned())
+            .spawn(move || write(events, BufWriter::new(out), &runtime, &ended))
+            .map_err(|error| Failure::new(Exit::Failed, format!("failed to start a thread: {error}")))?;
+        Ok(Writing { name: self.name, is_stdout, end, thread })
+    }
+}
+
+/// Events on their way out.
+pub(super) struct Writing {
+    name: String,
+    is_stdout: bool,
+    end: CancellationToken,
+    thread: JoinHandle<io::Result<Option<u64>>>,
+}
+
+impl Writing {
+    pub(super) fn is_stdout(&self) -> bool {
+        self.is_stdout
+    }
+
+    /// Writes what is left; an error says what is not written down.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        self.end.cancel();
+        let lost = |what: String| Err(Failure::new(Exit::Failed, format!("events file {}: {what}", self.name)));
+        match self.thread.join() {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(seq))) => lost(format!("too slow; the events from {seq} on are missing")),
+            // A reader that has gone has read what it wanted.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Ok(Err(error)) => lost(format!("not all events could be written: {error}")),
+            Err(_) => lost("the writer broke down".to_owned()),
+        }
+    }
+}
+
+/// Writes event after event until the session is over; flushes whenever none waits.
+fn write(
+    mut events: Subscription,
+    mut out: BufWriter<Box<dyn Write + Send>>,
+    runtime: &Handle,
+    end: &CancellationToken,
+) -> io::Result<Option<u64>> {
+    loop {
+        let next = match events.try_next() {
+            Some(next) => Some(next),
+            None => {
+                out.flush()?;
+                runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        next = events.next() => next,
+                        () = end.cancelled() => None,
+                    }
+                })
+            }
+        };
+        let Some(envelope) = next else { break };
+        serde_json::to_writer(&mut out, &*envelope)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    Ok(events.overflow())
+}

@@ -1,0 +1,112 @@
+//! The terminal as a channel of the session: shows its events, brings its questions to a person, and where
+//! there is none, answers them with their defaults or ends the session.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{Channel, Clock, Hub, SystemClock};
+use inspan_flow::Graph;
+use inspan_protocol::Envelope;
+
+use super::report::Report;
+use crate::{
+    console::{Answer, Answers, ConsoleState, Painter, Plan, PlannedLoop, Question, Setting},
+    invocation::Invocation,
+};
+
+/// The console of a session and what it needs of it.
+pub(super) struct Host {
+    painter: Painter,
+    desk: Arc<Desk>,
+}
+
+#[derive(Default)]
+struct Desk {
+    hub: OnceLock<Hub>,
+    /// Questions that only a person could have answered.
+    waiting: Mutex<Vec<Question>>,
+}
+
+impl Host {
+    pub(super) fn new(graph: &Graph, invocation: &Invocation) -> Self {
+        let setting = Setting { terminal: invocation.terminal, now: || SystemClock.now() };
+        Self { painter: Painter::new(plan(graph), setting), desk: Arc::default() }
+    }
+
+    /// Stops showing events; the session as it was seen.
+    pub(super) fn stop(&self) -> ConsoleState {
+        self.painter.stop()
+    }
+
+    /// Says how the session went. After [`Host::stop`].
+    pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
+        state.settle(report.nodes());
+        self.painter.summarise(&state, &report.hints());
+    }
+
+    /// The questions that ended the session.
+    pub(super) fn waiting(&self) -> Vec<Question> {
+        self.desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn plan(graph: &Graph) -> Plan {
+    let id = |node: inspan_flow::NodeIx| graph.node(node).id.to_string();
+    let loops = graph.edges.iter().filter_map(|edge| {
+        let cycle = edge.cycle.as_ref()?;
+        Some(PlannedLoop {
+            from: id(edge.from),
+            to: id(edge.to),
+            max_iterations: cycle.max_iterations,
+            body: cycle.body.iter().map(|node| id(*node)).collect(),
+        })
+    });
+    Plan {
+        flow: graph.name.clone(),
+        nodes: graph.nodes.iter().map(|node| (node.id.to_string(), node.node_type.to_string())).collect(),
+        loops: loops.collect(),
+    }
+}
+
+impl Channel for Host {
+    fn name(&self) -> &str {
+        "console"
+    }
+
+    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+        // A session starts its channels once.
+        let _ = self.desk.hub.set(hub);
+        let desk: Arc<dyn Answers> = Arc::<Desk>::clone(&self.desk);
+        let started = self.painter.start(desk).map_err(|error| format!("failed to start the console: {error}"));
+        std::future::ready(started).boxed()
+    }
+
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+        self.painter.event(envelope);
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+impl Answers for Desk {
+    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+        let hub = self.hub.get().ok_or("the session has not begun")?;
+        hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
+    }
+
+    fn nobody(&self, question: &Question) {
+        let Some(hub) = self.hub.get() else { return };
+        if let Some(answer) = question.unattended() {
+            // A refusal stands in the log; somebody else was faster.
+            let _ = hub.reply(question.id.clone(), answer.content, answer.choice);
+            return;
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(question.clone());
+        let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("node `{task}`"));
+        // A session that has ended meanwhile needs no stop.
+        let _ = hub.abort(Some(format!("{node} waits for a person, and nobody is there")));
+    }
+}

@@ -1,0 +1,116 @@
+//! A session's end as the caller gets it: the exit code, the one JSON object, or the flow's own result as
+//! text.
+
+use inspan_flow::{FlowRunResult, Graph, NodeIx};
+use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt};
+use serde_json::{Value, json};
+
+use crate::{console::Question, exit::Exit, terminal};
+
+/// What is said of an ended session.
+pub(super) struct Report<'a> {
+    pub(super) exit: Exit,
+    result: &'a FlowRunResult,
+    waiting: &'a [Question],
+}
+
+impl<'a> Report<'a> {
+    /// `by` is the signal that stopped the session, if one did.
+    pub(super) fn new(result: &'a FlowRunResult, waiting: &'a [Question], by: Option<Exit>) -> Self {
+        let exit = match (result.outcome, by, waiting) {
+            (Outcome::Stopped, Some(signal), _) => signal,
+            (Outcome::Stopped, None, [_, ..]) => Exit::Waiting,
+            (outcome, ..) => Exit::of_session(outcome, result.error.as_ref().map(|error| error.code)),
+        };
+        Self { exit, result, waiting }
+    }
+
+    /// Where each node stood at the end.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, NodeStatus, Option<&AgentError>)> {
+        let nodes = self.result.nodes.iter();
+        nodes.map(|(id, report)| (id.as_str(), report.status, report.error.as_ref()))
+    }
+
+    /// What the caller can do about it.
+    pub(super) fn hints(&self) -> Vec<String> {
+        let waits = |question: &Question| {
+            let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
+            format!("{node} waits for a person: run it at a terminal, or give the question a `default`")
+        };
+        self.waiting.iter().map(waits).collect()
+    }
+
+    /// The one object of `--json`.
+    pub(super) fn json(&self) -> Value {
+        let mut value = json!(self.result);
+        value["outcome"] = json!(self.exit.word());
+        value["prompts"] = self.waiting.iter().map(|question| json!(pending(question))).collect();
+        value
+    }
+
+    /// The flow's result as text: what its last nodes said.
+    pub(super) fn print(&self, graph: &Graph) {
+        let mut last = Vec::new();
+        for (at, node) in graph.nodes.iter().enumerate() {
+            if node.outgoing.is_empty() && self.result.nodes.contains_key(&node.id) {
+                self.collect(graph, NodeIx(u32::try_from(at).unwrap_or(u32::MAX)), &mut last);
+            }
+        }
+        let only = last.len() == 1;
+        for node in last {
+            let id = &graph.node(node).id;
+            let Some(output) = self.result.outputs.get(id) else { continue };
+            let text = words(output);
+            let text = text.trim_end();
+            if only {
+                terminal::data_line(text);
+            } else {
+                terminal::data_line(&format!("{id}: {text}"));
+            }
+        }
+    }
+
+    /// A node that has something to say, or those before one that only directs.
+    fn collect(&self, graph: &Graph, node: NodeIx, last: &mut Vec<NodeIx>) {
+        let spec = graph.node(node);
+        let complete = self.result.nodes.get(&spec.id).is_some_and(|report| {
+            matches!(report.status, NodeStatus::Complete | NodeStatus::Reused)
+        });
+        if !complete || last.contains(&node) {
+            return;
+        }
+        if spec.node_type.starts_with("control.") {
+            for edge in &spec.incoming {
+                self.collect(graph, graph.edge(*edge).from, last);
+            }
+        } else {
+            last.push(node);
+        }
+    }
+}
+
+/// What an output says, in its own words where it has some.
+fn words(output: &Value) -> String {
+    let said = ["text", "content", "stdout"].iter().find_map(|key| output.get(key)?.as_str());
+    match (said, output.get("value")) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(Value::String(text))) => text.clone(),
+        (None, Some(value)) => pretty(value),
+        (None, None) => pretty(output),
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+fn pending(question: &Question) -> PendingPrompt {
+    PendingPrompt {
+        prompt_id: question.id.clone(),
+        prompt: question.text.clone(),
+        choices: (!question.choices.is_empty()).then(|| question.choices.clone()),
+        kind: question.kind,
+        task: question.task.clone(),
+        deadline: question.deadline,
+    }
+}

@@ -1,0 +1,63 @@
+//! The signals that end a session: the first asks it to stop, the next does not wait for it.
+
+use inspan_engine::Hub;
+use inspan_flow::{FlowRunResult, RunError};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::{JoinError, JoinHandle},
+};
+
+use crate::{console::restore, exit::Exit, terminal};
+
+type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
+
+/// How the wait for a session ended.
+pub(super) struct Ended {
+    /// The signal that ended it, as the code that it earns.
+    pub(super) by: Option<Exit>,
+    /// What the session gave, unless nobody wanted to wait for it.
+    pub(super) result: Option<RunEnd>,
+}
+
+/// Waits for a session to end, and stops it on a signal.
+pub(super) async fn watch(
+    mut running: JoinHandle<Result<FlowRunResult, RunError>>,
+    hub: &Hub,
+) -> Ended {
+    let mut interrupt = listen(SignalKind::interrupt());
+    let mut terminate = listen(SignalKind::terminate());
+    let mut hangup = listen(SignalKind::hangup());
+    let mut by = None;
+    loop {
+        let (exit, name) = tokio::select! {
+            biased;
+            result = &mut running => return Ended { by, result: Some(result) },
+            () = next(&mut interrupt) => (Exit::Interrupted, "SIGINT"),
+            () = next(&mut terminate) => (Exit::Terminated, "SIGTERM"),
+            () = next(&mut hangup) => (Exit::Terminated, "SIGHUP"),
+        };
+        if by.is_some() {
+            restore();
+            running.abort();
+            return Ended { by: Some(exit), result: None };
+        }
+        by = Some(exit);
+        if exit == Exit::Interrupted {
+            terminal::progress("\nstopping; press Ctrl-C again to not wait\n");
+        }
+        // A session that has just ended needs no stop.
+        let _ = hub.abort(Some(format!("stopped by {name}")));
+    }
+}
+
+/// A signal that cannot be listened to keeps its usual effect.
+fn listen(kind: SignalKind) -> Option<Signal> {
+    signal(kind).ok()
+}
+
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) if signal.recv().await.is_some() => {}
+        _ => std::future::pending().await,
+    }
+}

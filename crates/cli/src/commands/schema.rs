@@ -1,0 +1,35 @@
+//! `inspan schema`: JSON Schemas of what people and programs write for Inspan and read from it.
+
+use inspan_flow::flow_schema;
+use inspan_protocol::Envelope;
+use serde_json::{Value, json};
+
+use super::{nodes, registries};
+use crate::{
+    args::{SchemaArgs, SchemaOf},
+    exit::Exit,
+    failure::Failure,
+    invocation::Invocation,
+};
+
+pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let schema: Value = match &args.of {
+        None | Some(SchemaOf::Flow) => flow_schema(&registries::nodes(&registries::providers())),
+        Some(SchemaOf::Events) => schemars::schema_for!(Envelope).to_value(),
+        Some(SchemaOf::Provider { name }) => {
+            let providers = registries::providers();
+            let Some(provider) = providers.get(name) else {
+                let known: Vec<&str> = providers.names().collect();
+                let failure = Failure::usage(format!("there is no provider `{name}`"));
+                return Err(failure.with_hint(nodes::meant(name, &known)));
+            };
+            json!({ "input": provider.input_schema(), "output": provider.output_schema() })
+        }
+        Some(SchemaOf::Node { name }) => {
+            let info = nodes::find(name)?;
+            json!({ "input": info.input, "output": info.output })
+        }
+    };
+    invocation.json(&schema);
+    Ok(Exit::Success)
+}

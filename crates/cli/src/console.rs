@@ -1,0 +1,26 @@
+//! The console: a live session's events as lines or as a picture that is redrawn, and questions that are
+//! answered on the terminal. What happens in the session is decided elsewhere; the console only looks on.
+
+mod agent;
+mod asker;
+mod format;
+mod line;
+mod look;
+mod painter;
+mod plain;
+mod question;
+mod screen;
+mod spent;
+mod state;
+mod summary;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use asker::Answers;
+pub(crate) use line::{Line, Tone, harmless};
+pub(crate) use painter::{Painter, Setting};
+pub(crate) use question::Answer;
+pub(crate) use screen::restore;
+pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};

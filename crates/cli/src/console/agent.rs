@@ -1,0 +1,148 @@
+//! What an agent run is doing right now: its last line of text, its thinking, its tools. The rest of its
+//! life is folded by `state`.
+
+use inspan_protocol::Event;
+use serde_json::Value;
+
+use super::{line::clean, spent::Spent};
+
+/// The longest text that is kept of an agent's line, in bytes; more than a terminal is wide.
+const TAIL: usize = 1024;
+
+/// An agent run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct AgentView {
+    pub(crate) provider: String,
+    pub(crate) model: Option<String>,
+    pub(crate) doing: Doing,
+    /// Tools that were called in all.
+    pub(crate) tool_calls: u32,
+    pub(crate) spent: Spent,
+    /// The line of text in progress.
+    text: String,
+    /// Calls that have not been answered: id and what is shown.
+    open: Vec<(String, String)>,
+}
+
+/// What an agent run is doing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Doing {
+    /// Nothing was heard of it yet.
+    #[default]
+    Starting,
+    Thinking,
+    Writing(String),
+    Using(String),
+    Ended,
+}
+
+impl AgentView {
+    pub(crate) fn new(provider: &str, model: Option<&str>) -> Self {
+        Self { provider: provider.to_owned(), model: model.map(str::to_owned), ..Self::default() }
+    }
+
+    pub(crate) fn fold(&mut self, event: &Event) {
+        match event {
+            Event::AgentText { content, delta, .. } => {
+                if !delta {
+                    self.text.clear();
+                }
+                self.write(content);
+            }
+            Event::AgentThinking { .. } => self.doing = Doing::Thinking,
+            Event::AgentRetract { .. } => {
+                self.text.clear();
+                self.doing = Doing::Starting;
+            }
+            Event::AgentToolStart { tool_name, tool_use_id, input, .. } => {
+                self.tool_calls += 1;
+                self.text.clear();
+                self.open.push((tool_use_id.clone(), call(tool_name, input)));
+                self.doing = self.tool().unwrap_or_default();
+            }
+            Event::AgentToolComplete { tool_use_id, .. } => {
+                self.open.retain(|(id, _)| id != tool_use_id);
+                self.doing = self.tool().unwrap_or(Doing::Thinking);
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => self.spent.add(usage.total(), *cost_usd),
+            Event::AgentComplete { .. } => self.doing = Doing::Ended,
+            _ => {}
+        }
+    }
+
+    fn tool(&self) -> Option<Doing> {
+        self.open.last().map(|(_, call)| Doing::Using(call.clone()))
+    }
+
+    /// Appends to the line in progress, of which only the last one with letters in it is kept.
+    fn write(&mut self, content: &str) {
+        self.text.push_str(content);
+        let body = self.text.trim_end();
+        let start = body.rfind('\n').map_or(0, |end| end + 1).max(floor(body, TAIL));
+        let line = clean(&body[start..]);
+        self.text.drain(..start);
+        if !line.is_empty() {
+            self.doing = Doing::Writing(line);
+        }
+    }
+}
+
+/// The first place from which at most `bytes` bytes are left, between two letters.
+fn floor(text: &str, bytes: usize) -> usize {
+    let mut start = text.len().saturating_sub(bytes);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    start
+}
+
+/// A tool call in one line: its name, and the argument that tells most.
+pub(crate) fn call(tool: &str, input: &Value) -> String {
+    const TELLING: [&str; 10] =
+        ["command", "file_path", "path", "pattern", "url", "query", "cmd", "description", "prompt", "title"];
+    let telling = TELLING.iter().find_map(|key| input.get(key)).and_then(Value::as_str);
+    let argument = match (telling, input) {
+        (Some(text), _) => clean(text),
+        (None, Value::Object(map)) if map.is_empty() => String::new(),
+        (None, Value::Null) => String::new(),
+        (None, other) => clean(&other.to_string()),
+    };
+    let mut line = clean(tool);
+    if !argument.is_empty() {
+        line.push(' ');
+        line.push_str(&argument);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use inspan_protocol::RunId;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_line_with_letters_is_shown() {
+        let mut agent = AgentView::new("claude", None);
+        let pieces = ["Hel", "lo\n", "\n", "wor", "ld", "\n\n", "日本"];
+        let seen = pieces.map(|content| {
+            let run_id = RunId::from("r");
+            agent.fold(&Event::AgentText { content: content.to_owned(), delta: true, run_id });
+            agent.doing.clone()
+        });
+        let expected = ["Hel", "Hello", "Hello", "wor", "world", "world", "日本"];
+        assert_eq!(seen, expected.map(|line| Doing::Writing(line.to_owned())));
+    }
+
+    #[test]
+    fn a_call_shows_what_tells_most() {
+        let rows = [
+            call("Bash", &json!({ "timeout": 5, "command": "cargo test\n --all" })),
+            call("Read", &json!({ "file_path": "src/lib.rs" })),
+            call("Todo", &json!({ "n": 1 })),
+            call("Ping", &json!({})),
+        ];
+        assert_eq!(rows, ["Bash cargo test --all", "Read src/lib.rs", "Todo {\"n\":1}", "Ping"]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Numbers as people read them: durations, tokens, money, the time of day. Where they stand is decided by
+//! those who print.
+
+use std::time::Duration;
+
+use inspan_protocol::Timestamp;
+
+/// `85ms`, `3.1s`, `2m 05s`, `1h 02m`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{millis}ms"),
+        1..60 => format!("{}.{}s", seconds, (millis % 1000) / 100),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h {:02}m", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// [`duration`] of milliseconds as they stand on the wire.
+pub(crate) fn millis(ms: u64) -> String {
+    duration(Duration::from_millis(ms))
+}
+
+/// `950`, `1.2k`, `3.4M`.
+pub(crate) fn count(count: u64) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..100_000 => format!("{}.{}k", count / 1_000, count % 1_000 / 100),
+        100_000..1_000_000 => format!("{}k", count / 1_000),
+        _ => format!("{}.{}M", count / 1_000_000, count % 1_000_000 / 100_000),
+    }
+}
+
+/// `$0.0042` below a dollar, `$12.30` from there on, `$0` if it is nothing.
+pub(crate) fn dollars(usd: f64) -> String {
+    if usd == 0.0 {
+        "$0".to_owned()
+    } else if usd < 0.000_05 {
+        "<$0.0001".to_owned()
+    } else if usd < 1.0 {
+        format!("${usd:.4}")
+    } else {
+        format!("${usd:.2}")
+    }
+}
+
+/// The time of day in UTC, `12:00:01`.
+pub(crate) fn clock(moment: Timestamp) -> String {
+    let seconds = moment.as_millis().div_euclid(1000).rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds % 3600 / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        let times = [0, 85, 999, 1_000, 3_149, 59_999, 60_000, 125_000, 3_600_000, 3_725_000].map(millis);
+        assert_eq!(
+            times,
+            ["0ms", "85ms", "999ms", "1.0s", "3.1s", "59.9s", "1m 00s", "2m 05s", "1h 00m", "1h 02m"]
+        );
+        let counts = [0, 999, 1_000, 12_345, 999_999, 3_456_789].map(count);
+        assert_eq!(counts, ["0", "999", "1.0k", "12.3k", "999k", "3.4M"]);
+        let money = [0.0, 0.000_01, 0.004_2, 0.999, 1.0, 12.345].map(dollars);
+        assert_eq!(money, ["$0", "<$0.0001", "$0.0042", "$0.9990", "$1.00", "$12.35"]);
+        let moments = [0, 1_767_780_001_500, -1].map(Timestamp::from_millis).map(clock);
+        assert_eq!(moments, ["00:00:00", "10:00:01", "23:59:59"]);
+    }
+}

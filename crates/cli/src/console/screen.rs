@@ -1,0 +1,126 @@
+//! The one writer of stderr while a session runs: adds lines for good, and redraws a picture below them.
+//! What is drawn comes from `tree`; when, from `painter`.
+
+use std::{
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use super::line::Line;
+use crate::terminal::{self, Colour, Progress};
+
+/// Whether the cursor is hidden, for those who end the process in a hurry.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+const HIDE: &str = "\x1b[?25l";
+const SHOW: &str = "\x1b[?25h";
+
+/// Shows the cursor again, if it is hidden. May be called from anywhere, also from a panic.
+pub(crate) fn restore() {
+    if HIDDEN.swap(false, Ordering::SeqCst) {
+        let mut stderr = std::io::stderr();
+        // There is nobody left to tell if this fails.
+        let _ = stderr.write_all(SHOW.as_bytes()).and_then(|()| stderr.flush());
+    }
+}
+
+/// stderr, and what of it can be drawn over.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    colour: Colour,
+    progress: Progress,
+    /// Columns of each line of the picture that stands on the terminal.
+    drawn: Vec<usize>,
+}
+
+impl Screen {
+    pub(crate) fn new(colour: Colour, progress: Progress) -> Self {
+        Self { colour, progress, drawn: Vec::new() }
+    }
+
+    /// Columns and rows of the terminal.
+    pub(crate) fn size() -> (usize, usize) {
+        let (rows, columns) = console::Term::stderr().size_checked().unwrap_or((24, 80));
+        (usize::from(columns).max(20), usize::from(rows).max(4))
+    }
+
+    /// Adds lines for good and draws the picture below them, in place of the last one.
+    pub(crate) fn draw(&mut self, lines: &[Line], picture: &[Line]) {
+        if self.progress == Progress::Lines {
+            self.add(lines);
+            return;
+        }
+        let (columns, _) = Self::size();
+        let mut out = self.upwards(columns);
+        if !HIDDEN.swap(true, Ordering::SeqCst) {
+            out.push_str(HIDE);
+        }
+        for line in lines.iter().chain(picture) {
+            out.push_str(&line.render(self.colour));
+            // What a longer line before left behind goes with the line's end, so that nothing flickers.
+            out.push_str("\x1b[K\n");
+        }
+        out.push_str("\x1b[J");
+        terminal::progress(&out);
+        self.drawn = picture.iter().map(Line::width).collect();
+    }
+
+    /// Takes the picture away and adds lines for good; the cursor shows again.
+    pub(crate) fn leave(&mut self, lines: &[Line]) {
+        if self.progress == Progress::Live {
+            let (columns, _) = Self::size();
+            let mut out = self.upwards(columns);
+            out.push_str("\x1b[J");
+            self.drawn.clear();
+            terminal::progress(&out);
+            restore();
+        }
+        self.add(lines);
+    }
+
+    /// A line of so many columns was typed, and goes with the picture.
+    pub(crate) fn forget(&mut self, width: usize) {
+        if self.progress == Progress::Live {
+            self.drawn.push(width);
+        }
+    }
+
+    /// Adds a line to the picture's end.
+    pub(crate) fn below(&mut self, line: Line) {
+        if self.progress == Progress::Live {
+            self.drawn.push(line.width());
+        }
+        self.add(&[line]);
+    }
+
+    /// Adds text without a line break, for an answer to be typed behind it.
+    pub(crate) fn prompt(&mut self, text: &Line) {
+        restore();
+        terminal::progress(&text.render(self.colour));
+        terminal::progress(" ");
+    }
+
+    fn add(&mut self, lines: &[Line]) {
+        let mut out = String::new();
+        for line in lines {
+            out.push_str(&line.render(self.colour));
+            out.push('\n');
+        }
+        if !out.is_empty() {
+            terminal::progress(&out);
+        }
+    }
+
+    /// The way to the first column of the picture's first row; a terminal that has become narrower has
+    /// wrapped its lines.
+    fn upwards(&self, columns: usize) -> String {
+        let rows: usize = self.drawn.iter().map(|width| width.div_ceil(columns).max(1)).sum();
+        if rows == 0 { "\r".to_owned() } else { format!("\r\x1b[{rows}A") }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}

@@ -1,0 +1,82 @@
+//! Tokens and money as far as they are known. An unknown price stays unknown and is never shown as nothing.
+
+use super::format;
+
+/// What was spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    /// Turns that said what they used.
+    pub(crate) turns: u32,
+    pub(crate) tokens: u64,
+    /// The sum of the known prices.
+    known: Option<f64>,
+    /// Turns whose price is not known.
+    unpriced: u32,
+}
+
+impl Spent {
+    /// One turn more.
+    pub(crate) fn add(&mut self, tokens: u64, cost_usd: Option<f64>) {
+        self.turns += 1;
+        self.tokens += tokens;
+        match cost_usd {
+            Some(cost) => *self.known.get_or_insert(0.0) += cost,
+            None => self.unpriced += 1,
+        }
+    }
+
+    pub(crate) fn plus(self, other: &Self) -> Self {
+        let known = match (self.known, other.known) {
+            (Some(one), Some(two)) => Some(one + two),
+            (one, two) => one.or(two),
+        };
+        Self {
+            turns: self.turns + other.turns,
+            tokens: self.tokens + other.tokens,
+            known,
+            unpriced: self.unpriced + other.unpriced,
+        }
+    }
+
+    /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
+    pub(crate) fn text(&self) -> Option<String> {
+        if self.turns == 0 {
+            return None;
+        }
+        let cost = match (self.known, self.unpriced) {
+            (Some(usd), 0) => format::dollars(usd),
+            (Some(usd), _) => format!("{} + unknown", format::dollars(usd)),
+            (None, _) => "cost unknown".to_owned(),
+        };
+        Some(format!("{} tokens · {cost}", format::count(self.tokens)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_price_is_not_nothing() {
+        let of = |turns: &[(u64, Option<f64>)]| {
+            let mut spent = Spent::default();
+            turns.iter().for_each(|(tokens, cost)| spent.add(*tokens, *cost));
+            spent.text()
+        };
+        let rows = [
+            of(&[]),
+            of(&[(10, None)]),
+            of(&[(10, Some(0.0))]),
+            of(&[(10, Some(0.5)), (20, Some(0.25))]),
+            of(&[(10, Some(0.5)), (2000, None)]),
+        ];
+        let expected = [
+            None,
+            Some("10 tokens · cost unknown"),
+            Some("10 tokens · $0"),
+            Some("30 tokens · $0.7500"),
+            Some("2.0k tokens · $0.5000 + unknown"),
+        ];
+        assert_eq!(rows, expected.map(|text| text.map(str::to_owned)));
+    }
+}

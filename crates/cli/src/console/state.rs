@@ -1,0 +1,358 @@
+//! What the console knows of a session: a fold over its events, without a clock and without output. How it
+//! looks is left to `tree`, `plain` and `summary`.
+
+use std::collections::HashMap;
+
+use inspan_protocol::{
+    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, PromptId, PromptKind, RunId, SessionId,
+    SkipReason, Timestamp, WaitingOn,
+};
+use serde_json::Value;
+
+use super::{agent::AgentView, spent::Spent};
+
+/// The widest column for names and types; what is longer pushes what follows it.
+pub(crate) const COLUMN: usize = 28;
+
+/// The flow as its author wrote it, as far as the console shows it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) flow: String,
+    /// Ids and types, in the author's order.
+    pub(crate) nodes: Vec<(String, String)>,
+    pub(crate) loops: Vec<PlannedLoop>,
+}
+
+/// A loop edge.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlannedLoop {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) max_iterations: u32,
+    /// The nodes that run again.
+    pub(crate) body: Vec<String>,
+}
+
+/// The session as far as its events have told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ConsoleState {
+    pub(crate) flow: String,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) ended: Option<Ended>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) questions: Vec<Question>,
+    /// How often the open questions have changed.
+    pub(crate) asked: u64,
+    pub(crate) waiting: Option<(WaitingOn, Option<Timestamp>)>,
+    pub(crate) error: Option<AgentError>,
+    /// Events that were not seen because the console was too slow.
+    pub(crate) missed: u64,
+    /// Columns for the names of nodes.
+    pub(crate) label_width: usize,
+    last_seq: u64,
+    loops: Vec<PlannedLoop>,
+    by_label: HashMap<String, usize>,
+    by_run: HashMap<RunId, String>,
+}
+
+/// How the session ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    pub(crate) duration_ms: u64,
+}
+
+/// One node, or one node of one iteration of a frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Row {
+    /// Its path without the pass.
+    pub(crate) label: String,
+    pub(crate) node_type: String,
+    pub(crate) status: NodeStatus,
+    /// Which pass of its loop, counting from 1.
+    pub(crate) pass: u32,
+    pub(crate) attempt: u32,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) duration_ms: Option<u64>,
+    pub(crate) error: Option<AgentError>,
+    pub(crate) skipped: Option<SkipReason>,
+    /// Its newest agent run.
+    pub(crate) agent: Option<AgentView>,
+    /// Over all passes and attempts.
+    pub(crate) spent: Spent,
+}
+
+/// A question that waits for an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Question {
+    pub(crate) id: PromptId,
+    pub(crate) task: Option<NodePath>,
+    pub(crate) text: String,
+    pub(crate) choices: Vec<String>,
+    pub(crate) allow_text: bool,
+    pub(crate) kind: PromptKind,
+    pub(crate) detail: Option<Value>,
+    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) default: Option<String>,
+}
+
+impl ConsoleState {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let mut state = Self { flow: plan.flow, loops: plan.loops, ..Self::default() };
+        for (id, node_type) in plan.nodes {
+            state.label_width = state.label_width.max(id.len().min(COLUMN));
+            state.by_label.insert(id.clone(), state.rows.len());
+            state.rows.push(Row { label: id, node_type, pass: 1, ..Row::default() });
+        }
+        state
+    }
+
+    /// What was spent in all.
+    pub(crate) fn spent(&self) -> Spent {
+        self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
+    }
+
+    /// An open question.
+    pub(crate) fn question(&self, id: &PromptId) -> Option<&Question> {
+        self.questions.iter().find(|question| question.id == *id)
+    }
+
+    /// Takes over where each node stands at the end, in case events of it were missed.
+    pub(crate) fn settle<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<&'a AgentError>)>,
+    ) {
+        if self.missed == 0 {
+            return;
+        }
+        for (id, status, error) in nodes {
+            if let Some(row) = self.by_label.get(id).map(|at| &mut self.rows[*at]) {
+                row.status = status;
+                row.error = error.cloned();
+            }
+        }
+    }
+
+    /// The loop edge between two nodes.
+    pub(crate) fn loop_between(&self, from: &str, to: &str) -> Option<&PlannedLoop> {
+        self.loops.iter().find(|edge| edge.from == from && edge.to == to)
+    }
+
+    /// The row of a run.
+    pub(crate) fn label_of_run(&self, run: &RunId) -> Option<&str> {
+        self.by_run.get(run).map(String::as_str)
+    }
+
+    /// The row of a place in the run.
+    pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
+        self.by_label.get(label(path)).map(|at| &self.rows[*at])
+    }
+
+    pub(crate) fn fold(&mut self, envelope: &Envelope) {
+        let at = envelope.timestamp;
+        let task = envelope.context.task.as_ref();
+        self.count(envelope.seq);
+        let over = matches!(
+            envelope.event,
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. }
+        );
+        if over && !self.questions.is_empty() {
+            self.withdraw(|question| question.task.as_ref() == task);
+        }
+        match &envelope.event {
+            Event::HarnessStart { .. } => {
+                self.session = Some(envelope.context.session_id.clone());
+                self.started = Some(at);
+            }
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
+                self.ended = Some(Ended { outcome: *outcome, duration_ms: *duration_ms });
+                self.withdraw(|_| true);
+                self.waiting = None;
+            }
+            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
+            Event::TaskStart { node_type, attempt, path, .. } => {
+                let row = self.row_mut(path);
+                let spent = row.spent;
+                *row = Row {
+                    label: std::mem::take(&mut row.label),
+                    node_type: node_type.clone(),
+                    status: NodeStatus::Running,
+                    pass: path.pass(),
+                    attempt: *attempt,
+                    started: Some(at),
+                    spent,
+                    ..Row::default()
+                };
+                self.waiting = None;
+            }
+            Event::TaskComplete { duration_ms, .. } => {
+                if let Some(row) = self.task_row(task) {
+                    row.status = NodeStatus::Complete;
+                    row.duration_ms = Some(*duration_ms);
+                }
+            }
+            Event::TaskFailed { error, will_retry, .. } => {
+                if let Some(row) = self.task_row(task) {
+                    row.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
+                    row.duration_ms =
+                        row.started.and_then(|start| at.since(start).as_millis().try_into().ok());
+                    row.error = Some(error.clone());
+                }
+            }
+            Event::TaskSkipped { reason, .. } => {
+                if let Some(row) = self.task_row(task) {
+                    row.status = NodeStatus::Skipped;
+                    row.skipped = Some(*reason);
+                }
+            }
+            Event::TaskReused { .. } => self.set_status(task, NodeStatus::Reused),
+            Event::TaskCancelled { .. } => self.set_status(task, NodeStatus::Cancelled),
+            Event::LoopIterate { from, to, .. } => self.begin_pass(from.as_str(), to.as_str()),
+            Event::SessionPrompt { .. } => self.ask(envelope),
+            Event::SessionReply { prompt_id, .. } => self.answered(prompt_id),
+            Event::FlowWaiting { on, until } => self.waiting = Some((*on, *until)),
+            Event::FlowPaused { node_ids, .. } => {
+                for path in node_ids {
+                    self.row_mut(path).status = NodeStatus::Paused;
+                }
+            }
+            Event::AgentStart { run_id, provider, model, .. } => {
+                if let Some(row) = self.task_row(task) {
+                    row.agent = Some(AgentView::new(provider, model.as_deref()));
+                    let label = row.label.clone();
+                    self.by_run.insert(run_id.clone(), label);
+                }
+            }
+            Event::AgentUsage { usage, cost_usd, run_id } => {
+                if let Some(row) = self.run_row(run_id) {
+                    row.spent.add(usage.total(), *cost_usd);
+                    if let Some(agent) = &mut row.agent {
+                        agent.fold(&envelope.event);
+                    }
+                }
+            }
+            Event::AgentText { run_id, .. }
+            | Event::AgentThinking { run_id, .. }
+            | Event::AgentRetract { run_id }
+            | Event::AgentToolStart { run_id, .. }
+            | Event::AgentToolComplete { run_id, .. }
+            | Event::AgentComplete { run_id, .. } => {
+                if let Some(agent) = self.run_row(run_id).and_then(|row| row.agent.as_mut()) {
+                    agent.fold(&envelope.event);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The places in the order are dense, so a gap tells how much was missed.
+    fn count(&mut self, seq: u64) {
+        if self.last_seq > 0 {
+            self.missed += seq.saturating_sub(self.last_seq + 1);
+        }
+        self.last_seq = seq.max(self.last_seq);
+    }
+
+    fn begin_pass(&mut self, from: &str, to: &str) {
+        let body = self.loop_between(from, to).map(|edge| edge.body.clone()).unwrap_or_default();
+        for id in body {
+            if let Some(at) = self.by_label.get(&id) {
+                let row = &mut self.rows[*at];
+                row.status = NodeStatus::Pending;
+                row.duration_ms = None;
+                row.skipped = None;
+                row.error = None;
+            }
+        }
+    }
+
+    fn ask(&mut self, envelope: &Envelope) {
+        let Event::SessionPrompt { prompt_id, prompt, choices, allow_text, kind, detail, deadline, default } =
+            &envelope.event
+        else {
+            return;
+        };
+        self.questions.push(Question {
+            id: prompt_id.clone(),
+            task: envelope.context.task.clone(),
+            text: prompt.clone(),
+            choices: choices.clone().unwrap_or_default(),
+            allow_text: allow_text.unwrap_or(choices.is_none()),
+            kind: *kind,
+            detail: detail.clone(),
+            deadline: *deadline,
+            default: default.clone(),
+        });
+        self.asked += 1;
+        self.set_status(envelope.context.task.as_ref(), NodeStatus::Waiting);
+    }
+
+    fn answered(&mut self, prompt: &PromptId) {
+        let Some(at) = self.questions.iter().position(|question| question.id == *prompt) else { return };
+        let question = self.questions.remove(at);
+        self.asked += 1;
+        self.waiting = None;
+        let still = self.questions.iter().any(|other| other.task == question.task);
+        if let Some(row) = self.task_row(question.task.as_ref())
+            && row.status == NodeStatus::Waiting
+            && !still
+        {
+            row.status = NodeStatus::Running;
+        }
+    }
+
+    /// A node that has ended waits for no answer.
+    fn withdraw(&mut self, which: impl Fn(&Question) -> bool) {
+        let before = self.questions.len();
+        self.questions.retain(|question| !which(question));
+        self.asked += u64::from(self.questions.len() < before);
+    }
+
+    fn set_status(&mut self, task: Option<&NodePath>, status: NodeStatus) {
+        if let Some(row) = self.task_row(task) {
+            row.status = status;
+        }
+    }
+
+    fn run_row(&mut self, run: &RunId) -> Option<&mut Row> {
+        let at = self.by_label.get(self.by_run.get(run)?)?;
+        Some(&mut self.rows[*at])
+    }
+
+    fn task_row(&mut self, task: Option<&NodePath>) -> Option<&mut Row> {
+        task.map(|path| self.row_mut(path))
+    }
+
+    /// The row of a place; one within a frame gets its row when it is first heard of, after its owner's.
+    fn row_mut(&mut self, path: &NodePath) -> &mut Row {
+        let label = label(path);
+        let at = match self.by_label.get(label) {
+            Some(at) => *at,
+            None => self.insert(label),
+        };
+        &mut self.rows[at]
+    }
+
+    fn insert(&mut self, label: &str) -> usize {
+        let owner = label.rfind('[').map_or("", |end| &label[..end]);
+        let family = |row: &Row| row.label == owner || row.label.starts_with(&format!("{owner}["));
+        let last = if owner.is_empty() { None } else { self.rows.iter().rposition(family) };
+        let at = last.map_or(self.rows.len(), |last| last + 1);
+        self.label_width = self.label_width.max((label.len() + indent(label)).min(COLUMN));
+        self.rows.insert(at, Row { label: label.to_owned(), pass: 1, ..Row::default() });
+        self.by_label = self.rows.iter().enumerate().map(|(at, row)| (row.label.clone(), at)).collect();
+        at
+    }
+}
+
+/// Columns by which a node within frames stands further right.
+pub(crate) fn indent(label: &str) -> usize {
+    2 * label.matches('/').count()
+}
+
+/// The path without the pass at its end.
+pub(crate) fn label(path: &NodePath) -> &str {
+    let text = path.as_str();
+    if path.pass() > 1 { text.rsplit_once('#').map_or(text, |(base, _)| base) } else { text }
+}

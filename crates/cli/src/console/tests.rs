@@ -1,0 +1,306 @@
+//! The console's two faces, from literal events at fixed times.
+
+use std::sync::Arc;
+
+use inspan_protocol::{
+    AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId, NodePath,
+    Outcome, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
+};
+use serde_json::{Value, json};
+
+use super::{
+    plain::{Detail, PlainLog},
+    state::{ConsoleState, Plan, PlannedLoop},
+    summary::summary,
+    tree::{Canvas, tree},
+};
+use crate::terminal::Colour;
+
+const NOON: i64 = 1_767_787_200_000;
+
+/// Events as a test tells them: milliseconds since noon, the place, what happened.
+struct Tale(Vec<Envelope>);
+
+impl Tale {
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn at(&mut self, ms: i64, task: &str, event: Event) -> &mut Self {
+        let mut context = EventContext::session(SessionId::from("flow-1")).with_phase("Run Flow");
+        if !task.is_empty() {
+            context = context.with_task(serde_json::from_value::<NodePath>(json!(task)).unwrap());
+        }
+        let seq = self.0.len() as u64 + 1;
+        self.0.push(Envelope {
+            v: ENVELOPE_VERSION,
+            id: serde_json::from_value::<EventId>(json!("00000000-0000-7000-8000-000000000000")).unwrap(),
+            seq,
+            timestamp: Timestamp::from_millis(NOON + ms),
+            context: Arc::new(context),
+            event,
+        });
+        self
+    }
+}
+
+fn node(id: &str) -> NodeId {
+    NodeId::new(id).unwrap()
+}
+
+fn start(path: &str, node_type: &str, attempt: u32) -> Event {
+    let path: NodePath = serde_json::from_value(json!(path)).unwrap();
+    Event::TaskStart { task_id: node(path.node()), node_type: node_type.to_owned(), attempt, path }
+}
+
+fn agent(run: &str) -> Event {
+    let run_id = RunId::from(run);
+    let model = Some("claude-sonnet-4-5".to_owned());
+    Event::AgentStart { agent_name: "a".to_owned(), run_id, provider: "claude".to_owned(), model, turn: 1 }
+}
+
+fn text(run: &str, content: &str) -> Event {
+    Event::AgentText { content: content.to_owned(), delta: true, run_id: RunId::from(run) }
+}
+
+fn tool(run: &str, id: &str, name: &str, input: Value) -> Event {
+    let run_id = RunId::from(run);
+    Event::AgentToolStart { tool_name: name.to_owned(), tool_use_id: id.to_owned(), input, run_id }
+}
+
+fn answer(run: &str, id: &str, name: &str, is_error: bool) -> Event {
+    let (tool_name, tool_use_id) = (name.to_owned(), id.to_owned());
+    Event::AgentToolComplete {
+        tool_name,
+        tool_use_id,
+        result: json!("x"),
+        is_error,
+        run_id: RunId::from(run),
+    }
+}
+
+fn usage(run: &str, tokens: u64, cost_usd: Option<f64>) -> Event {
+    let usage = Usage { input_tokens: tokens, ..Usage::default() };
+    Event::AgentUsage { usage, cost_usd, run_id: RunId::from(run) }
+}
+
+fn agent_done(run: &str) -> Event {
+    Event::AgentComplete {
+        agent_name: "a".to_owned(),
+        success: true,
+        run_id: RunId::from(run),
+        stop_reason: StopReason::Complete,
+        usage: Usage::default(),
+        duration_ms: 1,
+    }
+}
+
+fn done(id: &str, duration_ms: u64) -> Event {
+    Event::TaskComplete { task_id: node(id), result: Arc::new(json!({})), duration_ms }
+}
+
+fn failed(id: &str, code: ErrorCode, message: &str, will_retry: bool) -> Event {
+    Event::TaskFailed { task_id: node(id), error: AgentError::new(code, message), will_retry }
+}
+
+fn end(outcome: Outcome, duration_ms: u64) -> Event {
+    Event::HarnessComplete { success: outcome == Outcome::Success, outcome, duration_ms }
+}
+
+fn review_plan() -> Plan {
+    let nodes = [
+        ("plan", "claude.agent"),
+        ("code", "claude.agent"),
+        ("review", "claude.agent"),
+        ("ok", "human.input"),
+        ("escalate", "control.fail"),
+    ];
+    Plan {
+        flow: "review-loop".to_owned(),
+        nodes: nodes.map(|(id, node_type)| (id.to_owned(), node_type.to_owned())).to_vec(),
+        loops: vec![PlannedLoop {
+            from: "review".to_owned(),
+            to: "code".to_owned(),
+            max_iterations: 3,
+            body: vec!["code".to_owned(), "review".to_owned()],
+        }],
+    }
+}
+
+fn review_tale() -> Tale {
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(1, "", Event::PhaseStart { name: "Run Flow".to_owned(), phase_number: None })
+        .at(5, "plan", start("plan", "claude.agent", 1))
+        .at(6, "plan", agent("r1"))
+        .at(800, "plan", text("r1", "I read the issue.\nThe parser "))
+        .at(900, "plan", text("r1", "drops \u{1b}[31mthe last\u{1b}[0m line."))
+        .at(950, "plan", tool("r1", "t1", "Read", json!({ "file_path": "src/parser.rs" })))
+        .at(1100, "plan", answer("r1", "t1", "Read", false))
+        .at(1900, "plan", usage("r1", 1200, Some(0.004)))
+        .at(1910, "plan", agent_done("r1"))
+        .at(1920, "plan", done("plan", 1915))
+        .at(1921, "", Event::EdgeFired { from: node("plan"), to: node("code") })
+        .at(1930, "code", start("code", "claude.agent", 1))
+        .at(1940, "code", agent("r2"))
+        .at(2500, "code", failed("code", ErrorCode::Overloaded, "the vendor is overloaded", true))
+        .at(7500, "code", start("code", "claude.agent", 2))
+        .at(7501, "code", agent("r3"))
+        .at(7800, "code", tool("r3", "t2", "Bash", json!({ "command": "cargo test" })))
+        .at(9800, "code", answer("r3", "t2", "Bash", true))
+        .at(9900, "code", usage("r3", 5400, None))
+        .at(9950, "code", agent_done("r3"))
+        .at(9960, "code", done("code", 2460))
+        .at(9970, "review", start("review", "claude.agent", 1))
+        .at(9980, "review", agent("r4"))
+        .at(9990, "review", text("r4", "Not yet: "))
+        .at(11_000, "review", usage("r4", 900, Some(0.002)))
+        .at(11_010, "review", agent_done("r4"))
+        .at(11_020, "review", done("review", 1050))
+        .at(11_030, "", Event::LoopIterate { from: node("review"), to: node("code"), iteration: 1 })
+        .at(11_040, "code#2", start("code#2", "claude.agent", 1))
+        .at(11_041, "code#2", agent("r5"))
+        .at(12_000, "code#2", text("r5", "Now the last line is kept."))
+        .at(12_100, "code#2", usage("r5", 100, Some(0.001)))
+        .at(12_110, "code#2", agent_done("r5"))
+        .at(12_120, "code#2", done("code", 1080))
+        .at(12_130, "review#2", start("review#2", "claude.agent", 1))
+        .at(12_140, "review#2", agent("r6"))
+        .at(12_900, "review#2", done("review", 770))
+        .at(12_910, "ok", start("ok", "human.input", 1))
+        .at(
+            12_920,
+            "ok",
+            Event::SessionPrompt {
+                prompt_id: PromptId::from("p1"),
+                prompt: "Open the pull request?".to_owned(),
+                choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+                allow_text: None,
+                kind: PromptKind::Input,
+                detail: None,
+                deadline: Some(Timestamp::from_millis(NOON + 600_000)),
+                default: Some("no".to_owned()),
+            },
+        )
+        .at(
+            20_000,
+            "ok",
+            Event::SessionReply {
+                prompt_id: PromptId::from("p1"),
+                content: "yes".to_owned(),
+                choice: Some("yes".to_owned()),
+            },
+        )
+        .at(20_001, "ok", done("ok", 7090))
+        .at(20_002, "escalate", Event::TaskSkipped { task_id: node("escalate"), reason: SkipReason::Edge })
+        .at(20_010, "", Event::PhaseComplete { name: "Run Flow".to_owned() })
+        .at(20_011, "", end(Outcome::Success, 20_011));
+    tale
+}
+
+fn plain(plan: Plan, tale: &Tale) -> String {
+    let mut state = ConsoleState::new(plan);
+    let mut log = PlainLog::default();
+    let mut out = String::new();
+    for envelope in &tale.0 {
+        state.fold(envelope);
+        for line in log.lines(envelope, &state, Detail::Everything) {
+            out.push_str(&line.render(Colour::Off));
+            out.push('\n');
+        }
+    }
+    for line in summary(&state, canvas(0, 100, None), &[]) {
+        out.push_str(&line.render(Colour::Off));
+        out.push('\n');
+    }
+    out
+}
+
+fn canvas(ms: i64, columns: usize, lines: Option<usize>) -> Canvas {
+    Canvas { columns, lines, now: Timestamp::from_millis(NOON + ms), frame: 2 }
+}
+
+/// The picture at each of these moments.
+fn pictures(plan: Plan, tale: &Tale, moments: &[i64], columns: usize, lines: Option<usize>) -> String {
+    let mut out = String::new();
+    for moment in moments {
+        let mut state = ConsoleState::new(plan.clone());
+        let until = Timestamp::from_millis(NOON + moment);
+        tale.0
+            .iter()
+            .filter(|envelope| envelope.timestamp <= until)
+            .for_each(|envelope| state.fold(envelope));
+        out.push_str(&format!("── {moment} ms\n"));
+        for line in tree(&state, canvas(*moment, columns, lines)) {
+            assert!(line.width() <= columns, "`{}` is wider than {columns}", line.text());
+            out.push_str(&line.render(Colour::Off));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[test]
+fn the_lines_of_a_review() {
+    insta::assert_snapshot!(plain(review_plan(), &review_tale()));
+}
+
+#[test]
+fn the_picture_of_a_review() {
+    let moments = [1, 6, 850, 1000, 3000, 8000, 9990, 11_035, 12_050, 15_000, 25_000];
+    insta::assert_snapshot!(pictures(review_plan(), &review_tale(), &moments, 100, None));
+}
+
+#[test]
+fn a_small_terminal_shows_what_is_lively() {
+    insta::assert_snapshot!(pictures(review_plan(), &review_tale(), &[850, 8000, 25_000], 44, Some(4)));
+}
+
+#[test]
+fn a_failure_says_what_and_why_and_what_to_do() {
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(5, "plan", start("plan", "claude.agent", 1))
+        .at(6, "plan", agent("r1"))
+        .at(
+            7,
+            "plan",
+            Event::AgentWarning {
+                code: "unknownLine".to_owned(),
+                message: "a line was not understood".to_owned(),
+                run_id: RunId::from("r1"),
+            },
+        )
+        .at(900, "plan", failed("plan", ErrorCode::Auth, "the key was refused", false))
+        .at(901, "code", Event::TaskSkipped { task_id: node("code"), reason: SkipReason::Failure })
+        .at(
+            902,
+            "",
+            Event::PhaseFailed {
+                name: "Run Flow".to_owned(),
+                error: AgentError::new(ErrorCode::Auth, "node `plan`: the key was refused"),
+            },
+        )
+        .at(903, "", end(Outcome::Failed, 903));
+    insta::assert_snapshot!(plain(review_plan(), &tale));
+}
+
+#[test]
+fn iterations_of_a_frame_stand_below_their_owner() {
+    let plan = Plan {
+        flow: "scan-all".to_owned(),
+        nodes: vec![
+            ("scan".to_owned(), "control.foreach".to_owned()),
+            ("report".to_owned(), "echo".to_owned()),
+        ],
+        loops: Vec::new(),
+    };
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "scan-all".to_owned() })
+        .at(1, "scan", start("scan", "control.foreach", 1))
+        .at(2, "scan[0]/look", start("scan[0]/look", "claude.agent", 1))
+        .at(3, "scan[1]/look", start("scan[1]/look", "claude.agent", 1))
+        .at(4, "scan[0]/fix", start("scan[0]/fix", "exec", 1))
+        .at(5, "scan[1]/look", done("look", 2));
+    insta::assert_snapshot!(pictures(plan, &tale, &[5], 80, None));
+}

@@ -1,0 +1,92 @@
+//! Problems of a flow as people see them: the place, the code, the lines concerned, and what to do. Finding
+//! them is the compiler's.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use inspan_flow::{Diagnostic, Diagnostics, Loaded, Position, Severity};
+
+use crate::{console::harmless, terminal::Colour};
+
+/// Problems of one file that are shown; the rest is counted.
+const SHOWN: usize = 40;
+/// Columns of a line that are shown; what lies beyond would only fill the terminal.
+const COLUMNS: usize = 400;
+
+/// All problems of a flow.
+pub(crate) fn render(problems: &Diagnostics, loaded: &Loaded, colour: Colour) -> String {
+    let mut out = String::new();
+    for problem in problems.iter().take(SHOWN) {
+        out.push_str(&one(problem, source(problem, loaded), colour));
+        out.push('\n');
+    }
+    if problems.len() > SHOWN {
+        out.push_str(&format!("… and {} problems more\n", problems.len() - SHOWN));
+    }
+    out
+}
+
+fn source<'a>(problem: &Diagnostic, loaded: &'a Loaded) -> &'a str {
+    loaded.file(&problem.path).unwrap_or_else(|| loaded.text())
+}
+
+fn one(problem: &Diagnostic, source: &str, colour: Colour) -> String {
+    let renderer = match colour {
+        Colour::On => Renderer::styled(),
+        Colour::Off => Renderer::plain(),
+    };
+    let level = match problem.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let Position { line, column } = problem.start;
+    let name = format!("{}:{line}:{column}: {}", harmless(&problem.path), problem.severity);
+    let message = harmless(&problem.message);
+    let title = level.clone().with_name(name).primary_title(message).id(problem.code.as_str());
+    let excerpt = Excerpt::of(source, problem);
+    let mut group = match &excerpt {
+        Some(excerpt) => title.element(
+            Snippet::source(excerpt.text.as_str())
+                .line_start(excerpt.first)
+                .annotation(AnnotationKind::Primary.span(excerpt.span.clone())),
+        ),
+        None => Group::with_title(title),
+    };
+    if let Some(help) = &problem.help {
+        group = group.element(Level::HELP.message(harmless(help)));
+    }
+    renderer.render(&[group])
+}
+
+/// The lines that a problem concerns.
+struct Excerpt {
+    text: String,
+    /// The number of the first of them.
+    first: usize,
+    /// The place within them, in bytes.
+    span: std::ops::Range<usize>,
+}
+
+impl Excerpt {
+    fn of(source: &str, problem: &Diagnostic) -> Option<Self> {
+        let first = (problem.start.line as usize).saturating_sub(1);
+        let line = source.lines().nth(first)?;
+        let shown: String = line.chars().take(COLUMNS).map(blank).collect();
+        let from = offset(&shown, problem.start.column);
+        let until = match problem.end {
+            Some(end) if end.line == problem.start.line => offset(&shown, end.column),
+            Some(_) => shown.trim_end().len(),
+            None => from + shown[from..].chars().next().map_or(0, char::len_utf8),
+        };
+        let until = until.max(from);
+        Some(Self { text: shown, first: first + 1, span: from..until })
+    }
+}
+
+fn blank(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
+}
+
+/// The byte at which a column starts; columns count letters from 1.
+fn offset(line: &str, column: u32) -> usize {
+    let letters = (column as usize).saturating_sub(1);
+    line.char_indices().nth(letters).map_or(line.len(), |(at, _)| at)
+}

@@ -1,0 +1,149 @@
+//! A flow as boxes and arrows, in three languages of pictures. Compiling the flow is done before.
+
+use inspan_flow::Graph;
+use serde::Serialize;
+
+mod dot;
+mod mermaid;
+mod svg;
+
+pub(crate) use dot::dot;
+pub(crate) use mermaid::mermaid;
+pub(crate) use svg::svg;
+
+/// What is drawn of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Drawing {
+    pub(crate) flow: String,
+    /// In the author's order.
+    pub(crate) nodes: Vec<Box>,
+    pub(crate) edges: Vec<Arrow>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Box {
+    pub(crate) id: String,
+    #[serde(rename = "type")]
+    pub(crate) node_type: String,
+    pub(crate) shape: Shape,
+}
+
+/// What sort of work a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Shape {
+    Agent,
+    Control,
+    Person,
+    Work,
+}
+
+/// An edge, by the places of its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Arrow {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) nature: Nature,
+    /// How often it may fire, if it closes a cycle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_iterations: Option<u32>,
+}
+
+/// When an edge fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Nature {
+    Always,
+    Conditional,
+}
+
+impl Shape {
+    fn of(node_type: &str) -> Self {
+        match node_type.split_once('.') {
+            Some((_, "agent")) | Some(("agent", _)) => Self::Agent,
+            Some(("human", _)) | Some((_, "gate")) => Self::Person,
+            Some(("control" | "condition", _)) => Self::Control,
+            _ => Self::Work,
+        }
+    }
+}
+
+impl From<&Graph> for Drawing {
+    fn from(graph: &Graph) -> Self {
+        let boxes = graph.nodes.iter().map(|node| Box {
+            id: node.id.to_string(),
+            node_type: node.node_type.to_string(),
+            shape: Shape::of(&node.node_type),
+        });
+        let arrows = graph.edges.iter().map(|edge| Arrow {
+            from: edge.from.0 as usize,
+            to: edge.to.0 as usize,
+            nature: if edge.when.is_some() { Nature::Conditional } else { Nature::Always },
+            max_iterations: edge.cycle.as_ref().map(|cycle| cycle.max_iterations),
+        });
+        Self { flow: graph.name.clone(), nodes: boxes.collect(), edges: arrows.collect() }
+    }
+}
+
+impl Arrow {
+    /// What stands beside it.
+    fn label(&self) -> Option<String> {
+        match (self.max_iterations, self.nature) {
+            (Some(max), _) => Some(format!("≤ {max}×")),
+            (None, Nature::Conditional) => Some("if".to_owned()),
+            (None, Nature::Always) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review() -> Drawing {
+        let nodes = [
+            ("plan", "claude.agent"),
+            ("code", "claude.agent"),
+            ("tests", "exec"),
+            ("review", "agent.run"),
+            ("ok", "human.input"),
+            ("done", "control.merge"),
+        ];
+        let boxes = nodes.map(|(id, node_type)| Box {
+            id: id.to_owned(),
+            node_type: node_type.to_owned(),
+            shape: Shape::of(node_type),
+        });
+        let arrow = |from, to, nature, max_iterations| Arrow { from, to, nature, max_iterations };
+        let edges = vec![
+            arrow(0, 1, Nature::Always, None),
+            arrow(0, 5, Nature::Always, None),
+            arrow(1, 2, Nature::Always, None),
+            arrow(1, 3, Nature::Always, None),
+            arrow(3, 1, Nature::Conditional, Some(3)),
+            arrow(3, 4, Nature::Conditional, None),
+            arrow(2, 5, Nature::Always, None),
+            arrow(4, 5, Nature::Always, None),
+        ];
+        Drawing { flow: "a <b> & \"c\"".to_owned(), nodes: boxes.to_vec(), edges }
+    }
+
+    #[test]
+    fn in_mermaid() {
+        insta::assert_snapshot!(mermaid(&review()));
+    }
+
+    #[test]
+    fn in_dot() {
+        insta::assert_snapshot!(dot(&review()));
+    }
+
+    #[test]
+    fn in_svg() {
+        insta::assert_snapshot!(svg(&review()));
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a verb could not do its work: what is said, how the program ends, and the form of both for people
+//! and for programs. Problems within a flow's file are shown by `diagnostics`.
+
+use serde_json::{Value, json};
+
+use crate::{
+    console::{Line, Tone},
+    exit::Exit,
+    terminal::Colour,
+};
+
+/// A verb's failure before or beside a session.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    /// How the program ends.
+    pub(crate) exit: Exit,
+    /// What went wrong: a fragment in lower case that names the file, node or key.
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+    /// Whether it has been shown already, in a form of its own.
+    pub(crate) shown: Shown,
+}
+
+/// Whether a failure still has to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    NotYet,
+    Already,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), hint: None, shown: Shown::NotYet }
+    }
+
+    /// Wrong usage.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Invalid, message)
+    }
+
+    #[must_use]
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The form for people.
+    pub(crate) fn text(&self, colour: Colour) -> String {
+        let mut line = Line::new();
+        line.push(Tone::Bad, "error").push(Tone::Strong, ": ").push(Tone::Plain, &self.message);
+        let mut text = line.render(colour);
+        if let Some(hint) = &self.hint {
+            let mut line = Line::new();
+            line.push(Tone::Accent, "\n  help").push(Tone::Plain, ": ").push(Tone::Plain, hint);
+            text.push_str(&line.render(colour));
+        }
+        text.push('\n');
+        text
+    }
+
+    /// The form for programs.
+    pub(crate) fn json(&self) -> Value {
+        let mut error = json!({ "message": self.message });
+        if let Some(hint) = &self.hint {
+            error["hint"] = json!(hint);
+        }
+        json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error })
+    }
+}

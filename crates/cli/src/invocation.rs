@@ -1,0 +1,91 @@
+//! What surrounds one call of the program: its environment, its streams, the form of its output. This is the
+//! only file that reads the environment.
+
+use std::path::PathBuf;
+
+use inspan_protocol::Environment;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    args::Global,
+    failure::{Failure, Shown},
+    terminal::{self, Streams, Terminal},
+};
+
+/// The form of what goes to stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// One call of the program.
+#[derive(Clone, Debug)]
+pub(crate) struct Invocation {
+    pub(crate) form: Form,
+    pub(crate) terminal: Terminal,
+    pub(crate) env: Environment,
+}
+
+impl Invocation {
+    pub(crate) fn of_process(global: Global) -> Self {
+        let env = environment();
+        trace(&env);
+        let terminal = Terminal::new(global.color, Streams::of_process(), &env);
+        let form = if global.json { Form::Json } else { Form::Text };
+        Self { form, terminal, env }
+    }
+
+    /// Says why a verb failed: to people on stderr, to programs on stdout.
+    pub(crate) fn show(&self, failure: &Failure) {
+        if failure.shown == Shown::Already {
+            return;
+        }
+        if self.form == Form::Json {
+            self.json(&failure.json());
+        }
+        terminal::progress(&failure.text(self.terminal.stderr));
+    }
+
+    /// Prints one JSON value.
+    pub(crate) fn json(&self, value: &impl Serialize) {
+        let text = serde_json::to_string_pretty(value).unwrap_or_else(|error| {
+            // Only a map whose keys are no texts could fail, and none is printed.
+            Value::String(error.to_string()).to_string()
+        });
+        terminal::data_line(&text);
+    }
+
+    /// The folder for what outlives a session, as far as the environment tells.
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+        let own = self.env.get("INSPAN_HOME").map(PathBuf::from);
+        own.or_else(|| self.env.get("XDG_STATE_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("inspan")))
+    }
+
+    /// The file of the user's settings, as far as the environment tells.
+    pub(crate) fn config_file(&self) -> Option<PathBuf> {
+        let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".config"));
+        let folder = self.env.get("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+        folder.map(|dir| dir.join("inspan/config.toml"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the environment becomes a parameter")]
+fn environment() -> Environment {
+    let variables = std::env::vars_os();
+    // A variable that is no text cannot be one that anything here asks for.
+    variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+/// The program's own log, for those who look for a fault in it. Nothing is set up unless it is asked for.
+fn trace(env: &Environment) {
+    let Some(filter) = env.get("INSPAN_LOG") else { return };
+    let filter = tracing_subscriber::EnvFilter::new(filter);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // It fails only if there is one already.
+    let _ = subscriber.try_init();
+}

@@ -1,0 +1,153 @@
+//! What stdin, stdout and stderr are, whether they take colours, and writing to them without a fuss about
+//! a reader that has gone. What is written is the callers' business.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ColorChoice;
+use inspan_protocol::Environment;
+
+/// Whether escape sequences for colours may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    On,
+    Off,
+}
+
+/// The three streams of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terminal {
+    /// Colours on stdout.
+    pub(crate) stdout: Colour,
+    /// Colours on stderr.
+    pub(crate) stderr: Colour,
+    /// How progress is shown on stderr.
+    pub(crate) progress: Progress,
+    /// Whether a person can be asked.
+    pub(crate) person: Person,
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// A picture that is redrawn in place.
+    Live,
+    /// Lines that are only added.
+    Lines,
+}
+
+/// Whether somebody sits at the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Person {
+    Present,
+    Absent,
+}
+
+/// Which of the three streams are terminals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Streams {
+    pub(crate) stdin: bool,
+    pub(crate) stdout: bool,
+    pub(crate) stderr: bool,
+}
+
+impl Streams {
+    pub(crate) fn of_process() -> Self {
+        Self {
+            stdin: io::stdin().is_terminal(),
+            stdout: io::stdout().is_terminal(),
+            stderr: io::stderr().is_terminal(),
+        }
+    }
+}
+
+impl Terminal {
+    /// Decides from the user's word, the streams and the usual variables.
+    pub(crate) fn new(choice: ColorChoice, streams: Streams, env: &Environment) -> Self {
+        let dumb = env.get("TERM") == Some("dumb");
+        let unattended = env.get("CI").is_some_and(|ci| ci != "false" && ci != "0");
+        let live = streams.stderr && !dumb && !unattended;
+        let person = streams.stdin && streams.stderr && !unattended;
+        Self {
+            stdout: colour(choice, streams.stdout, dumb, env),
+            stderr: colour(choice, streams.stderr, dumb, env),
+            progress: if live { Progress::Live } else { Progress::Lines },
+            person: if person { Person::Present } else { Person::Absent },
+        }
+    }
+}
+
+fn colour(choice: ColorChoice, terminal: bool, dumb: bool, env: &Environment) -> Colour {
+    let on = match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if env.get("NO_COLOR").is_some() => false,
+        ColorChoice::Auto if env.get("CLICOLOR_FORCE").is_some_and(|force| force != "0") => true,
+        ColorChoice::Auto => terminal && !dumb && env.get("CLICOLOR") != Some("0"),
+    };
+    if on { Colour::On } else { Colour::Off }
+}
+
+/// Whether a stream's reader is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    There,
+    Gone,
+}
+
+/// Writes data to stdout. A reader that has gone is no error: it has read what it wanted.
+pub(crate) fn data(text: &str) -> Reader {
+    written(&mut io::stdout().lock(), text)
+}
+
+/// Writes a line of data to stdout.
+pub(crate) fn data_line(text: &str) -> Reader {
+    let mut line = String::with_capacity(text.len() + 1);
+    line.push_str(text);
+    line.push('\n');
+    data(&line)
+}
+
+/// Writes progress to stderr.
+pub(crate) fn progress(text: &str) -> Reader {
+    written(&mut io::stderr().lock(), text)
+}
+
+fn written(stream: &mut dyn Write, text: &str) -> Reader {
+    match stream.write_all(text.as_bytes()).and_then(|()| stream.flush()) {
+        Ok(()) => Reader::There,
+        Err(_) => Reader::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terminal(variables: &[(&str, &str)]) -> Terminal {
+        let env = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Terminal::new(ColorChoice::Auto, Streams { stdin: true, stdout: false, stderr: true }, &env)
+    }
+
+    #[test]
+    fn the_usual_variables_are_respected() {
+        let here = Terminal {
+            stdout: Colour::Off,
+            stderr: Colour::On,
+            progress: Progress::Live,
+            person: Person::Present,
+        };
+        assert_eq!(terminal(&[]), here);
+        assert_eq!(terminal(&[("NO_COLOR", "1")]), Terminal { stderr: Colour::Off, ..here });
+        assert_eq!(terminal(&[("NO_COLOR", "")]), here);
+        assert_eq!(terminal(&[("CLICOLOR", "0")]), Terminal { stderr: Colour::Off, ..here });
+        assert_eq!(terminal(&[("CLICOLOR_FORCE", "1")]), Terminal { stdout: Colour::On, ..here });
+        assert_eq!(
+            terminal(&[("CI", "true")]),
+            Terminal { progress: Progress::Lines, person: Person::Absent, ..here }
+        );
+        assert_eq!(
+            terminal(&[("TERM", "dumb")]),
+            Terminal { stderr: Colour::Off, progress: Progress::Lines, ..here }
+        );
+    }
+}

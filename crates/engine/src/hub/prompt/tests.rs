@@ -1,0 +1,197 @@
+use std::time::Duration;
+
+use futures::FutureExt;
+use inspan_protocol::{CommandKind, NodeId};
+use serde_json::json;
+
+use super::*;
+use crate::testing::{NOON, Watch, hub};
+
+fn choice(text: &str, default: Option<&str>, seconds: Option<u64>) -> Prompt {
+    Prompt {
+        prompt_id: Some("p".into()),
+        choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+        deadline: seconds.map(|seconds| NOON + Duration::from_secs(seconds)),
+        default: default.map(str::to_owned),
+        ..Prompt::new(PromptKind::Input, text)
+    }
+}
+
+fn reply(content: &str, choice: Option<&str>) -> Reply {
+    Reply { content: content.to_owned(), choice: choice.map(str::to_owned) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_answers_its_prompt() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let task = NodePath::root(&NodeId::new("ok").unwrap());
+    let asked = hub.with_task(task.clone()).ask(Prompt {
+        prompt_id: None,
+        detail: Some(json!({ "pr": 7 })),
+        ..choice("Open it?", Some("no"), Some(60))
+    });
+    let id = asked.prompt_id().clone();
+    assert_eq!(id, "prompt-1");
+    let pending = PendingPrompt {
+        prompt_id: id.clone(),
+        prompt: "Open it?".to_owned(),
+        choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+        kind: PromptKind::Input,
+        task: Some(task.clone()),
+        deadline: Some(NOON + Duration::from_secs(60)),
+    };
+    assert_eq!(hub.open_prompts(), [pending]);
+    hub.reply(id.clone(), "go on", Some("yes".to_owned())).unwrap();
+    assert_eq!(asked.await, Ok(reply("go on", Some("yes"))));
+    assert_eq!(hub.open_prompts(), []);
+    let envelopes = watch.envelopes();
+    assert_eq!(envelopes[0].context.task, Some(task));
+    assert_eq!(
+        envelopes.into_iter().map(|envelope| envelope.event).collect::<Vec<_>>(),
+        [
+            Event::SessionPrompt {
+                prompt_id: id.clone(),
+                prompt: "Open it?".to_owned(),
+                choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+                allow_text: None,
+                kind: PromptKind::Input,
+                detail: Some(json!({ "pr": 7 })),
+                deadline: Some(NOON + Duration::from_secs(60)),
+                default: Some("no".to_owned()),
+            },
+            Event::SessionReply {
+                prompt_id: id,
+                content: "go on".to_owned(),
+                choice: Some("yes".to_owned())
+            },
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_answers_a_prompt() {
+    let texts = || Prompt { choices: None, ..choice("?", None, None) };
+    let both = || Prompt { allow_text: Some(true), ..choice("?", None, None) };
+    let no_text = Err(Rejection::TextNotAllowed("p".into()));
+    let wrong = |choices: &str| {
+        Err(Rejection::NotAChoice {
+            prompt: "p".into(),
+            choice: "maybe".to_owned(),
+            choices: choices.to_owned(),
+        })
+    };
+    let rows: [(Prompt, &str, Option<&str>, Result<Reply, Rejection>); 10] = [
+        (texts(), "hello", None, Ok(reply("hello", None))),
+        (texts(), "hello", Some("maybe"), wrong("")),
+        (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
+        (choice("?", None, None), "", Some("no"), Ok(reply("no", Some("no")))),
+        (choice("?", None, None), "well", Some("no"), Ok(reply("well", Some("no")))),
+        (choice("?", None, None), "hello", None, no_text.clone()),
+        (choice("?", None, None), "hello", Some("maybe"), wrong("yes, no")),
+        (both(), "hello", None, Ok(reply("hello", None))),
+        (both(), "yes", None, Ok(reply("yes", Some("yes")))),
+        (Prompt { allow_text: Some(false), ..texts() }, "hello", None, no_text),
+    ];
+    for (prompt, content, choice, expected) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let mut asked = hub.ask(prompt.clone());
+        let taken = hub.reply("p".into(), content, choice.map(str::to_owned));
+        let seen = match taken {
+            Ok(()) => Ok((&mut asked).await.unwrap()),
+            Err(rejection) => {
+                assert_eq!((&mut asked).now_or_never(), None);
+                assert_eq!(
+                    watch.events().pop(),
+                    Some(Event::SessionRejected { command: CommandKind::Reply, reason: rejection.to_string() })
+                );
+                Err(rejection)
+            }
+        };
+        assert_eq!(seen, expected, "{prompt:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_is_answered_once() {
+    let hub = hub();
+    assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::UnknownPrompt("p".into())));
+    let asked = hub.ask(choice("?", None, None));
+    hub.reply("p".into(), "yes", None).unwrap();
+    assert_eq!(hub.reply("p".into(), "no", None), Err(Rejection::AlreadyAnswered("p".into())));
+    assert_eq!(asked.await, Ok(reply("yes", Some("yes"))));
+}
+
+#[tokio::test]
+async fn a_dropped_prompt_is_withdrawn() {
+    let hub = hub();
+    drop(hub.ask(choice("?", None, None)));
+    assert_eq!(hub.open_prompts(), []);
+    assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::UnknownPrompt("p".into())));
+}
+
+#[tokio::test]
+async fn asking_again_withdraws_the_older_question_only() {
+    let hub = hub();
+    let older = hub.ask(choice("first", None, None));
+    let newer = hub.ask(choice("second", None, None));
+    assert_eq!(older.await, Err(Unanswered::Withdrawn("p".into())));
+    hub.reply("p".into(), "yes", None).unwrap();
+    assert_eq!(newer.await, Ok(reply("yes", Some("yes"))));
+}
+
+#[tokio::test]
+async fn the_end_of_the_session_withdraws_all() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let open = hub.ask(choice("?", None, None));
+    hub.end_session();
+    let late = hub.ask(choice("?", None, None));
+    assert_eq!([open.await, late.await], [const { () }; 2].map(|()| Err(Unanswered::Withdrawn("p".into()))));
+    assert_eq!(watch.names(), ["session:prompt"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_answers_at_the_deadline() {
+    for (default, choice_taken) in [("no", Some("no")), ("later", None)] {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        // The clock of each hub starts at noon, so the deadline is a minute away.
+        let asked = hub.ask(choice("?", Some(default), Some(60)));
+        let began = tokio::time::Instant::now();
+        assert_eq!(asked.await, Ok(reply(default, choice_taken)));
+        assert_eq!(began.elapsed().as_secs(), 60);
+        assert_eq!(
+            watch.events()[1..],
+            [Event::SessionReply {
+                prompt_id: "p".into(),
+                content: default.to_owned(),
+                choice: choice_taken.map(str::to_owned),
+            }]
+        );
+        assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::AlreadyAnswered("p".into())));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_default_a_prompt_expires() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let asked = hub.ask(choice("?", None, Some(60)));
+    let expired = Unanswered::Expired { prompt: "p".into(), deadline: NOON + Duration::from_secs(60) };
+    assert_eq!(asked.await, Err(expired));
+    assert_eq!(watch.names(), ["session:prompt"]);
+    assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::UnknownPrompt("p".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_comes_before_the_deadline_wins() {
+    let hub = hub();
+    let mut asked = hub.ask(choice("?", Some("no"), Some(60)));
+    assert_eq!((&mut asked).now_or_never(), None);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    hub.reply("p".into(), "yes", None).unwrap();
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert_eq!(asked.await, Ok(reply("yes", Some("yes"))));
+}

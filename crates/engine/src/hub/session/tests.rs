@@ -1,0 +1,217 @@
+use inspan_protocol::{CommandKind, NodePath, SessionId};
+
+use super::*;
+use crate::testing::{Watch, hub, quiet_hub};
+
+fn node(id: &str) -> NodeId {
+    NodeId::new(id).unwrap()
+}
+
+fn at(hub: &Hub, id: &str) -> Hub {
+    hub.with_task(NodePath::root(&node(id)))
+}
+
+fn message(content: &str, run: Option<&str>, agent: Option<&str>, mode: Option<MessageMode>) -> Event {
+    Event::SessionMessage {
+        content: content.to_owned(),
+        run_id: run.map(RunId::from),
+        agent_name: agent.map(str::to_owned),
+        mode,
+    }
+}
+
+fn mails(mailbox: &Mailbox) -> Vec<(String, MessageMode)> {
+    mailbox.take().into_iter().map(|mail| (mail.content, mail.mode)).collect()
+}
+
+fn follow(content: &str) -> (String, MessageMode) {
+    (content.to_owned(), MessageMode::FollowUp)
+}
+
+#[test]
+fn commands_are_refused_before_the_session_and_after_it() {
+    let hub = quiet_hub();
+    let mut watch = Watch::new(&hub);
+    let mailbox = hub.open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
+    let all = |hub: &Hub| {
+        [
+            hub.send("a"),
+            hub.send_to(node("n"), "a", MessageMode::Steer),
+            hub.send_to_run("run-1".into(), "a", MessageMode::FollowUp),
+            hub.reply("p".into(), "a", None),
+            hub.close("run-1".into()),
+            hub.abort(None),
+        ]
+    };
+    let refused = [const { Err(Rejection::NotActive) }; 6];
+    assert_eq!(all(&hub), refused);
+    hub.start_session();
+    assert_eq!(hub.send("taken"), Ok(()));
+    hub.end_session();
+    hub.start_session();
+    assert_eq!(all(&hub), refused);
+
+    let rejected = |command| Event::SessionRejected { command, reason: "the session is not active".to_owned() };
+    use CommandKind::*;
+    let six = [Send, SendTo, SendToRun, Reply, Close, Abort].map(rejected);
+    let expected = [six.to_vec(), vec![message("taken", None, None, None)], six.to_vec()].concat();
+    assert_eq!(watch.events(), expected);
+    assert_eq!(mails(&mailbox), [follow("taken")]);
+    assert!(!hub.aborted().is_cancelled());
+}
+
+#[test]
+fn messages_reach_the_runs_they_are_for() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let old = at(&hub, "code").open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
+    let new = at(&hub, "code").open_mailbox(&"run-2".into(), "coder", MultiTurn::Off);
+    let other = at(&hub, "review").open_mailbox(&"run-3".into(), "reviewer", MultiTurn::On);
+    assert_eq!(hub.active_runs(), ["run-1", "run-2", "run-3"].map(RunId::from));
+    hub.send("all").unwrap();
+    hub.send_to(node("code"), "newest", MessageMode::Steer).unwrap();
+    hub.send_to_run("run-1".into(), "one", MessageMode::FollowUp).unwrap();
+    drop(new);
+    hub.send_to(node("code"), "next newest", MessageMode::FollowUp).unwrap();
+    hub.close("run-3".into()).unwrap();
+
+    assert_eq!(mails(&old), [follow("all"), follow("one"), follow("next newest")]);
+    assert_eq!((mails(&other), other.is_closing()), (vec![follow("all")], true));
+    use MessageMode::*;
+    assert_eq!(
+        watch.events(),
+        [
+            message("all", None, None, None),
+            message("newest", Some("run-2"), Some("coder"), Some(Steer)),
+            message("one", Some("run-1"), None, Some(FollowUp)),
+            message("next newest", Some("run-1"), Some("coder"), Some(FollowUp)),
+            Event::SessionClose { run_id: "run-3".into() },
+        ]
+    );
+}
+
+#[test]
+fn every_refusal_is_typed_and_leaves_an_event() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let run = |id: &str| RunId::from(id);
+    let ended = at(&hub, "done").open_mailbox(&run("ended"), "a", MultiTurn::On);
+    drop(ended);
+    let closing = at(&hub, "closing").open_mailbox(&run("closing"), "a", MultiTurn::On);
+    hub.close(run("closing")).unwrap();
+    let single = hub.open_mailbox(&run("single"), "a", MultiTurn::Off);
+    let full = at(&hub, "full").open_mailbox(&run("full"), "a", MultiTurn::Off);
+    for number in 0..crate::MAILBOX_CAPACITY {
+        hub.send_to_run(run("full"), number.to_string(), MessageMode::FollowUp).unwrap();
+    }
+    watch.events();
+    let to = |id: &str| hub.send_to_run(run(id), "m", MessageMode::FollowUp);
+    let to_node = |id: &str| hub.send_to(node(id), "m", MessageMode::FollowUp);
+    let seen = [
+        hub.send("m"),
+        to("nobody"),
+        to("ended"),
+        to("closing"),
+        to("full"),
+        to_node("nowhere"),
+        to_node("done"),
+        to_node("closing"),
+        to_node("full"),
+        hub.close(run("ended")),
+        hub.close(run("nobody")),
+    ];
+    use Rejection::*;
+    let expected = [
+        NoListener,
+        UnknownRun(run("nobody")),
+        RunEnded(run("ended")),
+        RunEnded(run("closing")),
+        MailboxFull(run("full")),
+        NoRunOfNode(node("nowhere")),
+        NoRunOfNode(node("done")),
+        NoRunOfNode(node("closing")),
+        MailboxFull(run("full")),
+        RunEnded(run("ended")),
+        UnknownRun(run("nobody")),
+    ];
+    use CommandKind as C;
+    let kinds = [
+        C::Send,
+        C::SendToRun,
+        C::SendToRun,
+        C::SendToRun,
+        C::SendToRun,
+        C::SendTo,
+        C::SendTo,
+        C::SendTo,
+        C::SendTo,
+        C::Close,
+        C::Close,
+    ];
+    let events: Vec<_> = expected
+        .iter()
+        .zip(kinds)
+        .map(|(reason, command)| Event::SessionRejected { command, reason: reason.to_string() })
+        .collect();
+    assert_eq!(seen, expected.map(Err));
+    assert_eq!(watch.events(), events);
+    drop((closing, single, full));
+}
+
+#[test]
+fn a_message_for_all_reaches_all_or_none() {
+    let hub = hub();
+    let empty = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
+    let full = hub.open_mailbox(&"run-2".into(), "a", MultiTurn::On);
+    for number in 0..crate::MAILBOX_CAPACITY {
+        hub.send_to_run("run-2".into(), number.to_string(), MessageMode::FollowUp).unwrap();
+    }
+    assert_eq!(hub.send("m"), Err(Rejection::MailboxFull("run-2".into())));
+    assert_eq!((mails(&empty), mails(&full).len()), (vec![], crate::MAILBOX_CAPACITY));
+}
+
+#[test]
+fn an_abort_is_told_to_those_who_watch() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let (mine, yours) = (hub.aborted(), hub.aborted());
+    // A watcher's own token is its own affair.
+    yours.cancel();
+    assert!(!mine.is_cancelled());
+    hub.abort(Some("enough".to_owned())).unwrap();
+    assert!(mine.is_cancelled());
+    assert!(hub.aborted().is_cancelled());
+    assert_eq!(watch.events(), [Event::SessionAbort { reason: Some("enough".to_owned()) }]);
+}
+
+#[test]
+fn a_message_lies_in_its_mailbox_before_anyone_can_react_to_its_event() {
+    let hub = hub();
+    let mailbox = Arc::new(hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On));
+    let seen: Arc<std::sync::Mutex<Vec<(String, MessageMode)>>> = Arc::default();
+    let _observer = {
+        let (mailbox, seen) = (mailbox.clone(), seen.clone());
+        let look = move |_: &Arc<inspan_protocol::Envelope>| lock(&seen).extend(mails(&mailbox));
+        hub.observe(crate::Filter::name("session:message"), Arc::new(look))
+    };
+    hub.send("m").unwrap();
+    assert_eq!(*lock(&seen), [follow("m")]);
+}
+
+#[test]
+fn an_observer_may_give_commands() {
+    let hub = hub();
+    let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
+    let mut watch = Watch::new(&hub);
+    let answering = {
+        let hub = hub.clone();
+        Arc::new(move |_: &Arc<inspan_protocol::Envelope>| {
+            drop((hub.send("from within"), hub.close("nobody".into())));
+        })
+    };
+    let _observer = hub.observe(crate::Filter::name("log"), answering);
+    hub.emit(crate::testing::log("go"));
+    assert_eq!(watch.names(), ["log", "session:message", "session:rejected"]);
+    assert_eq!(mails(&mailbox), [follow("from within")]);
+    assert_eq!(hub.session_id(), &SessionId::from("flow-1"));
+}

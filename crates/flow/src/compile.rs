@@ -1,0 +1,126 @@
+//! Turns a loaded flow into a graph, with every problem at once. Pure: the same text and registry give the
+//! same graph. Reading files is left to `load`, running the graph to the scheduler.
+
+mod condition;
+mod edges;
+mod files;
+mod given;
+mod hash;
+mod input;
+mod names;
+mod node;
+mod types;
+mod validate;
+
+use inspan_protocol::NodeId;
+use rustc_hash::FxHashMap;
+
+pub use given::check_input;
+
+use crate::{
+    diagnostic::{Code, Diagnostics, Problem, Sink, did_you_mean},
+    graph::{Graph, NodeIx},
+    load::Loaded,
+    registry::NodeRegistry,
+    spec::{Header, NodeSpec, Spec},
+};
+use edges::Links;
+use types::Types;
+
+/// A flow that can run.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The flow.
+    pub graph: Graph,
+    /// What the author may want to look at all the same.
+    pub warnings: Diagnostics,
+}
+
+/// Compiles a flow. On failure all of its problems are returned, errors and warnings, in the order of the
+/// file.
+pub fn compile(loaded: &Loaded, registry: &NodeRegistry) -> Result<Compiled, Diagnostics> {
+    let mut sink = Sink::new(loaded.name.clone());
+    for problem in &loaded.document.problems {
+        sink.push(problem.clone());
+    }
+    let spec = loaded.document.root.as_ref().and_then(|root| Spec::read(root, &mut sink));
+    let graph = spec.map(|spec| build(&spec, loaded, registry, &mut sink));
+    let found = sink.finish();
+    match graph {
+        Some(graph) if !found.has_errors() => Ok(Compiled { graph, warnings: found }),
+        _ => Err(found),
+    }
+}
+
+/// What every part of the compiler looks at.
+struct World<'a> {
+    loaded: &'a Loaded,
+    spec: &'a Spec<'a>,
+    index: FxHashMap<NodeId, NodeIx>,
+    links: Links<'a>,
+    types: Types<'a>,
+    input_schema: Option<serde_json::Value>,
+}
+
+/// Builds a graph, which is only good if no error was found meanwhile.
+fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut Sink) -> Graph {
+    let index = ids(&spec.nodes, sink);
+    check_packs(&spec.header, registry, sink);
+    let links = Links::read(spec, &index, sink);
+    let input_schema = files::input_schema(&spec.header, loaded, sink);
+    let types = Types::new(registry, spec.header.packs.as_deref());
+    let mut world = World { loaded, spec, index, links, types, input_schema };
+    given::check_defaults(&world, sink);
+    let mut nodes: Vec<_> = spec.nodes.iter().map(|node| node::compile(node, &mut world, sink)).collect();
+    let edges = edges::compile(&world, sink);
+    edges::connect(&mut nodes, &edges);
+    let header = &spec.header;
+    Graph {
+        name: header.name.clone(),
+        description: header.description.clone(),
+        version: header.version.clone(),
+        hash: hash::of(loaded),
+        folder: loaded.folder.clone(),
+        phase: header.phase.clone().unwrap_or_else(|| "Run Flow".to_owned()),
+        input: header.input.clone(),
+        input_schema: world.input_schema,
+        state: header.state.clone(),
+        policy: header.policy.clone(),
+        nodes,
+        edges,
+        index: world.index,
+    }
+}
+
+/// The places of the nodes by their ids; the first of two with one id keeps it.
+fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> FxHashMap<NodeId, NodeIx> {
+    let mut index = FxHashMap::default();
+    for (at, node) in nodes.iter().enumerate() {
+        let (Some(id), Ok(at)) = (&node.id, u32::try_from(at)) else { continue };
+        if let Some(NodeIx(first)) = index.get(id) {
+            let line = nodes[*first as usize].id_span.start.line;
+            let message = format!("another node is called `{id}`, on line {line}");
+            let problem = Problem::error(Code::DuplicateId, node.id_span, message);
+            sink.push(problem.node(Some(id)).key(format!("nodes[{}].id", node.at)));
+        } else {
+            index.insert(id.clone(), NodeIx(at));
+        }
+    }
+    index
+}
+
+fn check_packs(header: &Header<'_>, registry: &NodeRegistry, sink: &mut Sink) {
+    let Some(packs) = &header.packs else { return };
+    let mut known: Vec<&str> = registry.describe().iter().map(|info| info.pack).collect();
+    known.sort_unstable();
+    known.dedup();
+    for (pack, span) in packs.iter().filter(|(pack, _)| !known.contains(pack)) {
+        let help = did_you_mean(pack, known.iter().copied())
+            .unwrap_or_else(|| format!("registered: {}", known.join(", ")));
+        let message = format!("there is no node pack `{pack}`");
+        sink.push(Problem::error(Code::UnknownPack, *span, message).help(help).key("nodePacks"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

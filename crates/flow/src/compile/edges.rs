@@ -1,0 +1,251 @@
+//! Edges: their ends resolved, cycles found, the bodies of loops worked out.
+
+use inspan_protocol::NodeId;
+use petgraph::{algo::tarjan_scc, graph::DiGraph, visit::EdgeRef};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{World, condition, names::User};
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    graph::{Cycle, Edge, EdgeIx, Node, NodeIx},
+    spec::{EdgeSpec, Spec, Text},
+};
+
+/// All edges of a flow, those of `dependsOn` after those written.
+pub(super) struct Links<'a> {
+    links: Vec<Link<'a>>,
+    /// The sources of all edges into each node, those that close cycles included.
+    before: Vec<Vec<NodeIx>>,
+    /// Over edges that close no cycle: the targets of each node, and the sources.
+    onward: Vec<Vec<NodeIx>>,
+    back: Vec<Vec<NodeIx>>,
+}
+
+struct Link<'a> {
+    from: NodeIx,
+    to: NodeIx,
+    /// The edge as written; none for `dependsOn`.
+    spec: Option<&'a EdgeSpec<'a>>,
+    span: Span,
+}
+
+impl Link<'_> {
+    fn is_loop(&self) -> bool {
+        self.spec.is_some_and(|spec| spec.max_iterations.is_some())
+    }
+}
+
+impl<'a> Links<'a> {
+    pub(super) fn read(spec: &'a Spec<'a>, index: &FxHashMap<NodeId, NodeIx>, sink: &mut Sink) -> Self {
+        let mut links: Vec<Link<'a>> = Vec::new();
+        let mut seen: FxHashMap<(NodeIx, NodeIx), Span> = FxHashMap::default();
+        for edge in &spec.edges {
+            let key = |name: &str| format!("edges[{}].{name}", edge.at);
+            let from = edge.from.and_then(|from| end(from, "an edge leaves", key("from"), index, sink));
+            let to = edge.to.and_then(|to| end(to, "an edge enters", key("to"), index, sink));
+            let (Some(from), Some(to)) = (from, to) else { continue };
+            if let Some(first) = seen.get(&(from, to)) {
+                let message = format!(
+                    "another edge leads from {} to {}, on line {}",
+                    name(spec, from),
+                    name(spec, to),
+                    first.start.line
+                );
+                let help = "put both conditions into one `when`".to_owned();
+                let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
+                sink.push(problem.key(format!("edges[{}]", edge.at)));
+                continue;
+            }
+            seen.insert((from, to), edge.span);
+            links.push(Link { from, to, spec: Some(edge), span: edge.span });
+        }
+        for (at, node) in spec.nodes.iter().enumerate() {
+            let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
+            for (nth, text) in node.depends_on.iter().enumerate() {
+                let key = format!("nodes[{at}].dependsOn[{nth}]");
+                let Some(from) = end(*text, "`dependsOn` names", key.clone(), index, sink) else { continue };
+                if let Some(first) = seen.get(&(from, to)) {
+                    let message = format!("the same is said by line {}", first.start.line);
+                    let problem = Problem::warning(Code::DuplicateEdge, text.1, message);
+                    sink.push(problem.node(node.id.as_ref()).key(key));
+                    continue;
+                }
+                seen.insert((from, to), text.1);
+                links.push(Link { from, to, spec: None, span: text.1 });
+            }
+        }
+        let empty = || vec![Vec::new(); spec.nodes.len()];
+        let mut found = Self { links, before: empty(), onward: empty(), back: empty() };
+        for link in &found.links {
+            found.before[link.to.0 as usize].push(link.from);
+            if !link.is_loop() {
+                found.onward[link.from.0 as usize].push(link.to);
+                found.back[link.to.0 as usize].push(link.from);
+            }
+        }
+        found.check_cycles(spec, sink);
+        found
+    }
+
+    /// Whether one node can have run before another, or before itself on another pass.
+    pub(super) fn precedes(&self, first: NodeIx, then: NodeIx) -> bool {
+        let direct = &self.before[then.0 as usize];
+        if direct.contains(&first) {
+            return true;
+        }
+        let mut seen: FxHashSet<NodeIx> = direct.iter().copied().collect();
+        let mut open: Vec<NodeIx> = direct.clone();
+        while let Some(node) = open.pop() {
+            for &source in &self.before[node.0 as usize] {
+                if source == first {
+                    return true;
+                }
+                if seen.insert(source) {
+                    open.push(source);
+                }
+            }
+        }
+        false
+    }
+
+    fn check_cycles(&self, spec: &Spec<'_>, sink: &mut Sink) {
+        let mut graph = DiGraph::<(), usize>::with_capacity(spec.nodes.len(), self.links.len());
+        let places: Vec<_> = spec.nodes.iter().map(|_| graph.add_node(())).collect();
+        for (at, link) in self.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
+            if link.from == link.to {
+                let message = format!("{} leads to itself without a bound", name(spec, link.from));
+                let help = "say how often with `maxIterations`".to_owned();
+                sink.push(Problem::error(Code::SelfEdge, link.span, message).help(help));
+                continue;
+            }
+            graph.add_edge(places[link.from.0 as usize], places[link.to.0 as usize], at);
+        }
+        for part in tarjan_scc(&graph).into_iter().filter(|part| part.len() > 1) {
+            let inside: FxHashSet<_> = part.iter().copied().collect();
+            let Some(&start) = part.iter().min() else { continue };
+            // Following any edge within the part must come back to a node already passed.
+            let (mut path, mut at) = (Vec::new(), start);
+            let closed = loop {
+                if let Some(first) = path.iter().position(|&(node, _)| node == at) {
+                    break first;
+                }
+                let next = graph
+                    .edges(at)
+                    .filter(|edge| inside.contains(&edge.target()))
+                    .min_by_key(|e| *e.weight());
+                let Some(edge) = next else { break 0 };
+                path.push((at, *edge.weight()));
+                at = edge.target();
+            };
+            let cycle = &path[closed..];
+            let mut words: Vec<String> = cycle.iter().map(|&(node, _)| plain(spec, node.index())).collect();
+            words.extend(words.first().cloned());
+            let Some(last) =
+                cycle.iter().map(|&(_, link)| &self.links[link]).max_by_key(|link| link.span.start)
+            else {
+                continue;
+            };
+            let message = format!("these edges close a cycle without a bound: {}", words.join(" -> "));
+            let help = "give the edge that leads back `maxIterations`".to_owned();
+            sink.push(Problem::error(Code::Cycle, last.span, message).help(help));
+        }
+    }
+
+    /// The nodes on any way from the target of a loop edge to its source, over edges that close no cycle.
+    fn body(&self, link: &Link<'_>, nodes: usize) -> Vec<NodeIx> {
+        let (after, before) = (reach(link.to, &self.onward), reach(link.from, &self.back));
+        (0..nodes)
+            .filter(|&at| after[at] && before[at])
+            .filter_map(|at| u32::try_from(at).ok().map(NodeIx))
+            .collect()
+    }
+}
+
+/// All nodes that can be reached from one, itself included.
+fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
+    let mut found = vec![false; next.len()];
+    let mut open = vec![start];
+    found[start.0 as usize] = true;
+    while let Some(node) = open.pop() {
+        for &other in &next[node.0 as usize] {
+            if !std::mem::replace(&mut found[other.0 as usize], true) {
+                open.push(other);
+            }
+        }
+    }
+    found
+}
+
+fn end(
+    (id, span): Text<'_>,
+    what: &str,
+    key: String,
+    index: &FxHashMap<NodeId, NodeIx>,
+    sink: &mut Sink,
+) -> Option<NodeIx> {
+    let found = index.get(id).copied();
+    if found.is_none() {
+        let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
+        names.sort_unstable();
+        let message = format!("{what} `{id}`, and there is no such node");
+        let problem = Problem::error(Code::DanglingEdge, span, message).help(did_you_mean(id, names));
+        sink.push(problem.key(key));
+    }
+    found
+}
+
+fn plain(spec: &Spec<'_>, at: usize) -> String {
+    let id = spec.nodes.get(at).and_then(|node| node.id.as_ref());
+    id.map_or_else(|| format!("nodes[{at}]"), ToString::to_string)
+}
+
+fn name(spec: &Spec<'_>, node: NodeIx) -> String {
+    format!("`{}`", plain(spec, node.0 as usize))
+}
+
+/// Compiles the edges: their conditions and the loops that they close.
+pub(super) fn compile(world: &World<'_>, sink: &mut Sink) -> Vec<Edge> {
+    let spec = world.spec;
+    let mut edges = Vec::with_capacity(world.links.links.len());
+    for link in &world.links.links {
+        let written = link.spec;
+        let when = written.and_then(|edge| {
+            let (from, to) = (plain(spec, link.from.0 as usize), plain(spec, link.to.0 as usize));
+            let user = User {
+                node: Some(link.from),
+                place: format!("edge `{from} -> {to}`, key `when`").into(),
+                id: None,
+                prefix: format!("edges[{}].", edge.at),
+                after: true,
+            };
+            condition::compile(edge.when?, &user, world, sink)
+        });
+        let cycle = written.and_then(|edge| {
+            let (max_iterations, span) = edge.max_iterations?;
+            let body = world.links.body(link, spec.nodes.len());
+            if body.is_empty() {
+                let (from, to) = (name(spec, link.from), name(spec, link.to));
+                let message = format!("this edge closes no cycle: nothing leads from {to} to {from}");
+                let help = "take `maxIterations` away".to_owned();
+                let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
+                sink.push(problem.key(format!("edges[{}].maxIterations", edge.at)));
+            }
+            Some(Cycle { max_iterations, on_exhausted: edge.on_exhausted, body })
+        });
+        edges.push(Edge { from: link.from, to: link.to, when, cycle });
+    }
+    edges
+}
+
+/// Tells each node its edges.
+pub(super) fn connect(nodes: &mut [Node], edges: &[Edge]) {
+    for (at, edge) in edges.iter().enumerate() {
+        let Ok(at) = u32::try_from(at).map(EdgeIx) else { continue };
+        if edge.cycle.is_some() {
+            nodes[edge.from.0 as usize].loops.push(at);
+        } else {
+            nodes[edge.from.0 as usize].outgoing.push(at);
+            nodes[edge.to.0 as usize].incoming.push(at);
+        }
+    }
+}

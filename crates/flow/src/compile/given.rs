@@ -1,0 +1,67 @@
+//! The input that a run is given: defaults, overrides and the schema that both must fit.
+
+use serde_json::{Map, Value};
+
+use super::World;
+use crate::{
+    diagnostic::{Code, Problem, Sink, did_you_mean},
+    graph::Graph,
+    load::FlowError,
+};
+
+/// Merges what is given with the flow's defaults and holds it against the flow's `inputSchema`. Without one,
+/// a flow that has defaults takes no other keys.
+pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<String, Value>, FlowError> {
+    let mut problems = Vec::new();
+    if graph.input_schema.is_none() && !graph.input.is_empty() {
+        for key in given.keys().filter(|key| !graph.input.contains_key(*key)) {
+            let help = did_you_mean(key, graph.input.keys().map(String::as_str))
+                .map(|help| format!(", {help}"))
+                .unwrap_or_default();
+            problems.push(format!("there is no `{key}`{help}"));
+        }
+    }
+    let mut input = graph.input.clone();
+    input.extend(given);
+    let input = match &graph.input_schema {
+        Some(schema) => {
+            let whole = Value::Object(input);
+            problems.extend(violations(schema, &whole));
+            match whole {
+                Value::Object(input) => input,
+                _ => Map::new(),
+            }
+        }
+        None => input,
+    };
+    if problems.is_empty() { Ok(input) } else { Err(FlowError::Input { flow: graph.name.clone(), problems }) }
+}
+
+fn violations(schema: &Value, input: &Value) -> Vec<String> {
+    // The compiler has refused a schema that is none.
+    let Ok(validator) = jsonschema::validator_for(schema) else { return Vec::new() };
+    validator
+        .iter_errors(input)
+        .map(|error| {
+            let path = error.instance_path().as_str().trim_start_matches('/').replace('/', ".");
+            // The value is not repeated: it may be a secret.
+            let reason = error.masked_with("the value");
+            if path.is_empty() { reason.to_string() } else { format!("`{path}`: {reason}") }
+        })
+        .collect()
+}
+
+/// Warns of defaults that can never fit the schema; those that a run must give may be missing.
+pub(super) fn check_defaults(world: &World<'_>, sink: &mut Sink) {
+    let Some(schema) = &world.input_schema else { return };
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    for (key, value) in &world.spec.header.input {
+        let Some(part) = properties.get(key) else { continue };
+        let Ok(validator) = jsonschema::validator_for(part) else { continue };
+        if let Err(error) = validator.validate(value) {
+            let message = format!("the default of `{key}` does not fit `inputSchema`: {error}");
+            let problem = Problem::warning(Code::InvalidValue, world.spec.span, message);
+            sink.push(problem.key(format!("input.{key}")));
+        }
+    }
+}

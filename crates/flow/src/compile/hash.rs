@@ -1,0 +1,24 @@
+//! The hash of all that the author wrote.
+
+use sha2::{Digest, Sha256};
+
+use crate::load::{Drawn, Loaded};
+
+/// SHA-256 over the flow's text and each file that it draws in, each with its length before it, so that no
+/// two flows run together into the same bytes. Line ends do not count.
+pub(super) fn of(loaded: &Loaded) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |text: &str| {
+        let text = text.replace("\r\n", "\n");
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text.as_bytes());
+    };
+    add(&loaded.text);
+    for (path, drawn) in &loaded.files {
+        if let Drawn::Text(text) = drawn {
+            add(path);
+            add(text);
+        }
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

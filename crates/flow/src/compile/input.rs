@@ -1,0 +1,215 @@
+//! A node's input: files drawn in, strings parsed, conditions recognised. Holding it against the type's
+//! schema is left to `validate`.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{World, condition, files, names, names::User};
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span},
+    expr::{Draft, parse_template},
+    spec::{Data, Entry, Key, Layout, NodeSpec, Text, Yaml, schema_key},
+};
+
+/// The word in a node type's schema that makes a value a condition: it resolves to true or false.
+const CONDITION: &str = "x-when";
+/// The word in a node type's schema that keeps a value as it is: what looks like a template stays a text.
+const RAW: &str = "x-raw";
+
+/// The input as it stands once files are drawn in.
+pub(super) fn effective<'a>(node: &NodeSpec<'a>, world: &World<'_>, sink: &mut Sink) -> Cow<'a, Yaml> {
+    let empty = Yaml {
+        span: Span { end: node.span.start, ..node.span },
+        layout: Layout::Loose,
+        data: Data::Map(Vec::new()),
+    };
+    let mut input = match node.input {
+        None => Cow::Owned(empty),
+        Some(input) if matches!(input.data, Data::Map(_)) => Cow::Borrowed(input),
+        Some(input) => {
+            let message = format!("`input` takes a mapping, and this is {}", input.kind());
+            let problem = Problem::error(Code::WrongType, input.span, message);
+            sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
+            Cow::Owned(empty)
+        }
+    };
+    let mut draw = Draw { node, world, sink };
+    if draw.has_schema_files(&input) {
+        draw.schemas(input.to_mut(), "input");
+    }
+    if input.get("options").is_some_and(|options| draw.has_schema_files(options)) {
+        let Data::Map(entries) = &mut input.to_mut().data else { return input };
+        if let Some(options) = entries.iter_mut().find(|entry| entry.key == "options") {
+            draw.schemas(&mut options.value, "input.options");
+        }
+    }
+    if let Some(file) = node.prompt_file {
+        draw.prompt(input.to_mut(), file);
+    }
+    input
+}
+
+struct Draw<'d, 'a, 'w> {
+    node: &'d NodeSpec<'a>,
+    world: &'d World<'w>,
+    sink: &'d mut Sink,
+}
+
+impl Draw<'_, '_, '_> {
+    fn has_schema_files(&self, map: &Yaml) -> bool {
+        map.entries().iter().any(|entry| schema_key(&entry.key).is_some())
+    }
+
+    fn prompt(&mut self, input: &mut Yaml, file: Text<'_>) {
+        let (at, id) = (self.node.at, self.node.id.as_ref());
+        let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
+        if input.get("prompt").is_some() {
+            let message = "`input.prompt` is given too; one of them is enough";
+            self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
+            return;
+        }
+        let value = match files::text(file, self.world.loaded, finish, self.sink) {
+            Some(text) => {
+                // Editors end a file with a line end that is no part of the prompt.
+                let text =
+                    text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
+                let span = Span::at(self.sink.source(file.0), 1, 1);
+                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
+            }
+            None => Yaml { span: file.1, layout: Layout::Loose, data: Data::Text(String::new()) },
+        };
+        if let Data::Map(entries) = &mut input.data {
+            entries.push(Entry { key: "prompt".to_owned(), key_span: file.1, value });
+        }
+    }
+
+    fn schemas(&mut self, map: &mut Yaml, whose: &str) {
+        let Data::Map(entries) = &mut map.data else { return };
+        let present: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+        for entry in entries {
+            let Some(key) = schema_key(&entry.key).map(str::to_owned) else { continue };
+            let place = format!("nodes[{}].{whose}.{}", self.node.at, entry.key);
+            let id = self.node.id.as_ref();
+            let finish = |problem: Problem| problem.node(id).key(&place);
+            if present.contains(&key) {
+                let message = format!("`{key}` is given too; one of them is enough");
+                self.sink.push(finish(Problem::error(Code::FileConflict, entry.key_span, message)));
+            }
+            let found = match entry.value.text() {
+                Some(path) => files::schema((path, entry.value.span), self.world.loaded, finish, self.sink),
+                None => {
+                    let message = format!("`{}` takes a path, and this is {}", entry.key, entry.value.kind());
+                    self.sink.push(finish(Problem::error(Code::WrongType, entry.value.span, message)));
+                    None
+                }
+            };
+            entry.key = key;
+            entry.value.data = Data::Json(found.unwrap_or_else(|| Value::Object(serde_json::Map::new())));
+        }
+    }
+}
+
+/// What became of an input.
+pub(super) struct Parsed {
+    pub(super) draft: Draft,
+    /// The places whose values are known only when the node runs, as JSON pointers.
+    pub(super) bound: Vec<String>,
+}
+
+/// Parses the strings of an input.
+pub(super) fn parse(input: &Yaml, schema: &Value, user: &User, world: &World<'_>, sink: &mut Sink) -> Parsed {
+    let mut parser = Parser { user, world, sink, root: schema, bound: Vec::new() };
+    let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), Some(schema), "");
+    Parsed { draft, bound: parser.bound }
+}
+
+struct Parser<'p, 'w> {
+    user: &'p User,
+    world: &'p World<'w>,
+    sink: &'p mut Sink,
+    root: &'p Value,
+    bound: Vec<String>,
+}
+
+impl Parser<'_, '_> {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>, pointer: &str) -> Draft {
+        if marked(schema, CONDITION) {
+            self.bound.push(pointer.to_owned());
+            let place = format!("{}, key `{key}`", self.user.place).into();
+            let user =
+                User { place, id: self.user.id.clone(), prefix: self.user.prefix.clone(), ..*self.user };
+            let found = condition::compile_at(value, &user, key, self.world, self.sink);
+            return found.map_or(Draft::Literal(Value::Null), Draft::Condition);
+        }
+        if marked(schema, RAW) {
+            return Draft::Literal(value.json());
+        }
+        match &value.data {
+            Data::Text(text) => self.text(text, value, key, pointer),
+            Data::List(items) => Draft::list(
+                items
+                    .iter()
+                    .enumerate()
+                    .map(|(at, item)| {
+                        let schema = part(self.root, schema, "items", None);
+                        self.draft(item, &Key::Index(key, at), schema, &format!("{pointer}/{at}"))
+                    })
+                    .collect(),
+            ),
+            Data::Map(entries) => Draft::object(
+                entries
+                    .iter()
+                    .map(|entry| {
+                        let schema = part(self.root, schema, "properties", Some(&entry.key));
+                        let pointer =
+                            format!("{pointer}/{}", entry.key.replace('~', "~0").replace('/', "~1"));
+                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema, &pointer);
+                        (entry.key.clone(), value)
+                    })
+                    .collect(),
+            ),
+            _ => Draft::Literal(value.json()),
+        }
+    }
+
+    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>, pointer: &str) -> Draft {
+        match parse_template(text, self.world) {
+            Ok(None) => Draft::Literal(Value::String(text.to_owned())),
+            Ok(Some((binding, uses))) => {
+                self.bound.push(pointer.to_owned());
+                names::check(&uses, value, self.user, key, self.world, self.sink);
+                Draft::Bound(format!("{}, key `{key}`", self.user.place).into(), binding)
+            }
+            Err(fault) => {
+                self.bound.push(pointer.to_owned());
+                names::refuse(fault, Code::TemplateSyntax, value, self.user, key, self.sink);
+                Draft::Literal(Value::Null)
+            }
+        }
+    }
+}
+
+/// The schema of a part of a value, as far as it can be told without the value.
+fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option<&str>) -> Option<&'s Value> {
+    let schema = schema?;
+    if let Some(path) = schema.get("$ref").and_then(Value::as_str) {
+        let target = root.pointer(path.strip_prefix('#')?)?;
+        // A reference to a reference is not followed, so that none runs in a circle.
+        return if target.get("$ref").is_some() { None } else { part(root, Some(target), word, name) };
+    }
+    let direct = schema.get(word).and_then(|part| match name {
+        Some(name) => part.get(name),
+        None => Some(part),
+    });
+    direct.or_else(|| {
+        let branches =
+            ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|word| schema.get(word)?.as_array());
+        let plain = branches.flatten().filter(|branch| branch.get("$ref").is_none());
+        plain.into_iter().find_map(|branch| part(root, Some(branch), word, name))
+    })
+}
+
+fn marked(schema: Option<&Value>, word: &str) -> bool {
+    schema.and_then(|schema| schema.get(word)) == Some(&Value::Bool(true))
+}

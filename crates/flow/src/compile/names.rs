@@ -1,0 +1,157 @@
+//! Names in templates and conditions: what each stands for, and whether it can be there at all.
+
+use std::sync::Arc;
+
+use inspan_protocol::NodeId;
+use serde_json::Value;
+
+use super::World;
+use crate::{
+    diagnostic::{Code, Problem, Severity, Sink, did_you_mean},
+    expr::{BUILTINS, Resolver, Root, SyntaxFault, Use},
+    graph::NodeIx,
+    spec::Yaml,
+};
+
+/// Who evaluates a template or condition, and when.
+pub(super) struct User {
+    /// The node whose past may be looked at.
+    pub(super) node: Option<NodeIx>,
+    /// Whose it is, for errors while the flow runs.
+    pub(super) place: Arc<str>,
+    /// The node that problems belong to.
+    pub(super) id: Option<NodeId>,
+    /// The key of whatever the keys below start at, for problems.
+    pub(super) prefix: String,
+    /// Whether the node itself has run by then.
+    pub(super) after: bool,
+}
+
+impl Resolver for World<'_> {
+    fn root(&self, name: &str) -> Option<Root> {
+        match name {
+            "flow" => Some(Root::Flow),
+            "state" => Some(Root::State),
+            "loop" => Some(Root::Local(name.to_owned())),
+            _ => self.index.get(name).copied().map(Root::Node),
+        }
+    }
+}
+
+/// Reports a text that cannot be parsed.
+pub(super) fn refuse(
+    fault: SyntaxFault,
+    code: Code,
+    text: &Yaml,
+    user: &User,
+    key: &dyn std::fmt::Display,
+    sink: &mut Sink,
+) {
+    let problem = Problem::error(code, text.place(fault.offset), fault.reason);
+    sink.push(problem.node(user.id.as_ref()).key(format!("{}{key}", user.prefix)));
+}
+
+/// Checks the names that a text uses.
+pub(super) fn check(
+    uses: &[Use],
+    text: &Yaml,
+    user: &User,
+    key: &dyn std::fmt::Display,
+    world: &World<'_>,
+    sink: &mut Sink,
+) {
+    for used in uses {
+        let mut parts = used.path.split('.');
+        let root = parts.next().unwrap_or_default();
+        let found = match root {
+            "flow" => flow(parts.next(), parts.next(), world),
+            "loop" => member("loop", parts.next(), &["index", "first", "last"]),
+            "state" => None,
+            _ => match world.index.get(root) {
+                Some(&node) => order(root, node, used.bare, user, world),
+                None if BUILTINS.contains(&root) => None,
+                None => Some(unknown(root, world)),
+            },
+        };
+        if let Some(Fault { severity, message, help }) = found {
+            let problem = match severity {
+                Severity::Error => Problem::error,
+                Severity::Warning => Problem::warning,
+            };
+            let problem = problem(Code::UnknownBinding, text.place(used.offset), message);
+            sink.push(problem.help(help).node(user.id.as_ref()).key(format!("{}{key}", user.prefix)));
+        }
+    }
+}
+
+/// What is wrong with the use of a name.
+struct Fault {
+    severity: Severity,
+    message: String,
+    help: Option<String>,
+}
+
+impl Fault {
+    fn error(message: String, help: Option<String>) -> Self {
+        Self { severity: Severity::Error, message, help }
+    }
+}
+
+fn unknown(root: &str, world: &World<'_>) -> Fault {
+    let mut names: Vec<&str> = world.index.keys().map(NodeId::as_str).collect();
+    names.extend(["flow", "state", "loop"]);
+    names.sort_unstable();
+    let input = world.spec.header.input.contains_key(root);
+    let help = if input {
+        Some(format!("the flow's input is `flow.input.{root}`"))
+    } else {
+        did_you_mean(root, names)
+    };
+    Fault::error(format!("there is no node or name `{root}`"), help)
+}
+
+fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<Fault> {
+    let name = name.filter(|name| !known.contains(name))?;
+    let help = did_you_mean(name, known.iter().copied()).unwrap_or_else(|| {
+        format!("there are {}", known.iter().map(|k| format!("`{of}.{k}`")).collect::<Vec<_>>().join(", "))
+    });
+    Some(Fault::error(format!("`{of}` has no `{name}`"), Some(help)))
+}
+
+fn flow(name: Option<&str>, key: Option<&str>, world: &World<'_>) -> Option<Fault> {
+    if name != Some("input") {
+        return member("flow", name, &["input", "name", "sessionId"]);
+    }
+    let key = key?;
+    let header = &world.spec.header;
+    let mut known: Vec<&str> = header.input.keys().map(String::as_str).collect();
+    let schema = world.input_schema.as_ref();
+    let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+    known.extend(properties.into_iter().flat_map(|map| map.keys().map(String::as_str)));
+    let nothing_said = known.is_empty();
+    if nothing_said || known.contains(&key) {
+        return None;
+    }
+    let closed = schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false));
+    let message = format!("the flow's input declares no `{key}`");
+    let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
+    let severity = if closed { Severity::Error } else { Severity::Warning };
+    Some(Fault { severity, message, help })
+}
+
+fn order(name: &str, node: NodeIx, bare: bool, user: &User, world: &World<'_>) -> Option<Fault> {
+    let at = user.node?;
+    if !bare || (user.after && node == at) || world.links.precedes(node, at) {
+        return None;
+    }
+    let id = world.spec.nodes.get(at.0 as usize).and_then(|node| node.id.as_ref());
+    let id = id.map_or_else(|| "this node".to_owned(), |id| format!("`{id}`"));
+    let message = if node == at {
+        format!("{id} uses its own output, and it runs only once")
+    } else {
+        format!("`{name}` never runs before {id}: no edges lead from it to there")
+    };
+    let help =
+        format!("add an edge from `{name}`, or allow for its absence: `{{{{ {name} | default(…) }}}}`");
+    Some(Fault::error(message, (node != at).then_some(help)))
+}

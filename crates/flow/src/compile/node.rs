@@ -1,0 +1,198 @@
+//! One node: its type, input, policy, session and what its provider can do.
+
+use inspan_protocol::NodeId;
+use serde_json::Value;
+
+use super::{
+    World, condition, files, input,
+    names::User,
+    types::{Known, named},
+    validate::Subject,
+};
+use crate::{
+    diagnostic::{Code, Problem, Sink, did_you_mean},
+    expr::Template,
+    graph::{Join, Node, NodeIx, NodePolicy, Occupies, Retry, RetryOn},
+    node::NodeKind,
+    spec::{NodeSpec, Yaml},
+};
+
+/// Compiles a node. What is returned is only good if no error was found.
+pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sink) -> Node {
+    let known = world.types.find(spec, sink);
+    let ix = u32::try_from(spec.at).ok().map(NodeIx);
+    let user = |what: &str| User {
+        node: ix.filter(|_| spec.id.is_some()),
+        place: format!("{}{what}", named(spec.id.as_ref())).into(),
+        id: spec.id.clone(),
+        prefix: format!("nodes[{}].", spec.at),
+        after: false,
+    };
+    let when = spec.when.and_then(|when| condition::compile(when, &user(", key `when`"), world, sink));
+    let effective = input::effective(spec, world, sink);
+    let json = effective.json();
+    let template = match &known {
+        Some(known) => checked(spec, known, &effective, &json, &user(""), world, sink),
+        None => input::parse(&effective, &Value::Null, &user(""), world, sink).draft.into(),
+    };
+    let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info.kind);
+    Node {
+        id: spec.id.clone().unwrap_or_else(placeholder),
+        node_type: known.as_ref().map_or_else(|| "".into(), |known| known.info.name.clone()),
+        input: template,
+        when,
+        policy: policy(spec, kind),
+        effects: spec.effects,
+        session: session(spec, kind, world, sink),
+        join: if kind == NodeKind::Merge { join(&json) } else { Join::Resolved },
+        occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info.occupies),
+        incoming: Vec::new(),
+        outgoing: Vec::new(),
+        loops: Vec::new(),
+    }
+}
+
+/// Stands in for an id that was refused, in a graph that is refused too.
+fn placeholder() -> NodeId {
+    static PLACEHOLDER: std::sync::LazyLock<Option<NodeId>> =
+        std::sync::LazyLock::new(|| NodeId::new("_").ok());
+    PLACEHOLDER.clone().unwrap_or_else(placeholder)
+}
+
+fn checked(
+    spec: &NodeSpec<'_>,
+    known: &Known,
+    effective: &Yaml,
+    json: &Value,
+    user: &User,
+    world: &mut World<'_>,
+    sink: &mut Sink,
+) -> Template {
+    let provider_known = check_provider(spec, known, effective, sink);
+    let schema = world.types.schema(known, json);
+    let parsed = input::parse(effective, &schema.json, user, world, sink);
+    if provider_known {
+        let subject = Subject {
+            input: effective,
+            json,
+            bound: &parsed.bound,
+            schema: &schema,
+            node_type: &known.info.name,
+            id: spec.id.as_ref(),
+            at: spec.at,
+        };
+        subject.check(sink);
+        check_capabilities(spec, known, effective, json, sink);
+    }
+    check_output_schema(spec, effective, sink);
+    parsed.draft.into()
+}
+
+/// Whether the provider that the input names is registered, or cannot be told yet.
+fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
+    let Some(names) = known.node_type.providers() else { return true };
+    let Some(value) = input.get("provider") else { return true };
+    let Some(name) = value.text().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
+        return true;
+    };
+    if names.iter().any(|known| known == name) {
+        return true;
+    }
+    let help = did_you_mean(name, names.iter().map(String::as_str))
+        .unwrap_or_else(|| format!("registered: {}", names.join(", ")));
+    let message = format!("there is no provider `{name}`");
+    let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
+    sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));
+    false
+}
+
+fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &Value, sink: &mut Sink) {
+    if known.info.kind != NodeKind::Agent {
+        return;
+    }
+    let Some(can) = known.node_type.capabilities_for(json) else { return };
+    let Some(options) = input.get("options") else { return };
+    let named_provider = json.get("provider").and_then(Value::as_str);
+    let provider = named_provider.unwrap_or_else(|| known.info.name.trim_end_matches(".agent"));
+    let asks = [
+        ("outputSchema", can.structured_output, "answer by a schema"),
+        ("tools", can.tools, "have its tools chosen"),
+        ("disallowedTools", can.tools, "have its tools chosen"),
+        ("permissionMode", can.permissions, "ask before it uses a tool"),
+        ("thinking", can.thinking, "have its thinking chosen"),
+    ];
+    for (option, able, what) in asks {
+        let Some(entry) = options.entry(option).filter(|_| !able) else { continue };
+        let message = format!(
+            "{} sets `{option}`, and the provider `{provider}` cannot {what}",
+            named(spec.id.as_ref())
+        );
+        let problem = Problem::error(Code::UnsupportedCapability, entry.key_span, message);
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.options.{option}", spec.at)));
+    }
+}
+
+/// A schema written in the flow; one from a file was checked when it was drawn in.
+fn check_output_schema(spec: &NodeSpec<'_>, input: &Yaml, sink: &mut Sink) {
+    let Some(value) = input.get("options").and_then(|options| options.get("outputSchema")) else { return };
+    if value.entries().is_empty() {
+        return;
+    }
+    let finish = |problem: Problem| {
+        problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.options.outputSchema", spec.at))
+    };
+    files::check_schema(&value.json(), value.span, finish, sink);
+}
+
+fn policy(spec: &NodeSpec<'_>, kind: NodeKind) -> NodePolicy {
+    let written = &spec.policy;
+    let default = Retry::default();
+    let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
+    NodePolicy {
+        timeout: written.timeout,
+        retry: Retry {
+            max_attempts: written.max_attempts.unwrap_or(default.max_attempts),
+            backoff: written.backoff.unwrap_or(default.backoff),
+            factor: written.factor.unwrap_or(default.factor),
+            max_backoff: written.max_backoff,
+            on: written.on.unwrap_or(on),
+        },
+        on_failure: written.on_failure,
+    }
+}
+
+fn join(input: &Value) -> Join {
+    match input.get("mode").and_then(Value::as_str) {
+        Some("any") => Join::Any,
+        _ => Join::All,
+    }
+}
+
+fn session(spec: &NodeSpec<'_>, kind: NodeKind, world: &mut World<'_>, sink: &mut Sink) -> Option<NodeIx> {
+    let (name, span) = spec.session?;
+    let mut refuse = |code, message: String, help: Option<String>| {
+        let problem = Problem::error(code, span, message).help(help);
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].session", spec.at)));
+    };
+    if kind != NodeKind::Agent && spec.node_type.is_some_and(|(name, _)| world.types.get(name).is_some()) {
+        refuse(
+            Code::NotAnAgent,
+            format!("{} runs no agent and has no session", named(spec.id.as_ref())),
+            None,
+        );
+        return None;
+    }
+    let Some(target) = world.index.get(name).copied() else {
+        let mut names: Vec<&str> = world.index.keys().map(NodeId::as_str).collect();
+        names.sort_unstable();
+        let help = did_you_mean(name, names);
+        refuse(Code::UnknownNode, format!("`session` names `{name}`, and there is no such node"), help);
+        return None;
+    };
+    let other = &world.spec.nodes[target.0 as usize];
+    if world.types.kind_of(other).is_some_and(|kind| kind != NodeKind::Agent) {
+        refuse(Code::NotAnAgent, format!("`session` names `{name}`, which runs no agent"), None);
+        return None;
+    }
+    Some(target)
+}

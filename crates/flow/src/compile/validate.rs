@@ -1,0 +1,221 @@
+//! A node's input held against the schema of its type: what is written is checked now, what is bound when
+//! the node runs.
+
+use inspan_protocol::NodeId;
+use jsonschema::{
+    ValidationError,
+    error::{TypeKind, ValidationErrorKind as Kind},
+};
+use serde_json::Value;
+
+use super::types::Schema;
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    spec::{Data, Yaml},
+};
+
+/// The input of one node.
+pub(super) struct Subject<'v> {
+    pub(super) input: &'v Yaml,
+    pub(super) json: &'v Value,
+    /// The places whose values are not known yet.
+    pub(super) bound: &'v [String],
+    pub(super) schema: &'v Schema,
+    pub(super) node_type: &'v str,
+    pub(super) id: Option<&'v NodeId>,
+    /// The node's place in the list.
+    pub(super) at: usize,
+}
+
+impl Subject<'_> {
+    /// Reports what does not fit.
+    pub(super) fn check(&self, sink: &mut Sink) {
+        let Some(validator) = &self.schema.validator else { return };
+        if validator.is_valid(self.json) {
+            return;
+        }
+        for error in validator.iter_errors(self.json) {
+            self.report(&error, sink);
+        }
+    }
+
+    fn report(&self, error: &ValidationError<'_>, sink: &mut Sink) {
+        let path = error.instance_path().as_str();
+        if self.bound.iter().any(|bound| within(path, bound)) {
+            return;
+        }
+        let holds_bound = self.bound.iter().any(|bound| within(bound, path));
+        let key = self.key(path);
+        let last = key.rsplit('.').next().unwrap_or(&key);
+        match error.kind() {
+            Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
+                for name in unexpected {
+                    self.unknown(name, path, error, sink);
+                }
+            }
+            Kind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                let message = if path.is_empty() {
+                    format!("`{}` needs `{name}` in its input", self.node_type)
+                } else {
+                    format!("`{last}` needs `{name}`")
+                };
+                let span = self.span(path);
+                let problem = Problem::error(Code::MissingKey, Span { end: span.start, ..span }, message);
+                self.push(problem, format!("{key}.{name}"), sink);
+            }
+            Kind::Type { kind } => {
+                let message = format!("`{last}` takes {}, and this is {}", types(kind), self.kind(path));
+                self.push(Problem::error(Code::WrongType, self.span(path), message), key, sink);
+            }
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } if !holds_bound => {
+                self.branches(context, path, key, sink);
+            }
+            Kind::Enum { options } if !holds_bound => {
+                let words: Vec<String> = options.as_array().into_iter().flatten().map(spell).collect();
+                let written = spell(error.instance());
+                let help = did_you_mean(&written, words.iter().map(String::as_str))
+                    .unwrap_or_else(|| format!("one of {}", words.join(", ")));
+                let message = format!("`{written}` is no value of `{last}`");
+                self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
+            }
+            _ if holds_bound => {}
+            _ => {
+                let message = format!("`{last}`: {}", error.masked_with("the value"));
+                self.push(Problem::error(Code::InvalidInput, self.span(path), message), key, sink);
+            }
+        }
+    }
+
+    /// None of several forms fits: if all but one are of another type altogether, that one is meant.
+    fn branches(&self, context: &[Vec<ValidationError<'static>>], path: &str, key: String, sink: &mut Sink) {
+        let meant: Vec<_> = context
+            .iter()
+            .filter(|errors| {
+                !errors.iter().any(|error| {
+                    error.instance_path().as_str() == path
+                        && matches!(error.kind(), Kind::Type { .. } | Kind::Constant { .. })
+                })
+            })
+            .collect();
+        if let [one] = meant.as_slice() {
+            for error in *one {
+                self.report(error, sink);
+            }
+            return;
+        }
+        let last = key.rsplit('.').next().unwrap_or(&key).to_owned();
+        let mut needs: Vec<String> = Vec::new();
+        for error in context.iter().filter_map(|errors| errors.first()) {
+            let need = match error.kind() {
+                Kind::Required { property } => format!("`{}`", property.as_str().unwrap_or_default()),
+                Kind::Type { kind } => types(kind),
+                Kind::Constant { expected_value } => format!("`{}`", spell(expected_value)),
+                _ => error.masked_with("the value").to_string(),
+            };
+            if !needs.contains(&need) {
+                needs.push(need);
+            }
+        }
+        let all_required = context
+            .iter()
+            .all(|errors| errors.iter().all(|error| matches!(error.kind(), Kind::Required { .. })));
+        let (code, verb) =
+            if all_required { (Code::MissingKey, "needs") } else { (Code::InvalidInput, "takes") };
+        let whose = if path.is_empty() { self.node_type.to_owned() } else { last };
+        let message = format!("`{whose}` {verb} {}", needs.join(" or "));
+        self.push(Problem::error(code, self.span(path), message), key, sink);
+    }
+
+    fn unknown(&self, name: &str, path: &str, error: &ValidationError<'_>, sink: &mut Sink) {
+        let owner = find(self.input, path);
+        let span = owner.and_then(|owner| owner.entry(name)).map_or(self.span(path), |entry| entry.key_span);
+        let schema_path = error.schema_path().as_str();
+        let owner = schema_path.rsplit_once('/').map_or("", |(owner, _)| owner);
+        let properties = self.schema.json.pointer(owner).and_then(|schema| schema.get("properties"));
+        let known: Vec<&str> = properties
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|map| map.keys().map(String::as_str))
+            .collect();
+        let help = did_you_mean(name, known.iter().copied())
+            .or_else(|| (!known.is_empty()).then(|| format!("known here: {}", known.join(", "))));
+        let message = format!("`{}` has no option `{name}`", self.node_type);
+        let key = format!("{}.{name}", self.key(path));
+        self.push(Problem::error(Code::UnknownKey, span, message).help(help), key, sink);
+    }
+
+    fn push(&self, problem: Problem, key: String, sink: &mut Sink) {
+        sink.push(problem.node(self.id).key(key));
+    }
+
+    fn span(&self, path: &str) -> Span {
+        find(self.input, path).map_or(self.input.span, |value| value.span)
+    }
+
+    fn kind(&self, path: &str) -> &'static str {
+        find(self.input, path).map_or("nothing", Yaml::kind)
+    }
+
+    /// `nodes[2].input.options.model` for `/options/model`.
+    fn key(&self, path: &str) -> String {
+        let mut key = format!("nodes[{}].input", self.at);
+        for segment in segments(path) {
+            if segment.bytes().all(|b| b.is_ascii_digit()) {
+                key.push_str(&format!("[{segment}]"));
+            } else {
+                key.push('.');
+                key.push_str(&segment);
+            }
+        }
+        key
+    }
+}
+
+/// Whether a JSON pointer lies at or beneath another.
+fn within(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn segments(path: &str) -> impl Iterator<Item = String> {
+    path.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~"))
+}
+
+/// The value at a JSON pointer, or the nearest one above that has a place in the file.
+fn find<'y>(root: &'y Yaml, path: &str) -> Option<&'y Yaml> {
+    let mut value = root;
+    for segment in segments(path) {
+        value = match &value.data {
+            Data::Map(_) => value.get(&segment)?,
+            Data::List(items) => items.get(segment.parse::<usize>().ok()?)?,
+            _ => return Some(value),
+        };
+    }
+    Some(value)
+}
+
+fn types(kind: &TypeKind) -> String {
+    let names: Vec<&str> = match kind {
+        TypeKind::Single(one) => vec![words(&one.to_string())],
+        TypeKind::Multiple(set) => {
+            set.iter().map(|one| words(&one.to_string())).filter(|w| *w != "nothing").collect()
+        }
+    };
+    names.join(" or ")
+}
+
+fn words(json_type: &str) -> &'static str {
+    match json_type {
+        "string" => "a text",
+        "integer" => "a whole number",
+        "number" => "a number",
+        "boolean" => "true or false",
+        "array" => "a list",
+        "object" => "a mapping",
+        _ => "nothing",
+    }
+}
+
+fn spell(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,301 @@
+//! What is wrong with a flow, each problem with a stable code and its place in the author's file. Finding
+//! the problems is left to the compiler.
+
+use std::{fmt, sync::Arc};
+
+use inspan_protocol::NodeId;
+use serde::{Serialize, Serializer};
+
+macro_rules! codes {
+    ($( $variant:ident $name:literal $what:literal; )*) => {
+        /// The kind of a problem. The names are stable: scripts and editors may rely on them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Code { $( #[doc = $what] $variant, )* }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &[Self] = &[$( Self::$variant, )*];
+
+            /// Its stable name.
+            pub const fn as_str(self) -> &'static str {
+                match self { $( Self::$variant => $name, )* }
+            }
+
+            /// What it means, in one sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $( Self::$variant => $what, )* }
+            }
+        }
+    };
+}
+
+codes! {
+    YamlSyntax "yaml-syntax" "The text is not YAML.";
+    EmptyFile "empty-file" "The file holds no document.";
+    SeveralDocuments "several-documents" "The file holds more than one document.";
+    TooLarge "too-large" "The document, or a file it draws in, is larger or deeper than a flow may be.";
+    DuplicateKey "duplicate-key" "A key stands twice in one mapping.";
+    UnknownKey "unknown-key" "The key has no meaning here.";
+    MissingKey "missing-key" "A key that must be there is not.";
+    WrongType "wrong-type" "The value is of another kind than the key takes.";
+    InvalidValue "invalid-value" "The value is of the right kind and still none that the key takes.";
+    NotSupported "not-supported" "The key is known and not built yet.";
+    InvalidId "invalid-id" "The text cannot be the id of a node.";
+    DuplicateId "duplicate-id" "Two nodes have the same id.";
+    UnknownNodeType "unknown-node-type" "No node type of this name is registered.";
+    UnknownPack "unknown-pack" "No node pack of this name is registered.";
+    PackNotListed "pack-not-listed" "The node's type belongs to a pack that `nodePacks` leaves out.";
+    DanglingEdge "dangling-edge" "An edge or `dependsOn` names a node that is not there.";
+    DuplicateEdge "duplicate-edge" "Two edges join the same nodes.";
+    SelfEdge "self-edge" "An edge leads from a node to itself without a bound.";
+    Cycle "cycle" "Edges without a bound close a cycle.";
+    LoopWithoutCycle "loop-without-cycle" "An edge has `maxIterations` and closes no cycle.";
+    UnknownNode "unknown-node" "`session` names a node that is not there.";
+    NotAnAgent "not-an-agent" "`session` stands on or names a node that runs no agent.";
+    InvalidInput "invalid-input" "The input does not fit the schema of the node's type.";
+    InvalidSchema "invalid-schema" "A JSON Schema is none.";
+    UnknownBinding "unknown-binding" "A template or condition uses what cannot be there.";
+    TemplateSyntax "template-syntax" "A template cannot be parsed.";
+    ConditionSyntax "condition-syntax" "A condition cannot be parsed.";
+    FileMissing "file-missing" "A file that the flow draws in is not there or cannot be read.";
+    FileOutsideFolder "file-outside-folder" "A file that the flow draws in lies outside of its folder.";
+    FileConflict "file-conflict" "A value is given twice: in the flow and by a file.";
+    UnknownProvider "unknown-provider" "No provider of this name is registered.";
+    UnsupportedCapability "unsupported-capability" "The node asks for what its provider cannot do.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// The flow cannot run.
+    Error,
+    /// The flow can run, and probably not as meant.
+    Warning,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+/// A place in a text; both count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Position {
+    /// The line.
+    pub line: u32,
+    /// The character in the line.
+    pub column: u32,
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diagnostic {
+    /// Its kind.
+    pub code: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+    /// The file: the flow's as it was named, or one that it draws in.
+    pub path: Arc<str>,
+    /// Where it starts.
+    #[serde(flatten)]
+    pub start: Position,
+    /// The place after its end, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<Position>,
+    /// The node that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The key, as `nodes[2].input.options.model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { line, column } = self.start;
+        write!(f, "{}:{line}:{column}: {}[{}]: {}", self.path, self.severity, self.code, self.message)?;
+        self.help.as_ref().map_or(Ok(()), |help| write!(f, " (help: {help})"))
+    }
+}
+
+/// Problems in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Diagnostics(Vec<Diagnostic>);
+
+impl Diagnostics {
+    /// Whether one of them keeps the flow from running.
+    pub fn has_errors(&self) -> bool {
+        self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+    }
+}
+
+impl std::ops::Deref for Diagnostics {
+    type Target = [Diagnostic];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl IntoIterator for Diagnostics {
+    type Item = Diagnostic;
+    type IntoIter = std::vec::IntoIter<Diagnostic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, diagnostic) in self.0.iter().enumerate() {
+            write!(f, "{}{diagnostic}", if at == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// A stretch of a source: 0 is the flow's file, others are those it draws in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) source: u16,
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+}
+
+impl Span {
+    /// A single place.
+    pub(crate) fn at(source: u16, line: u32, column: u32) -> Self {
+        let start = Position { line, column };
+        Self { source, start, end: start }
+    }
+}
+
+/// A problem whose file is not named yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    code: Code,
+    severity: Severity,
+    span: Span,
+    message: String,
+    help: Option<String>,
+    node: Option<NodeId>,
+    key: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
+        let severity = Severity::Error;
+        Self { code, severity, span, message: message.into(), help: None, node: None, key: None }
+    }
+
+    pub(crate) fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(code, span, message) }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<Option<String>>) -> Self {
+        self.help = help.into();
+        self
+    }
+
+    pub(crate) fn node(mut self, node: Option<&NodeId>) -> Self {
+        self.node = node.cloned();
+        self
+    }
+
+    pub(crate) fn key(mut self, key: impl fmt::Display) -> Self {
+        self.key = Some(key.to_string());
+        self
+    }
+}
+
+/// Collects problems.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    sources: Vec<Arc<str>>,
+    problems: Vec<Problem>,
+}
+
+impl Sink {
+    pub(crate) fn new(flow: Arc<str>) -> Self {
+        Self { sources: vec![flow], problems: Vec::new() }
+    }
+
+    /// Adds a file that problems may lie in.
+    pub(crate) fn source(&mut self, path: &str) -> u16 {
+        if let Some(at) = self.sources.iter().position(|known| **known == *path) {
+            return u16::try_from(at).unwrap_or(0);
+        }
+        let Ok(at) = u16::try_from(self.sources.len()) else { return 0 };
+        self.sources.push(path.into());
+        at
+    }
+
+    pub(crate) fn push(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    pub(crate) fn finish(mut self) -> Diagnostics {
+        self.problems.sort_by(|a, b| {
+            let place = |p: &Problem| (p.span.source, p.span.start, p.severity, p.code);
+            place(a).cmp(&place(b)).then_with(|| a.message.cmp(&b.message))
+        });
+        let sources = self.sources;
+        let named = self.problems.into_iter().map(|problem| Diagnostic {
+            code: problem.code,
+            severity: problem.severity,
+            message: problem.message,
+            help: problem.help,
+            path: sources[usize::from(problem.span.source)].clone(),
+            start: problem.span.start,
+            end: (problem.span.end > problem.span.start).then_some(problem.span.end),
+            node: problem.node,
+            key: problem.key,
+        });
+        Diagnostics(named.collect())
+    }
+}
+
+/// "did you mean …", if one of the names is close.
+pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    closest(wrong, names).map(|name| format!("did you mean `{name}`?"))
+}
+
+fn closest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let folded = wrong.to_lowercase();
+    let allowed = (wrong.chars().count() / 3).max(1);
+    names
+        .into_iter()
+        .filter(|name| *name != wrong)
+        .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), name))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min()
+        .map(|(_, name)| name)
+}

@@ -1,0 +1,102 @@
+//! Cuts a template into text, expressions and statements, as far as telling them apart needs. What stands
+//! inside the braces is left to `path` and `program`.
+
+/// A piece of a template, with the place of its inside in the whole, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segment<'a> {
+    /// Text to be kept.
+    Text(&'a str),
+    /// `{{ … }}`, without its braces.
+    Expression { source: &'a str, offset: usize, trims: Trims },
+    /// `{% … %}`, without its braces.
+    Statement { source: &'a str },
+    /// `{# … #}`.
+    Comment,
+}
+
+/// Whether an expression takes the blanks around it away (`{{-`, `-}}`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trims {
+    No,
+    Yes,
+}
+
+/// The segments of a template, or the place of the braces that are not closed.
+pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(open) = next_open(text, at) {
+        if open > at {
+            found.push(Segment::Text(&text[at..open]));
+        }
+        let inside = open + 2;
+        let close = match text.as_bytes()[open + 1] {
+            b'#' => text[inside..].find("#}").map(|len| inside + len),
+            b'%' => closing(text, inside, b'%'),
+            _ => closing(text, inside, b'}'),
+        };
+        let close = close.ok_or(open)?;
+        let inner = &text[inside..close];
+        at = close + 2;
+        match text.as_bytes()[open + 1] {
+            b'#' => found.push(Segment::Comment),
+            b'%' => {
+                let source = inner.trim_matches(['-', '+']).trim();
+                found.push(Segment::Statement { source });
+                if source == "raw" {
+                    at = end_of_raw(text, at).ok_or(open)?;
+                }
+            }
+            _ => {
+                let head = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+                let source = head.strip_suffix(['-', '+']).unwrap_or(head);
+                let trims = if source.len() == inner.len() { Trims::No } else { Trims::Yes };
+                found.push(Segment::Expression { source, offset: inside + inner.len() - head.len(), trims });
+            }
+        }
+    }
+    if at < text.len() {
+        found.push(Segment::Text(&text[at..]));
+    }
+    Ok(found)
+}
+
+fn next_open(text: &str, from: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    (from..bytes.len().saturating_sub(1))
+        .find(|&at| bytes[at] == b'{' && matches!(bytes[at + 1], b'{' | b'%' | b'#'))
+}
+
+/// The place of the closing braces, past strings and nested braces.
+fn closing(text: &str, from: usize, kind: u8) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (from, 0_u32);
+    while at < bytes.len() {
+        match bytes[at] {
+            quote @ (b'"' | b'\'') => {
+                at += 1;
+                while *bytes.get(at)? != quote {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            byte if byte == kind && depth == 0 && bytes.get(at + 1) == Some(&b'}') => return Some(at),
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+fn end_of_raw(text: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        let open = at + text[at..].find("{%")?;
+        let close = open + text[open..].find("%}")?;
+        if text[open + 2..close].trim_matches(['-', '+']).trim() == "endraw" {
+            return Some(close + 2);
+        }
+        at = close + 2;
+    }
+}

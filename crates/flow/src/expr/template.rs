@@ -1,0 +1,262 @@
+//! Templates: JSON in which strings may hold bindings. Each string is parsed into the cheapest form that
+//! does it: a literal, a path, a text of paths, or a program.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::expr::{
+    BindingError, Condition, Scope, SyntaxFault,
+    condition::dotted,
+    path::{Path, plain_path},
+    program::{Program, Resolver, Script, Strictness, Use, is_guarded, spell},
+    segment::{Segment, Trims, segments},
+};
+
+/// A value with bindings in it, parsed.
+#[derive(Debug)]
+pub struct Template {
+    root: Draft,
+}
+
+/// The parts of a template.
+#[derive(Debug)]
+pub(crate) enum Draft {
+    /// A value without bindings.
+    Literal(Value),
+    /// A string with bindings, and whose it is.
+    Bound(Arc<str>, Binding),
+    /// A condition: it gives true or false.
+    Condition(Condition),
+    /// A list with bindings somewhere.
+    List(Vec<Draft>),
+    /// An object with bindings somewhere.
+    Object(Vec<(String, Draft)>),
+}
+
+/// A string with bindings.
+#[derive(Debug)]
+pub(crate) enum Binding {
+    /// One whole `{{ path }}`.
+    Path(Path),
+    /// One whole `{{ expression }}`.
+    Program(String, Program),
+    /// Text with paths in it.
+    Text(Vec<Piece>),
+    /// Text with anything in it.
+    Script(String, Script),
+}
+
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Text(String),
+    Path(Path),
+}
+
+impl Template {
+    /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
+    pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
+        self.root.resolve(scope)
+    }
+
+    /// The value if nothing in it is bound.
+    pub fn literal(&self) -> Option<&Value> {
+        match &self.root {
+            Draft::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl From<Draft> for Template {
+    fn from(root: Draft) -> Self {
+        Self { root }
+    }
+}
+
+impl Draft {
+    /// A list, which is a literal if all its items are.
+    pub(crate) fn list(items: Vec<Draft>) -> Self {
+        if items.iter().all(|item| matches!(item, Self::Literal(_))) {
+            Self::Literal(items.into_iter().filter_map(Self::into_literal).collect())
+        } else {
+            Self::List(items)
+        }
+    }
+
+    /// An object, which is a literal if all its values are.
+    pub(crate) fn object(entries: Vec<(String, Draft)>) -> Self {
+        if entries.iter().all(|(_, value)| matches!(value, Self::Literal(_))) {
+            let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value.into_literal()?)));
+            Self::Literal(Value::Object(entries.collect()))
+        } else {
+            Self::Object(entries)
+        }
+    }
+
+    fn into_literal(self) -> Option<Value> {
+        match self {
+            Self::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
+        Ok(match self {
+            Self::Literal(value) => value.clone(),
+            Self::Bound(place, binding) => binding.resolve(scope).map_err(|(expression, reason)| {
+                BindingError { place: place.clone(), expression: expression.to_owned(), reason }
+            })?,
+            Self::Condition(condition) => Value::Bool(condition.holds(scope)?),
+            Self::List(items) => {
+                Value::Array(items.iter().map(|item| item.resolve(scope)).collect::<Result<_, _>>()?)
+            }
+            Self::Object(entries) => {
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    map.insert(key.clone(), value.resolve(scope)?);
+                }
+                Value::Object(map)
+            }
+        })
+    }
+}
+
+impl Binding {
+    fn resolve(&self, scope: &Scope<'_>) -> Result<Value, (&str, String)> {
+        match self {
+            Self::Path(path) => path.get(scope).cloned().map_err(|reason| (path.source.as_str(), reason)),
+            Self::Program(source, program) => {
+                program.value(scope).map_err(|reason| (source.as_str(), reason))
+            }
+            Self::Text(pieces) => {
+                let mut text = String::new();
+                for piece in pieces {
+                    match piece {
+                        Piece::Text(piece) => text.push_str(piece),
+                        Piece::Path(path) => {
+                            let value = path.get(scope).map_err(|reason| (path.source.as_str(), reason))?;
+                            match value {
+                                Value::String(value) => text.push_str(value),
+                                other => text.push_str(&spell(other)),
+                            }
+                        }
+                    }
+                }
+                Ok(Value::String(text))
+            }
+            Self::Script(source, script) => {
+                script.text(scope).map(Value::String).map_err(|reason| (source.as_str(), reason))
+            }
+        }
+    }
+}
+
+/// Reads a string; none if it holds no bindings. With it come the names that it uses.
+pub(crate) fn parse_template(
+    text: &str,
+    resolver: &dyn Resolver,
+) -> Result<Option<(Binding, Vec<Use>)>, SyntaxFault> {
+    if !text.contains("{{") && !text.contains("{%") && !text.contains("{#") {
+        return Ok(None);
+    }
+    let parts = segments(text).map_err(|offset| SyntaxFault {
+        reason: "the braces that open here are not closed".to_owned(),
+        offset,
+    })?;
+    let is_blank = |part: &&Segment<'_>| matches!(part, Segment::Text(text) if text.trim().is_empty());
+    let mut solid = parts.iter().filter(|part| !is_blank(part));
+    if let (Some(Segment::Expression { source, offset, .. }), None) = (solid.next(), solid.next()) {
+        return whole(source, *offset, resolver).map(Some);
+    }
+    let plain = parts.iter().all(|part| match part {
+        Segment::Text(_) => true,
+        Segment::Expression { source, trims: Trims::No, .. } => plain_path(source).is_some(),
+        _ => false,
+    });
+    if plain { Ok(Some(pieces(&parts, resolver))) } else { script(text, &parts, resolver).map(Some) }
+}
+
+fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+    let offset = offset + source.len() - source.trim_start().len();
+    let source = source.trim();
+    if let Some((name, steps)) = plain_path(source) {
+        let used = Use { path: dotted(source), offset, bare: true };
+        let binding = match resolver.root(name) {
+            Some(root) => Binding::Path(Path::new(root, steps, source)),
+            // The compiler refuses the unknown name.
+            None => Binding::Text(Vec::new()),
+        };
+        return Ok((binding, vec![used]));
+    }
+    let (program, mut uses) = Program::parse(source, Strictness::Template, resolver)
+        .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
+    for used in &mut uses {
+        used.offset += offset;
+    }
+    Ok((Binding::Program(source.to_owned(), program), uses))
+}
+
+fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
+    let mut found = Vec::with_capacity(parts.len());
+    let mut uses = Vec::new();
+    for part in parts {
+        match part {
+            Segment::Text(text) => found.push(Piece::Text((*text).to_owned())),
+            Segment::Expression { source, offset, .. } => {
+                let offset = offset + source.len() - source.trim_start().len();
+                uses.push(Use { path: dotted(source), offset, bare: true });
+                if let Some((name, steps)) = plain_path(source)
+                    && let Some(root) = resolver.root(name)
+                {
+                    found.push(Piece::Path(Path::new(root, steps, source.trim())));
+                }
+            }
+            _ => {}
+        }
+    }
+    (Binding::Text(found), uses)
+}
+
+fn script(
+    text: &str,
+    parts: &[Segment<'_>],
+    resolver: &dyn Resolver,
+) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+    // What stands outside of every block is evaluated for certain.
+    let mut depth = 0_i32;
+    let mut outside = Vec::new();
+    for part in parts {
+        match part {
+            Segment::Statement { source } => {
+                let word = source.split_whitespace().next().unwrap_or_default();
+                if word.starts_with("end") {
+                    depth -= 1;
+                } else if matches!(word, "if" | "for" | "with" | "filter" | "autoescape")
+                    || (word == "set" && !source.contains('='))
+                {
+                    depth += 1;
+                }
+            }
+            Segment::Expression { source, .. } if depth == 0 && !is_guarded(source) => outside.push(*source),
+            _ => {}
+        }
+    }
+    let bare = |name: &str| {
+        outside.iter().any(|source| {
+            let mut words = source.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
+            words.any(|word| word.split('.').next() == Some(name))
+        })
+    };
+    let (script, uses) = Script::parse(text, bare, resolver)?;
+    Ok((Binding::Script(excerpt(text), script), uses))
+}
+
+/// The first lines of a template, for an error.
+fn excerpt(text: &str) -> String {
+    let text = text.trim();
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

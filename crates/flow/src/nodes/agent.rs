@@ -1,0 +1,150 @@
+//! The `agents` pack: one generic agent node. `NAME.agent` is that node with the provider `NAME`, and
+//! `agent.run` names its provider in its input; the schemas are the provider's own, so that no vendor is
+//! known here.
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{AgentRun, ProviderRegistry};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, ProviderCapabilities, StopReason};
+use serde_json::{Value, json};
+
+use crate::{
+    graph::Occupies,
+    node::{NodeKind, NodeType, NodeTypeInfo},
+    registry::NodeRegistry,
+    runtime::NodeContext,
+};
+
+/// One type per provider, and `agent.run` for all.
+pub(super) fn register(registry: &mut NodeRegistry, providers: &ProviderRegistry) {
+    for (_, provider) in providers.iter() {
+        registry.register(ProviderAgent(provider.clone()));
+    }
+    registry.register(AnyAgent(providers.clone()));
+}
+
+/// `NAME.agent`.
+struct ProviderAgent(Arc<dyn DynProvider>);
+
+impl NodeType for ProviderAgent {
+    fn describe(&self) -> NodeTypeInfo {
+        let descriptor = self.0.descriptor();
+        NodeTypeInfo {
+            name: format!("{}.agent", descriptor.provider_type).into(),
+            pack: "agents",
+            help: format!("Runs a {} agent.", descriptor.display_name),
+            input: self.0.input_schema(),
+            output: self.0.output_schema(),
+            kind: NodeKind::Agent,
+            occupies: Occupies::Slot,
+        }
+    }
+
+    fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
+        Some(self.0.descriptor().capabilities)
+    }
+
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        run(self.0.clone(), context, input).boxed()
+    }
+}
+
+/// `agent.run`.
+struct AnyAgent(ProviderRegistry);
+
+impl AnyAgent {
+    fn provider(&self, input: &Value) -> Option<&Arc<dyn DynProvider>> {
+        self.0.get(input.get("provider")?.as_str()?)
+    }
+}
+
+impl NodeType for AnyAgent {
+    fn describe(&self) -> NodeTypeInfo {
+        let names: Vec<_> = self.0.names().collect();
+        NodeTypeInfo {
+            name: "agent.run".into(),
+            pack: "agents",
+            help: "Runs an agent of the provider that its input names.".to_owned(),
+            input: json!({
+                "type": "object",
+                "required": ["provider"],
+                "properties": {
+                    "provider": { "description": "The provider's type.", "enum": names },
+                },
+            }),
+            output: json!({ "type": "object" }),
+            kind: NodeKind::Agent,
+            occupies: Occupies::Slot,
+        }
+    }
+
+    fn input_schema_for(&self, input: &Value) -> Option<Value> {
+        let mut schema = self.provider(input)?.input_schema();
+        let properties = schema.get_mut("properties")?.as_object_mut()?;
+        properties.insert(
+            "provider".to_owned(),
+            json!({ "type": "string", "description": "The provider's type." }),
+        );
+        Some(schema)
+    }
+
+    fn providers(&self) -> Option<Vec<String>> {
+        Some(self.0.names().map(str::to_owned).collect())
+    }
+
+    fn capabilities_for(&self, input: &Value) -> Option<ProviderCapabilities> {
+        Some(self.provider(input)?.descriptor().capabilities)
+    }
+
+    fn run(&self, context: NodeContext, mut input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let provider = self.provider(&input).cloned();
+        async move {
+            let asked = input.as_object_mut().and_then(|input| input.remove("provider"));
+            let provider = provider.ok_or_else(|| {
+                let asked = asked.unwrap_or_default();
+                AgentError::new(ErrorCode::ConfigInvalid, format!("there is no provider {asked}"))
+            })?;
+            run(provider, context, input).await
+        }
+        .boxed()
+    }
+}
+
+async fn run(
+    provider: Arc<dyn DynProvider>,
+    context: NodeContext,
+    input: Value,
+) -> Result<Value, AgentError> {
+    let input = go_on(&*provider, &context, input)?;
+    let cwd = working_directory(&context, &input);
+    let end = AgentRun::new(context.hub.clone(), context.node.to_string(), provider, input)
+        .cwd(cwd)
+        .env(context.env.clone())
+        .permissions(context.permissions)
+        .cancel(context.cancel.clone())
+        .execute()
+        .await?;
+    if end.facts.stop_reason == StopReason::Aborted {
+        return Err(context.aborted());
+    }
+    Ok(end.output)
+}
+
+/// The input as the next turn of the conversation that the node goes on with, if there is one yet.
+fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
+    let Some(session) = &context.session else { return Ok(input) };
+    let Some(prompt) = input.get("prompt").and_then(Value::as_str).map(str::to_owned) else {
+        let message = "a node that goes on in a conversation needs a `prompt`; it has `messages`";
+        return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+    };
+    provider.resume(input, session, &prompt)
+}
+
+/// A relative `cwd` starts at the flow's folder, as all paths of a flow do.
+fn working_directory(context: &NodeContext, input: &Value) -> PathBuf {
+    match input.pointer("/options/cwd").and_then(Value::as_str) {
+        Some(cwd) => context.folder.join(cwd),
+        None => context.folder.clone(),
+    }
+}

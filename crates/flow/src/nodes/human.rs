@@ -1,0 +1,105 @@
+//! The `human` pack: a question to a person. Who asks it on a screen and brings the answer is left to the
+//! channels.
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::Prompt;
+use inspan_protocol::{AgentError, ErrorCode, PromptKind};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::typed;
+use crate::{
+    graph::Occupies,
+    node::{NodeType, NodeTypeInfo},
+    runtime::NodeContext,
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Question {
+    /// The question.
+    prompt: String,
+    /// The answers to choose from.
+    #[serde(default)]
+    choices: Option<Vec<String>>,
+    /// Whether a free text is an answer; by default only if there are no choices.
+    #[serde(default)]
+    allow_text: Option<bool>,
+    /// How long to wait, as `30s`, `5m`, `8h`; then the default is taken, or the node fails.
+    #[serde(default)]
+    timeout: Option<String>,
+    /// The answer that is taken when the time is up.
+    #[serde(default)]
+    default: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Answer {
+    /// The answer.
+    content: String,
+    /// Which of the choices it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choice: Option<String>,
+}
+
+/// `human.input`.
+pub(super) struct HumanInput;
+
+impl NodeType for HumanInput {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Asks a person: a text, one of the choices, or both.";
+        let info = typed::describe::<Question, Answer>("human.input", "human", help);
+        NodeTypeInfo { occupies: Occupies::Nothing, ..info }
+    }
+
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        async move {
+            let question: Question = typed::read(input)?;
+            let prompt = question.prompt(&context)?;
+            let reply = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => return Err(context.aborted()),
+                reply = context.hub.ask(prompt) => reply,
+            };
+            let reply = reply.map_err(|_| {
+                AgentError::new(ErrorCode::Timeout, "nobody answered in time and the question has no default")
+            })?;
+            typed::write(&Answer { content: reply.content, choice: reply.choice })
+        }
+        .boxed()
+    }
+}
+
+impl Question {
+    fn prompt(self, context: &NodeContext) -> Result<Prompt, AgentError> {
+        let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
+        if let (Some(default), Some(choices), None | Some(false)) =
+            (&self.default, &self.choices, self.allow_text)
+            && !choices.contains(default)
+        {
+            return Err(wrong(format!(
+                "the default `{default}` is not among the choices: {}",
+                choices.join(", ")
+            )));
+        }
+        let deadline = match &self.timeout {
+            Some(text) => {
+                let limit = humantime::parse_duration(text)
+                    .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?;
+                Some(context.hub.clock().now() + limit)
+            }
+            None => None,
+        };
+        Ok(Prompt {
+            prompt_id: None,
+            prompt: self.prompt,
+            choices: self.choices,
+            allow_text: self.allow_text,
+            kind: PromptKind::Input,
+            detail: None,
+            deadline,
+            default: self.default,
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! The way from JSON to a node's own types and back, and the schemas of those types.
+
+use inspan_protocol::{AgentError, ErrorCode};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    graph::Occupies,
+    node::{NodeKind, NodeTypeInfo},
+};
+
+/// The description of a node type with typed input and output.
+pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
+    name: &'static str,
+    pack: &'static str,
+    help: &str,
+) -> NodeTypeInfo {
+    NodeTypeInfo {
+        name: name.into(),
+        pack,
+        help: help.to_owned(),
+        input: schema::<I>(),
+        output: schema::<O>(),
+        kind: NodeKind::Plain,
+        occupies: Occupies::Slot,
+    }
+}
+
+/// The schema with its parts inline, so that a reader finds each key where it is used.
+pub(super) fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
+}
+
+/// Reads a node's input; one that does not fit names the key.
+pub(super) fn read<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
+    serde_json::from_value(input).map_err(|error| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
+    })
+}
+
+/// Writes a node's output.
+pub(super) fn write<O: Serialize>(output: &O) -> Result<Value, AgentError> {
+    serde_json::to_value(output)
+        .map_err(|error| AgentError::new(ErrorCode::OutputInvalid, format!("the output is no JSON: {error}")))
+}
+
+/// A node that computes its output at once.
+macro_rules! pure_node {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
+        $(#[$meta])*
+        pub(super) struct $type;
+
+        impl crate::node::NodeType for $type {
+            fn describe(&self) -> crate::node::NodeTypeInfo {
+                crate::nodes::typed::describe::<$input, $output>($name, $pack, $help)
+            }
+
+            fn compute(&self, input: serde_json::Value) -> crate::node::Computed {
+                let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
+                crate::node::Computed::Done(
+                    crate::nodes::typed::read(input).and_then(compute).and_then(|output| crate::nodes::typed::write(&output)),
+                )
+            }
+
+            fn run(
+                &self,
+                _: crate::runtime::NodeContext,
+                input: serde_json::Value,
+            ) -> futures::future::BoxFuture<'static, Result<serde_json::Value, inspan_protocol::AgentError>> {
+                let end = match self.compute(input) {
+                    crate::node::Computed::Done(end) => end,
+                    crate::node::Computed::Runs(input) => Ok(input),
+                };
+                Box::pin(std::future::ready(end))
+            }
+        }
+    };
+}
+pub(super) use pure_node;

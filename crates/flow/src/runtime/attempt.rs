@@ -1,0 +1,151 @@
+//! One attempt of a node: what surrounds it, how its task ends whatever happens, and the check of what goes
+//! in and comes out.
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use inspan_engine::{Hub, PermissionPolicy};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, ProviderSessionId};
+use jsonschema::Validator;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    graph::{Node, NodeIx},
+    node::NodeType,
+    schedule::AttemptEnd,
+};
+
+/// How long a cancelled node may take to end; then it is dropped. Longer than the ladder on which a
+/// vendor's program is brought down.
+const CANCEL_GRACE: Duration = Duration::from_secs(15);
+
+/// What surrounds one attempt of a node.
+#[derive(Clone)]
+pub struct NodeContext {
+    /// The node.
+    pub node: NodeId,
+    /// Its place in the run.
+    pub path: NodePath,
+    /// Which try this is, counting from 1.
+    pub attempt: u32,
+    /// The conversation that an agent goes on with.
+    pub session: Option<ProviderSessionId>,
+    /// The flow's folder: relative paths start here.
+    pub folder: PathBuf,
+    /// The environment for programs and clients.
+    pub env: Environment,
+    /// Who answers an agent's questions for permission.
+    pub permissions: PermissionPolicy,
+    /// Cancelled when the attempt is to end.
+    pub cancel: CancellationToken,
+    /// The hub, within the attempt's task.
+    pub hub: Hub,
+}
+
+impl NodeContext {
+    /// What a node gives back that ended because it was cancelled.
+    pub fn aborted(&self) -> AgentError {
+        AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
+    }
+}
+
+/// Runs one attempt to its end, which comes soon after a cancellation whatever the node does.
+pub(super) async fn drive(
+    node_type: Arc<dyn NodeType>,
+    context: NodeContext,
+    input: Value,
+    node: NodeIx,
+) -> (NodeIx, u32, AttemptEnd) {
+    let attempt = context.attempt;
+    let id = context.node.clone();
+    let cancel = context.cancel.clone();
+    let work = AssertUnwindSafe(async move { node_type.run(context, input).await }).catch_unwind();
+    let too_late = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(CANCEL_GRACE).await;
+    };
+    let end = tokio::select! {
+        biased;
+        end = work => match end {
+            Ok(Ok(output)) => AttemptEnd::Output(output),
+            Ok(Err(error)) => AttemptEnd::Error(error),
+            Err(_) => AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, format!("node `{id}` panicked"))),
+        },
+        () = too_late => {
+            let message = format!("node `{id}` did not end within {CANCEL_GRACE:?} of being cancelled");
+            AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, message))
+        }
+    };
+    (node, attempt, end)
+}
+
+/// The compiled schemas of the node types in use.
+#[derive(Default)]
+pub(super) struct Validators(HashMap<Arc<str>, Schemas>);
+
+struct Schemas {
+    input: Option<Validator>,
+    output: Option<Validator>,
+}
+
+impl Validators {
+    /// The input, if it fits the schema of the node's type.
+    pub(super) fn input(
+        &mut self,
+        node_type: &dyn NodeType,
+        node: &Node,
+        input: Value,
+    ) -> Result<Value, AgentError> {
+        // A schema that depends on the input is checked by the one who reads it.
+        if node_type.input_schema_for(&input).is_some() {
+            return Ok(input);
+        }
+        match self.of(node_type, node).input.as_ref().and_then(|schema| misfit(schema, &input)) {
+            Some(why) => Err(AgentError::new(
+                ErrorCode::ConfigInvalid,
+                format!("the input of node `{}`: {why}", node.id),
+            )),
+            None => Ok(input),
+        }
+    }
+
+    /// The end, unless it is an output that does not fit the schema of the node's type.
+    pub(super) fn end(
+        &mut self,
+        node_type: &dyn NodeType,
+        node: &Node,
+        end: Result<Value, AgentError>,
+    ) -> AttemptEnd {
+        let output = match end {
+            Ok(output) => output,
+            Err(error) => return AttemptEnd::Error(error),
+        };
+        match self.of(node_type, node).output.as_ref().and_then(|schema| misfit(schema, &output)) {
+            Some(why) => {
+                let message = format!("the output of node `{}`: {why}", node.id);
+                AttemptEnd::Error(AgentError::new(ErrorCode::OutputInvalid, message))
+            }
+            None => AttemptEnd::Output(output),
+        }
+    }
+
+    fn of(&mut self, node_type: &dyn NodeType, node: &Node) -> &Schemas {
+        self.0.entry(node.node_type.clone()).or_insert_with(|| {
+            let info = node_type.describe();
+            Schemas {
+                input: jsonschema::validator_for(&info.input).ok(),
+                output: jsonschema::validator_for(&info.output).ok(),
+            }
+        })
+    }
+}
+
+fn misfit(schema: &Validator, value: &Value) -> Option<String> {
+    if schema.is_valid(value) {
+        return None;
+    }
+    let errors: Vec<_> =
+        schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
+    Some(errors.join("; "))
+}

@@ -1,0 +1,111 @@
+//! What a session is built from, piece by piece, with a default for each.
+
+use std::sync::Arc;
+
+use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
+use inspan_protocol::{Environment, SessionId};
+
+use super::FlowRunner;
+use crate::{graph::Graph, registry::NodeRegistry, store::RunStore};
+
+/// Builds a [`FlowRunner`].
+pub struct FlowRunnerBuilder {
+    graph: Arc<Graph>,
+    nodes: NodeRegistry,
+    session: Option<SessionId>,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn IdSource>,
+    channels: Vec<Arc<dyn Channel>>,
+    store: Option<Arc<dyn RunStore>>,
+    env: Environment,
+    permissions: PermissionPolicy,
+    max_concurrency: Option<u32>,
+}
+
+impl FlowRunnerBuilder {
+    pub(super) fn new(graph: Arc<Graph>, nodes: NodeRegistry) -> Self {
+        Self {
+            graph,
+            nodes,
+            session: None,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds::new()),
+            channels: Vec::new(),
+            store: None,
+            env: Environment::default(),
+            permissions: PermissionPolicy::Deny,
+            max_concurrency: None,
+        }
+    }
+
+    /// The session's id, instead of a fresh one.
+    #[must_use]
+    pub fn session_id(mut self, session: SessionId) -> Self {
+        self.session = Some(session);
+        self
+    }
+
+    /// The clock, instead of the system's.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where ids come from, instead of chance.
+    #[must_use]
+    pub fn ids(mut self, ids: Arc<dyn IdSource>) -> Self {
+        self.ids = ids;
+        self
+    }
+
+    /// Adds a channel; channels start in the order they were added.
+    #[must_use]
+    pub fn channel(mut self, channel: Arc<dyn Channel>) -> Self {
+        self.channels.push(channel);
+        self
+    }
+
+    /// Where the events are kept.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn RunStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The environment that nodes may draw from.
+    #[must_use]
+    pub fn env(mut self, env: Environment) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Who answers an agent's questions for permission.
+    #[must_use]
+    pub fn permissions(mut self, permissions: PermissionPolicy) -> Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// How many attempts may run at once, instead of what the flow says.
+    #[must_use]
+    pub fn max_concurrency(mut self, limit: u32) -> Self {
+        self.max_concurrency = Some(limit);
+        self
+    }
+
+    /// The runner.
+    pub fn build(self) -> FlowRunner {
+        let session = self.session.unwrap_or_else(|| self.ids.session_id());
+        FlowRunner {
+            hub: Hub::new(session, self.clock, self.ids),
+            graph: self.graph,
+            nodes: self.nodes,
+            channels: self.channels,
+            store: self.store,
+            env: self.env,
+            permissions: self.permissions,
+            max_concurrency: self.max_concurrency,
+        }
+    }
+}

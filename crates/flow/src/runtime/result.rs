@@ -1,0 +1,84 @@
+//! What a run gives back, read off the fold at its end.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{AgentError, Envelope, NodeId, NodeStatus, Outcome, SessionId, SessionStatus, Usage};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::schedule::Run;
+
+/// How a session ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowRunResult {
+    /// The session.
+    pub session_id: SessionId,
+    /// The flow.
+    pub flow: String,
+    /// Where the session stands.
+    pub status: SessionStatus,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The newest output of each node that has one.
+    pub outputs: BTreeMap<NodeId, Arc<Value>>,
+    /// How each node fared.
+    pub nodes: BTreeMap<NodeId, NodeReport>,
+    /// Tokens of all agents.
+    pub usage: Usage,
+    /// What they cost in US dollars; absent if any price is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How long the session took, in milliseconds.
+    pub duration_ms: u64,
+    /// What went wrong, if something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<AgentError>,
+    /// Every event, if the runner has a store.
+    #[serde(skip)]
+    pub events: Vec<Arc<Envelope>>,
+}
+
+/// How a node fared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Where it stands.
+    pub status: NodeStatus,
+    /// How often it was tried, over all passes.
+    pub attempts: u32,
+    /// How long the newest attempt took, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Whether its output was taken from an earlier session.
+    pub reused: bool,
+    /// Its newest failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<AgentError>,
+}
+
+pub(super) fn of(run: &Run, session_id: SessionId, events: Vec<Arc<Envelope>>) -> FlowRunResult {
+    let (graph, state) = (run.graph(), run.state());
+    let ids = || graph.nodes.iter().map(|node| node.id.clone());
+    let outputs = ids().zip(&state.outputs).filter_map(|(id, output)| Some((id, output.clone()?))).collect();
+    let reports = state.nodes.iter().map(|node| NodeReport {
+        status: node.status,
+        attempts: node.attempts,
+        duration_ms: node.duration_ms,
+        reused: node.status == NodeStatus::Reused,
+        error: node.error.clone(),
+    });
+    FlowRunResult {
+        session_id,
+        flow: graph.name.clone(),
+        status: state.status,
+        outcome: state.outcome.unwrap_or(Outcome::Failed),
+        outputs,
+        nodes: ids().zip(reports).collect(),
+        usage: state.usage,
+        cost_usd: (!state.unpriced).then_some(state.cost_usd),
+        duration_ms: state.duration_ms,
+        error: state.failure.clone(),
+        events,
+    }
+}

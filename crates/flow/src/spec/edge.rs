@@ -1,0 +1,64 @@
+//! One item of `edges`.
+
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span},
+    graph::OnExhausted,
+    spec::{Key, Text, Yaml, fields::Fields, one_of},
+};
+
+/// An edge as written.
+#[derive(Debug)]
+pub(crate) struct EdgeSpec<'a> {
+    /// Its place in the list.
+    pub(crate) at: usize,
+    pub(crate) span: Span,
+    pub(crate) from: Option<Text<'a>>,
+    pub(crate) to: Option<Text<'a>>,
+    pub(crate) when: Option<&'a Yaml>,
+    /// How often it may fire, and where that is said.
+    pub(crate) max_iterations: Option<(u32, Span)>,
+    pub(crate) on_exhausted: OnExhausted,
+}
+
+impl<'a> EdgeSpec<'a> {
+    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+        let mut fields = Fields::open(value, key, sink)?;
+        let mut end = |name| {
+            let end = fields.text(name, sink);
+            if end.is_none() && fields.get(name).is_none() {
+                fields.missing(name, "the edge", sink);
+            }
+            end
+        };
+        let (from, to) = (end("from"), end("to"));
+        let when = fields.get("when");
+        let is_loop = fields.get("maxIterations").is_some();
+        let max_iterations =
+            fields.count("maxIterations", sink).map(|count| (count, fields.key_span("maxIterations")));
+        let on_exhausted = fields.text("onExhausted", sink);
+        if let Some((_, span)) = on_exhausted
+            && !is_loop
+        {
+            let message = "`onExhausted` says what happens after `maxIterations`, which is not there";
+            sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(key, "maxIterations")));
+        }
+        let on_exhausted = on_exhausted.and_then(|text| {
+            let words = [("fail", OnExhausted::Fail), ("continue", OnExhausted::Continue)];
+            one_of(text, &words, &Key::Field(key, "onExhausted"), sink)
+        });
+        fields.unbuilt("forEach", sink);
+        let span = value.span;
+        fields.finish(sink);
+        // A bound that cannot be read is reported already; the edge is still meant to close a loop.
+        let max_iterations = max_iterations.or(is_loop.then_some((1, span)));
+        Some(Self {
+            at,
+            span,
+            from,
+            to,
+            when,
+            max_iterations,
+            on_exhausted: on_exhausted.unwrap_or_default(),
+        })
+    }
+}

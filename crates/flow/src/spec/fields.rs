@@ -1,0 +1,190 @@
+//! Reading a mapping key by key: what is asked for is known, everything else is reported. What the values
+//! mean is left to whoever asks.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    spec::{Data, Entry, Text, Yaml},
+};
+
+/// The way to a value in the file, spelled only when a problem needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key<'k> {
+    Root,
+    Field(&'k Key<'k>, &'k str),
+    Index(&'k Key<'k>, usize),
+}
+
+impl Key<'_> {
+    /// The last name on the way.
+    pub(crate) fn last(&self) -> &str {
+        match self {
+            Self::Root => "flow",
+            Self::Field(_, name) => name,
+            Self::Index(parent, _) => parent.last(),
+        }
+    }
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, at) => write!(f, "{parent}[{at}]"),
+        }
+    }
+}
+
+/// A mapping that is being read.
+pub(super) struct Fields<'a, 'k> {
+    entries: &'a [Entry],
+    pub(super) span: Span,
+    pub(super) key: &'k Key<'k>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a, 'k> Fields<'a, 'k> {
+    /// Opens a value that must be a mapping.
+    pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
+        match &value.data {
+            Data::Map(entries) => Some(Self { entries, span: value.span, key, asked: Vec::new() }),
+            _ => {
+                let what = match key {
+                    Key::Root => "a flow file is a mapping".to_owned(),
+                    Key::Index(parent, _) => format!("an item of `{}` is a mapping", parent.last()),
+                    Key::Field(..) => format!("`{}` takes a mapping", key.last()),
+                };
+                let message = format!("{what}, and this is {}", value.kind());
+                sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+                None
+            }
+        }
+    }
+
+    /// The value under a key, whatever it is; nothing written counts as absent.
+    pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
+        self.asked.push(name);
+        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        (!matches!(entry.value.data, Data::Null)).then_some(&entry.value)
+    }
+
+    /// The place of a key that was found.
+    pub(super) fn key_span(&self, name: &str) -> Span {
+        self.entries.iter().find(|entry| entry.key == name).map_or(self.span, |entry| entry.key_span)
+    }
+
+    pub(super) fn text(&mut self, name: &'static str, sink: &mut Sink) -> Option<Text<'a>> {
+        let value = self.get(name)?;
+        text(value, &Key::Field(self.key, name), sink)
+    }
+
+    pub(super) fn bool(&mut self, name: &'static str, sink: &mut Sink) -> Option<bool> {
+        let value = self.get(name)?;
+        if let Data::Bool(held) = value.data {
+            return Some(held);
+        }
+        wrong(value, &Key::Field(self.key, name), "true or false", sink);
+        None
+    }
+
+    /// A whole number from 1 on.
+    pub(super) fn count(&mut self, name: &'static str, sink: &mut Sink) -> Option<u32> {
+        let value = self.get(name)?;
+        let key = Key::Field(self.key, name);
+        let Data::Number(number) = &value.data else {
+            wrong(value, &key, "a whole number from 1 on", sink);
+            return None;
+        };
+        let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
+        if count.is_none() {
+            let message =
+                format!("`{name}` takes a whole number from 1 to {}, and this is {number}", u32::MAX);
+            sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
+        }
+        count
+    }
+
+    pub(super) fn object(&mut self, name: &'static str, sink: &mut Sink) -> Option<Map<String, Value>> {
+        let value = self.get(name)?;
+        match value.json() {
+            Value::Object(map) => Some(map),
+            _ => {
+                wrong(value, &Key::Field(self.key, name), "a mapping", sink);
+                None
+            }
+        }
+    }
+
+    /// Says of a key that is known and not built yet that it is so.
+    pub(super) fn unbuilt(&mut self, name: &'static str, sink: &mut Sink) {
+        if self.get(name).is_some() {
+            let message = format!("`{name}` is not supported yet");
+            let help = "take it out: it would have no effect".to_owned();
+            let problem = Problem::error(Code::NotSupported, self.key_span(name), message);
+            sink.push(problem.help(help).key(Key::Field(self.key, name)));
+        }
+    }
+
+    /// Reports that a key is not there.
+    pub(super) fn missing(&self, name: &str, whose: &str, sink: &mut Sink) {
+        let span = Span { end: self.span.start, ..self.span };
+        let message = format!("{whose} has no `{name}`");
+        sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(self.key, name)));
+    }
+
+    /// Reports every key that nobody asked for.
+    pub(super) fn finish(self, sink: &mut Sink) {
+        self.finish_with(sink, |_| None);
+    }
+
+    /// Likewise, with better advice on some keys.
+    pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
+        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&&*entry.key)) {
+            let help = advice(&entry.key).or_else(|| {
+                did_you_mean(&entry.key, self.asked.iter().copied())
+                    .or_else(|| Some(format!("known here: {}", self.asked.join(", "))))
+            });
+            let message = format!("`{}` is not known here", entry.key);
+            let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
+            sink.push(problem.key(Key::Field(self.key, &entry.key)));
+        }
+    }
+}
+
+/// A value that must be a text. A number or a truth value is taken for a slip, not for its digits.
+pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
+    match &value.data {
+        Data::Text(text) => Some((text, value.span)),
+        _ => {
+            wrong(value, key, "a text", sink);
+            None
+        }
+    }
+}
+
+/// A value that must be a list.
+pub(super) fn list<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> &'a [Yaml] {
+    match &value.data {
+        Data::List(items) => items,
+        Data::Null => &[],
+        _ => {
+            wrong(value, key, "a list", sink);
+            &[]
+        }
+    }
+}
+
+pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
+    let message = match key {
+        Key::Index(parent, _) => {
+            format!("an item of `{}` is {takes}, and this is {}", parent.last(), value.kind())
+        }
+        _ => format!("`{}` takes {takes}, and this is {}", key.last(), value.kind()),
+    };
+    sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+}

@@ -1,0 +1,101 @@
+//! What stands under `flow:`, or at the top where there is no such key.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::{
+    diagnostic::Sink,
+    graph::{FailFast, FlowPolicy},
+    spec::{Data, Key, Text, Yaml, duration, fields, fields::Fields},
+};
+
+/// What is said of the flow as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Header<'a> {
+    pub(crate) name: String,
+    pub(crate) version: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) phase: Option<String>,
+    pub(crate) input: Map<String, Value>,
+    pub(crate) input_schema: Option<&'a Yaml>,
+    pub(crate) input_schema_file: Option<Text<'a>>,
+    pub(crate) packs: Option<Vec<Text<'a>>>,
+    pub(crate) state: Map<String, Value>,
+    pub(crate) policy: FlowPolicy,
+}
+
+impl<'a> Header<'a> {
+    /// The keys of the header.
+    pub(crate) const KEYS: [&'static str; 10] = [
+        "name",
+        "version",
+        "description",
+        "phase",
+        "input",
+        "inputSchema",
+        "inputSchemaFile",
+        "nodePacks",
+        "policy",
+        "state",
+    ];
+
+    pub(super) fn read(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Self {
+        let name = fields.get("name");
+        if name.is_none() {
+            fields.missing("name", "the flow", sink);
+        }
+        let name = name.and_then(|name| fields::text(name, &Key::Field(fields.key, "name"), sink));
+        let version = fields.get("version").and_then(|version| match &version.data {
+            Data::Number(number) => Some(number.to_string()),
+            _ => {
+                let key = Key::Field(fields.key, "version");
+                fields::text(version, &key, sink).map(|(text, _)| text.to_owned())
+            }
+        });
+        let owned = |text: Text<'_>| text.0.to_owned();
+        Self {
+            name: name.map(owned).unwrap_or_default(),
+            version,
+            description: fields.text("description", sink).map(owned),
+            phase: fields.text("phase", sink).map(owned),
+            input: fields.object("input", sink).unwrap_or_default(),
+            input_schema: fields.get("inputSchema"),
+            input_schema_file: fields.text("inputSchemaFile", sink),
+            packs: packs(fields, sink),
+            state: fields.object("state", sink).unwrap_or_default(),
+            policy: policy(fields, sink),
+        }
+    }
+}
+
+fn packs<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<Vec<Text<'a>>> {
+    let list = fields.get("nodePacks")?;
+    let key = Key::Field(fields.key, "nodePacks");
+    let items = fields::list(list, &key, sink).iter().enumerate();
+    Some(items.filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink)).collect())
+}
+
+fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
+    let key = Key::Field(fields.key, "policy");
+    let Some(mut policy) = fields.get("policy").and_then(|value| Fields::open(value, &key, sink)) else {
+        return FlowPolicy::default();
+    };
+    let read = FlowPolicy {
+        fail_fast: match policy.bool("failFast", sink) {
+            Some(false) => FailFast::Off,
+            _ => FailFast::On,
+        },
+        max_concurrency: policy.count("maxConcurrency", sink),
+        timeout: time(&mut policy, "timeout", sink),
+    };
+    policy.unbuilt("budget", sink);
+    policy.finish(sink);
+    read
+}
+
+/// The time under a key.
+pub(super) fn time(fields: &mut Fields<'_, '_>, name: &'static str, sink: &mut Sink) -> Option<Duration> {
+    let value = fields.get(name)?;
+    duration::read(value, &Key::Field(fields.key, name), sink)
+}

@@ -1,0 +1,174 @@
+//! One item of `nodes`.
+
+use std::time::Duration;
+
+use inspan_protocol::NodeId;
+
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span},
+    expr::RESERVED,
+    graph::{Effects, OnFailure, RetryOn},
+    spec::{
+        Data, Key, Text, Yaml, fields,
+        fields::{Fields, wrong},
+        header::time,
+        one_of,
+    },
+};
+
+/// A node as written.
+#[derive(Debug)]
+pub(crate) struct NodeSpec<'a> {
+    /// Its place in the list.
+    pub(crate) at: usize,
+    pub(crate) span: Span,
+    /// Its id, unless it is none.
+    pub(crate) id: Option<NodeId>,
+    pub(crate) id_span: Span,
+    pub(crate) node_type: Option<Text<'a>>,
+    pub(crate) input: Option<&'a Yaml>,
+    /// The key of the prompt file and the file.
+    pub(crate) prompt_file: Option<Text<'a>>,
+    pub(crate) depends_on: Vec<Text<'a>>,
+    pub(crate) when: Option<&'a Yaml>,
+    pub(crate) session: Option<Text<'a>>,
+    pub(crate) effects: Effects,
+    pub(crate) policy: PolicySpec,
+}
+
+/// A node's policy as written; what is absent depends on the node's type.
+#[derive(Debug, Default)]
+pub(crate) struct PolicySpec {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) backoff: Option<Duration>,
+    pub(crate) factor: Option<f64>,
+    pub(crate) max_backoff: Option<Duration>,
+    pub(crate) on: Option<RetryOn>,
+    pub(crate) on_failure: OnFailure,
+}
+
+impl<'a> NodeSpec<'a> {
+    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+        let mut fields = Fields::open(value, key, sink)?;
+        let written = fields.get("id");
+        if written.is_none() {
+            fields.missing("id", "the node", sink);
+        }
+        let text = written.and_then(|id| fields::text(id, &Key::Field(key, "id"), sink));
+        let id = text.and_then(|text| id(text, key, sink));
+        let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
+        let node_type = fields.get("type");
+        if node_type.is_none() {
+            fields.missing("type", &whose, sink);
+        }
+        let node_type = node_type.and_then(|value| fields::text(value, &Key::Field(key, "type"), sink));
+        // Names and descriptions are for people; nothing depends on them.
+        fields.text("name", sink);
+        fields.text("description", sink);
+        let effects = fields.text("effects", sink).and_then(|text| {
+            let words =
+                [("none", Effects::None), ("workspace", Effects::Workspace), ("external", Effects::External)];
+            one_of(text, &words, &Key::Field(key, "effects"), sink)
+        });
+        let spec = Self {
+            at,
+            span: value.span,
+            id_span: text.map_or(value.span, |(_, span)| span),
+            id,
+            node_type,
+            input: fields.get("input"),
+            prompt_file: fields.text("promptFile", sink),
+            depends_on: depends_on(&mut fields, sink),
+            when: fields.get("when"),
+            session: fields.text("session", sink),
+            effects: effects.unwrap_or_default(),
+            policy: policy(&mut fields, sink),
+        };
+        fields.unbuilt("forEach", sink);
+        fields.finish(sink);
+        Some(spec)
+    }
+}
+
+fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {
+    let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
+    if RESERVED.contains(&text) {
+        sink.push(refuse(format!(
+            "`{text}` is a word of the language of templates, and no node can have its name"
+        )));
+        return None;
+    }
+    match NodeId::new(text) {
+        Ok(id) => Some(id),
+        Err(error) => {
+            let mended: String =
+                text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            let help = NodeId::new(&mended).is_ok().then(|| format!("`{mended}` would do"));
+            sink.push(refuse(error.to_string()).help(help));
+            None
+        }
+    }
+}
+
+fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
+    let Some(value) = fields.get("dependsOn") else { return Vec::new() };
+    let key = Key::Field(fields.key, "dependsOn");
+    match &value.data {
+        Data::Text(one) => vec![(one, value.span)],
+        Data::List(items) => items
+            .iter()
+            .enumerate()
+            .filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink))
+            .collect(),
+        _ => {
+            wrong(value, &key, "a list of node ids", sink);
+            Vec::new()
+        }
+    }
+}
+
+fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> PolicySpec {
+    let key = Key::Field(fields.key, "policy");
+    let Some(mut policy) = fields.get("policy").and_then(|value| Fields::open(value, &key, sink)) else {
+        return PolicySpec::default();
+    };
+    let mut read = PolicySpec {
+        timeout: time(&mut policy, "timeout", sink),
+        on_failure: match policy.bool("continueOnError", sink) {
+            Some(true) => OnFailure::Continue,
+            _ => OnFailure::Fail,
+        },
+        ..PolicySpec::default()
+    };
+    policy.unbuilt("budget", sink);
+    let retry_key = Key::Field(&key, "retry");
+    if let Some(mut retry) = policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink)) {
+        read.max_attempts = retry.count("maxAttempts", sink);
+        read.backoff = time(&mut retry, "backoff", sink);
+        read.factor = factor(&mut retry, sink);
+        read.max_backoff = time(&mut retry, "maxBackoff", sink);
+        read.on = retry.text("on", sink).and_then(|text| {
+            let words = [("retryable", RetryOn::Retryable), ("any", RetryOn::Any)];
+            one_of(text, &words, &Key::Field(&retry_key, "on"), sink)
+        });
+        retry.finish(sink);
+    }
+    policy.finish(sink);
+    read
+}
+
+fn factor(retry: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
+    let value = retry.get("factor")?;
+    let key = Key::Field(retry.key, "factor");
+    let Data::Number(number) = &value.data else {
+        wrong(value, &key, "a number from 1 on", sink);
+        return None;
+    };
+    let factor = number.as_f64().filter(|factor| factor.is_finite() && *factor >= 1.0);
+    if factor.is_none() {
+        let message = format!("`factor` takes a number from 1 on, and this is {number}");
+        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
+    }
+    factor
+}

@@ -1,0 +1,175 @@
+//! The provider `claude`: the real Claude Code program, driven over its stream of JSON lines.
+//! Retries, validation of structured output and the turns of a run are left to those who call it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{StreamExt, pin_mut};
+use inspan_protocol::{
+    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor, ProviderItem,
+    ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::output::TurnOutput;
+use crate::prompt;
+
+mod decode;
+mod error;
+mod launch;
+mod options;
+mod outcome;
+mod pool;
+mod probe;
+#[cfg(test)]
+mod replay;
+mod session;
+mod turn;
+mod wire;
+
+pub use decode::{Decoded as ClaudeDecoded, Decoder as ClaudeDecoder, TurnEnd as ClaudeTurnEnd};
+pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
+pub use probe::probe as probe_claude;
+pub use session::ClaudeSession;
+
+use error::Kind;
+use launch::{Conversation, Launch};
+use pool::{Lease, Limits, Pool};
+
+/// The provider's type.
+const TYPE: &str = "claude";
+
+/// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
+/// minute between its turns, four at once at most.
+#[derive(Debug)]
+pub struct ClaudeProvider {
+    pool: Arc<Pool>,
+}
+
+impl ClaudeProvider {
+    /// A provider without any process yet.
+    pub fn new() -> Self {
+        Self { pool: Pool::new(Limits::default()) }
+    }
+}
+
+impl Default for ClaudeProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Provider for ClaudeProvider {
+    type Input = ClaudeInput;
+    type Output = TurnOutput;
+
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: TYPE.to_owned(),
+            display_name: "Claude Code".to_owned(),
+            capabilities: ProviderCapabilities {
+                streaming: true,
+                structured_output: true,
+                permissions: true,
+                tools: true,
+                thinking: true,
+                images: true,
+                cost: true,
+                native_steer: false,
+            },
+        }
+    }
+
+    fn execute(&self, input: ClaudeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
+        let pool = Arc::clone(&self.pool);
+        let stream = async_stream::try_stream! {
+            let began = Instant::now();
+            let options = input.options.unwrap_or_default();
+            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            let (mut context, _listening) = listen_to(&pool.closing(), context);
+            let limit = context.deadline;
+            let launch = Launch::new(&options, &context)?;
+            let conversation = match &options.resume {
+                Some(session) => session::resumed(session)?,
+                None => Conversation::New(ProviderSessionId::from(crate::ids::fresh())),
+            };
+            let ready = within(limit, lease(&pool, &launch, &conversation, &options, &context));
+            let cancel = context.cancel.clone();
+            let Some(ready) = cancel.run_until_cancelled(ready).await else {
+                yield ProviderItem::Output(TurnOutput {
+                    session_id: options.resume,
+                    duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
+                    ..TurnOutput::new(StopReason::Aborted)
+                });
+                return;
+            };
+            let mut lease = ready?;
+            yield ProviderItem::Event(StreamEvent::Session { session_id: conversation.id().clone() });
+            context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            let last = {
+                let session = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
+                session.send(&blocks).await?;
+                let turn = session.receive(context);
+                pin_mut!(turn);
+                loop {
+                    match turn.next().await {
+                        Some(Ok(ProviderItem::Event(event))) => yield ProviderItem::Event(event),
+                        Some(last) => break last,
+                        None => break Err(AgentError::new(ErrorCode::Protocol, "the turn ended without its end")),
+                    }
+                }
+            };
+            // Before the last item: whoever reads it may not read on.
+            lease.give_back(launch);
+            yield last?;
+        };
+        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        let pool = Arc::clone(&self.pool);
+        Box::pin(async move { pool.shut_down().await })
+    }
+}
+
+/// A session of the conversation that is ready for a turn: the warm one, or a new process.
+async fn lease(
+    pool: &Arc<Pool>,
+    launch: &Launch,
+    conversation: &Conversation,
+    options: &ClaudeOptions,
+    context: &ExecutionContext,
+) -> Result<Lease, AgentError> {
+    let mut lease = pool.lease(conversation.id(), launch).await?;
+    match lease.session() {
+        Some(session) => session.retune(options),
+        None => lease.hold(ClaudeSession::open(launch, conversation, options, context).await?),
+    }
+    Ok(lease)
+}
+
+/// A context whose token is also cancelled when the provider is shut down, for as long as the guard lives.
+fn listen_to(closing: &CancellationToken, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
+    let cancel = context.cancel.child_token();
+    let (closing, turn) = (closing.clone(), cancel.clone());
+    tokio::spawn(async move {
+        if turn.run_until_cancelled(closing.cancelled()).await.is_some() {
+            turn.cancel();
+        }
+    });
+    let over = cancel.clone().drop_guard();
+    (ExecutionContext { cancel, ..context }, over)
+}
+
+async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    let Some(limit) = limit else { return work.await };
+    timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("the turn took longer than {} ms", limit.as_millis());
+        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
+    })
+}

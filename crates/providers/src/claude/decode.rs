@@ -1,0 +1,328 @@
+//! The decoder of Claude Code's output: bytes in, what they mean out; it knows one process, turn after turn.
+//! Reading the bytes, answering the program and judging how a turn ended are left to others.
+//!
+//! # What becomes an event
+//!
+//! - Text and thinking of the main thread as they stream; a block that did not stream comes whole.
+//! - Every tool at its finished block, with its whole input, sub-agents' tools included; its answer when it
+//!   comes. A tool that never answered is closed when the turn ends, so that tools always pair up.
+//! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it.
+//! - A broken stream that the program begins anew is retracted. [`StreamEvent::Retract`] voids what was said since
+//!   the last tool event, whole text or retraction; what of it was not broken is said again, whole.
+//! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
+//!   start; what comes out is this turn's share.
+
+use std::collections::BTreeSet;
+
+use inspan_protocol::{
+    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::wire;
+use crate::output::PermissionDenial;
+use crate::transport::lines::{Line, LineSplitter};
+
+mod control;
+mod end;
+mod message;
+mod said;
+mod system;
+
+use end::Totals;
+use message::Streamed;
+use said::Said;
+
+/// One thing that the program said.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Decoded {
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The program asks whether it may use a tool.
+    PermissionAsked {
+        /// The id to answer to.
+        request_id: String,
+        /// What is asked.
+        request: PermissionRequest,
+    },
+    /// The program asks for something that is not offered to it.
+    Unsupported {
+        /// The id to answer to.
+        request_id: String,
+        /// What is asked for.
+        subtype: String,
+    },
+    /// The program no longer wants an answer.
+    Withdrawn {
+        /// The id of the request.
+        request_id: String,
+    },
+    /// The program answers a request of ours.
+    Answered {
+        /// The id of the request.
+        request_id: String,
+        /// Why it could not be done, if so.
+        error: Option<String>,
+    },
+    /// The turn ended.
+    TurnEnd(Box<TurnEnd>),
+    /// The program broke its protocol; nothing after it can be relied on.
+    Fault(AgentError),
+}
+
+/// How a turn ended, in the program's own words, and what it came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TurnEnd {
+    /// `success`, `error_max_turns` and so on. It does not tell success from failure.
+    pub subtype: String,
+    /// Whether the turn failed.
+    pub is_error: bool,
+    /// The program's word for a failed request, such as `rate_limit`.
+    pub error: Option<String>,
+    /// The HTTP status of a failed request.
+    pub status: Option<u16>,
+    /// The program's word for how its loop ended.
+    pub terminal_reason: Option<String>,
+    /// The stop reason of the turn, or of its last message if the turn says none.
+    pub stop_reason: Option<String>,
+    /// The answer, or the words of the failure.
+    pub text: String,
+    /// All that was said in the turn.
+    pub said: String,
+    /// The conversation.
+    pub session_id: Option<ProviderSessionId>,
+    /// The model that spoke last.
+    pub model: Option<String>,
+    /// Messages that the model wrote.
+    pub num_turns: u32,
+    /// How long the program says that the turn took, in milliseconds.
+    pub duration_ms: u64,
+    /// Tokens of this turn.
+    pub usage: Usage,
+    /// Cost of this turn; absent means unknown.
+    pub cost_usd: Option<f64>,
+    /// Tools that were not allowed.
+    pub permission_denials: Vec<PermissionDenial>,
+    /// The structured output as it was given.
+    pub structured_output: Option<Value>,
+    /// When a usage limit is lifted.
+    pub resets_at: Option<Timestamp>,
+}
+
+/// The decoder of one process.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    lines: LineSplitter,
+    line: u64,
+    totals: Totals,
+    session: Option<ProviderSessionId>,
+    turn: Turn,
+}
+
+/// What is known of the turn in progress.
+#[derive(Debug, Default)]
+struct Turn {
+    begun: bool,
+    said: Said,
+    streamed: Option<Streamed>,
+    last_message: Option<String>,
+    messages: u32,
+    model: Option<String>,
+    error: Option<String>,
+    stop_reason: Option<String>,
+    usage: Usage,
+    message_usage: Usage,
+    open_tools: Vec<String>,
+    warned: BTreeSet<String>,
+    resets_at: Option<Timestamp>,
+}
+
+/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
+const WARNED_LIMIT: usize = 32;
+
+impl Decoder {
+    /// A decoder for a new process.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A decoder for a process whose conversation is known, and was said, before it speaks.
+    pub fn with_session(session: ProviderSessionId) -> Self {
+        Self { session: Some(session), ..Self::default() }
+    }
+
+    /// Takes the bytes of one read, wherever it ended.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.push(bytes, |line| self.take(line, &mut out));
+        self.lines = lines;
+        out
+    }
+
+    /// Takes one line.
+    pub fn push_line(&mut self, line: &str) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        if !line.trim().is_empty() {
+            self.take(Line::Text(line), &mut out);
+        }
+        out
+    }
+
+    /// The output ended. A last line without its end is read if it is whole, else the user is warned of it.
+    pub fn finish(&mut self) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.finish(|line| {
+            let whole = matches!(&line, Line::Text(text) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
+            if whole {
+                self.take(line, &mut out);
+            } else {
+                out.push(warning("cutLine", "the program's last line was cut off"));
+            }
+        });
+        out
+    }
+
+    /// Whether a turn has begun and not ended.
+    pub fn in_turn(&self) -> bool {
+        self.turn.begun
+    }
+
+    /// Whether a tool has been called and has not answered.
+    pub fn in_tool(&self) -> bool {
+        !self.turn.open_tools.is_empty()
+    }
+
+    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
+    pub fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        if self.turn.message_usage != Usage::default() {
+            self.count_streamed();
+        }
+        let turn = std::mem::take(&mut self.turn);
+        let mut usage = turn.usage;
+        usage += turn.message_usage;
+        if usage != Usage::default() {
+            out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
+        }
+        let end = TurnEnd {
+            error: turn.error,
+            stop_reason: turn.stop_reason,
+            said: turn.said.into_text(),
+            session_id: self.session.clone(),
+            model: turn.model,
+            num_turns: turn.messages,
+            usage,
+            resets_at: turn.resets_at,
+            ..TurnEnd::default()
+        };
+        (out, end)
+    }
+
+    fn take(&mut self, line: Line<'_>, out: &mut Vec<Decoded>) {
+        self.line += 1;
+        match line {
+            Line::Text(text) => self.decode(text, out),
+            Line::Repaired(text) => {
+                let message = format!("line {} of the program's output is no UTF-8 and was repaired", self.line);
+                out.push(warning("invalidUtf8", &message));
+                self.decode(&text, out);
+            }
+            Line::TooLong => out.push(self.fault("is longer than 16 MiB")),
+        }
+    }
+
+    fn decode(&mut self, line: &str, out: &mut Vec<Decoded>) {
+        let Some(kind) = wire::line_type(line) else {
+            let what = if line.starts_with('{') { "is no JSON object with a type" } else { "is no JSON object" };
+            out.push(self.fault(&format!("({} bytes) {what}", line.len())));
+            return;
+        };
+        let done = match &*kind {
+            "stream_event" => read(line).map(|line| self.stream_event(&line, out)),
+            "assistant" => read(line).and_then(|line| self.assistant(&line, out)),
+            "user" => read(line).and_then(|line| self.user(&line, out)),
+            "system" => read(line).map(|line| self.system(&line, out)),
+            "result" => read(line).map(|line| self.result(line, out)),
+            "rate_limit_event" => read(line).map(|line| self.rate_limit(&line, out)),
+            "control_request" => read(line).map(|line| self.control_request(line, out)),
+            "control_cancel_request" => read(line).map(|line| Self::control_cancel(&line, out)),
+            "control_response" => read(line).map(|line| Self::control_response(&line, out)),
+            "keep_alive" | "tool_progress" | "tool_use_summary" | "auth_status" | "prompt_suggestion" => Ok(()),
+            other => {
+                self.warn_once("unknownMessage", other, "passed over a message of the unknown type", out);
+                // Nobody reads it, but a broken line is broken all the same.
+                read::<serde::de::IgnoredAny>(line).map(drop)
+            }
+        };
+        if let Err(error) = done {
+            // The words of the parser may quote the line, so only the place is told.
+            let what = match error.classify() {
+                serde_json::error::Category::Data => "does not have the shape that is known",
+                _ => "is broken JSON",
+            };
+            let place = format!("(type `{}`, {} bytes) {what} at column {}", head(&kind), line.len(), error.column());
+            out.push(self.fault(&place));
+        }
+    }
+
+    fn fault(&self, what: &str) -> Decoded {
+        let message = format!("line {} of the program's output {what}", self.line);
+        Decoded::Fault(AgentError::new(ErrorCode::Protocol, message))
+    }
+
+    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+        for tool_use_id in std::mem::take(&mut self.turn.open_tools) {
+            self.turn.said.boundary();
+            out.push(Decoded::Event(StreamEvent::ToolComplete {
+                tool_use_id,
+                result: Value::String("the turn ended before the tool answered".to_owned()),
+                is_error: true,
+            }));
+        }
+    }
+
+    fn text(&mut self, content: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+        if content.is_empty() {
+            return;
+        }
+        self.turn.said.push(content);
+        if chunk == Chunk::Whole {
+            self.turn.said.boundary();
+        }
+        out.push(Decoded::Event(StreamEvent::Text { content: content.to_owned(), chunk }));
+    }
+
+    /// Warns of something that is not understood, once in a turn for each kind.
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
+        let kind = head(kind);
+        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
+            out.push(warning(code, &format!("{what} `{kind}`")));
+        }
+    }
+}
+
+/// The part of a vendor's word that may stand in a message.
+fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
+}
+
+fn warning(code: &str, message: &str) -> Decoded {
+    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(line: &'a str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(line)
+}
+
+/// A part of a line that is kept as it is.
+fn value<T: DeserializeOwned>(raw: &serde_json::value::RawValue) -> Result<T, serde_json::Error> {
+    serde_json::from_str(raw.get())
+}
+
+#[cfg(test)]
+mod tests;

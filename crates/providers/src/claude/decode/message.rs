@@ -1,0 +1,277 @@
+//! The model's messages: how they stream, how their finished blocks and the answers of tools come, and when a
+//! broken stream is retracted. The end of the turn is left to `end.rs`.
+
+use inspan_protocol::{Chunk, StreamEvent, Usage};
+use serde_json::Value;
+
+use super::super::wire;
+use super::{Decoded, Decoder, value};
+
+/// The model that the program names when it speaks itself.
+const SYNTHETIC: &str = "<synthetic>";
+
+/// The message that streams, or streamed last.
+#[derive(Debug)]
+pub(super) struct Streamed {
+    id: String,
+    /// Whether any text or thinking of it was handed on.
+    spoke: bool,
+    /// Whether some of the block in progress was handed on.
+    block: Block,
+    counted: bool,
+    stopped: bool,
+}
+
+/// How much of the block in progress is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Block {
+    /// Nothing was handed on.
+    Silent,
+    /// Pieces were, and it is not finished.
+    Streaming,
+    /// It was streamed, and it is finished.
+    Finished,
+}
+
+impl Decoder {
+    pub(super) fn stream_event(&mut self, line: &wire::StreamLine<'_>, out: &mut Vec<Decoded>) {
+        if line.parent_tool_use_id.is_some() {
+            return;
+        }
+        self.turn.begun = true;
+        let event = &line.event;
+        match &*event.kind {
+            "content_block_delta" => {
+                let Some(delta) = &event.delta else { return };
+                if let Some(text) = &delta.text {
+                    self.streams();
+                    self.text(text, Chunk::Delta, out);
+                } else if let Some(thinking) = &delta.thinking {
+                    self.streams();
+                    thinking_event(thinking, Chunk::Delta, out);
+                }
+            }
+            "content_block_start" => {
+                if let Some(streamed) = &mut self.turn.streamed {
+                    streamed.block = Block::Silent;
+                }
+            }
+            "message_start" => {
+                let Some(message) = &event.message else { return };
+                self.retract_if_broken(&message.id, out);
+                self.begin_message(&message.id, message.model.as_deref());
+                self.turn.message_usage = message.usage.map(Usage::from).unwrap_or_default();
+                self.turn.streamed = Some(Streamed {
+                    id: message.id.to_string(),
+                    spoke: false,
+                    block: Block::Silent,
+                    counted: false,
+                    stopped: false,
+                });
+            }
+            "message_delta" => {
+                if let Some(reason) = event.delta.as_ref().and_then(|delta| delta.stop_reason.as_deref()) {
+                    self.turn.stop_reason = Some(reason.to_owned());
+                }
+                self.count_streamed();
+                self.message_usage(event.usage, out);
+            }
+            "message_stop" => {
+                if let Some(streamed) = &mut self.turn.streamed {
+                    streamed.stopped = true;
+                }
+            }
+            "content_block_stop" | "ping" => {}
+            other => self.warn_once("unknownMessage", other, "passed over a stream event of the unknown type", out),
+        }
+    }
+
+    pub(super) fn assistant(
+        &mut self,
+        line: &wire::AssistantLine<'_>,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let message = &line.message;
+        if line.parent_tool_use_id.is_some() {
+            return self.blocks(&message.content, Whose::SubAgent, out);
+        }
+        self.turn.begun = true;
+        let synthetic = message.model.as_deref() == Some(SYNTHETIC);
+        if let Some(error) = line.error.as_deref() {
+            // The words of a failed request are no answer. They come again with the end of the turn.
+            self.turn.error = Some(error.to_owned());
+            self.retract_if_cut(out);
+            return Ok(());
+        }
+        let streamed = self.turn.streamed.as_ref().is_some_and(|streamed| *streamed.id == *message.id);
+        if !streamed && self.turn.last_message.as_deref() != Some(&*message.id) {
+            self.retract_if_broken(&message.id, out);
+            if synthetic {
+                self.turn.said.begin_message(None);
+            } else {
+                self.begin_message(&message.id, message.model.as_deref());
+                self.turn.messages += 1;
+            }
+            if let Some(reason) = message.stop_reason.as_deref() {
+                self.turn.stop_reason = Some(reason.to_owned());
+            }
+        }
+        if streamed {
+            self.count_streamed();
+        }
+        let whose = if streamed { Whose::Streamed } else { Whose::Whole };
+        self.blocks(&message.content, whose, out)
+    }
+
+    pub(super) fn user(&mut self, line: &wire::UserLine<'_>, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+        // A plain string is the echo of a prompt or of a command, and blocks of text are the program's own words to
+        // the model. Only the answers of tools concern the run.
+        if !line.message.content.get().starts_with('[') {
+            return Ok(());
+        }
+        let blocks: Vec<wire::Block<'_>> = serde_json::from_str(line.message.content.get())?;
+        for block in blocks.iter().filter(|block| &*block.kind == "tool_result") {
+            let id = block.tool_use_id.as_deref().unwrap_or_default();
+            let Some(open) = self.turn.open_tools.iter().position(|open| open == id) else {
+                self.warn_once("unknownTool", id, "passed over the answer of a tool that was never called:", out);
+                continue;
+            };
+            let tool_use_id = self.turn.open_tools.remove(open);
+            let result = block.content.map(value).transpose()?.unwrap_or(Value::Null);
+            self.turn.said.boundary();
+            let is_error = block.is_error.unwrap_or(false);
+            out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
+        }
+        Ok(())
+    }
+
+    fn blocks(
+        &mut self,
+        blocks: &[wire::Block<'_>],
+        whose: Whose,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        for block in blocks {
+            match &*block.kind {
+                "tool_use" => self.tool_start(block, out)?,
+                _ if whose == Whose::SubAgent => {}
+                "text" | "thinking" if whose == Whose::Streamed && self.finish_block() => {}
+                "text" => self.text(block.text.as_deref().unwrap_or_default(), Chunk::Whole, out),
+                "thinking" => thinking_event(block.thinking.as_deref().unwrap_or_default(), Chunk::Whole, out),
+                "redacted_thinking" => {}
+                // Tools that run on the vendor's side come and go within the message.
+                kind if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
+                other => self.warn_once("unknownMessage", other, "passed over a block of the unknown type", out),
+            }
+        }
+        Ok(())
+    }
+
+    fn tool_start(&mut self, block: &wire::Block<'_>, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+        let tool_use_id = block.id.as_deref().unwrap_or_default().to_owned();
+        if self.turn.open_tools.contains(&tool_use_id) {
+            return Ok(());
+        }
+        self.turn.open_tools.push(tool_use_id.clone());
+        self.turn.said.boundary();
+        out.push(Decoded::Event(StreamEvent::ToolStart {
+            tool_name: block.name.as_deref().unwrap_or_default().to_owned(),
+            tool_use_id,
+            input: block.input.map(value).transpose()?.unwrap_or(Value::Null),
+        }));
+        Ok(())
+    }
+
+    /// Some of the block in progress is handed on.
+    fn streams(&mut self) {
+        if let Some(streamed) = &mut self.turn.streamed {
+            streamed.spoke = true;
+            streamed.block = Block::Streaming;
+        }
+    }
+
+    /// The block in progress is finished. Says whether it was streamed.
+    fn finish_block(&mut self) -> bool {
+        let Some(streamed) = &mut self.turn.streamed else { return false };
+        if streamed.block == Block::Streaming {
+            streamed.block = Block::Finished;
+        }
+        streamed.block == Block::Finished
+    }
+
+    /// The message that streams is one that the model wrote: some of it, or its end, is there. A stream that breaks
+    /// before that is not.
+    pub(super) fn count_streamed(&mut self) {
+        if let Some(streamed) = self.turn.streamed.as_mut().filter(|streamed| !streamed.counted) {
+            streamed.counted = true;
+            self.turn.messages += 1;
+        }
+    }
+
+    fn begin_message(&mut self, id: &str, model: Option<&str>) {
+        self.turn.said.begin_message(self.turn.stop_reason.take().as_deref());
+        self.turn.last_message = Some(id.to_owned());
+        if let Some(model) = model {
+            self.turn.model = Some(model.to_owned());
+        }
+    }
+
+    /// Another message begins while one streams: that one broke, and the model was asked anew.
+    fn retract_if_broken(&mut self, next: &str, out: &mut Vec<Decoded>) {
+        let Some(streamed) = self.turn.streamed.take() else { return };
+        if streamed.stopped || streamed.id == next {
+            return;
+        }
+        // The broken one is not a message that the model wrote.
+        self.turn.messages -= u32::from(streamed.counted);
+        if streamed.spoke {
+            self.retract(out);
+        }
+    }
+
+    /// The turn fails within a block: nothing will finish that block.
+    fn retract_if_cut(&mut self, out: &mut Vec<Decoded>) {
+        let cut = self.turn.streamed.as_ref().is_some_and(|s| !s.stopped && s.block == Block::Streaming);
+        if cut {
+            self.turn.streamed = None;
+            self.retract(out);
+        }
+    }
+
+    fn retract(&mut self, out: &mut Vec<Decoded>) {
+        out.push(Decoded::Event(StreamEvent::Retract));
+        if let Some(content) = self.turn.said.retract() {
+            out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
+        }
+    }
+
+    fn message_usage(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
+        // The counts of a message grow while it streams; those at its end replace those at its start.
+        let start = std::mem::take(&mut self.turn.message_usage);
+        let end = usage.map(Usage::from).unwrap_or_default();
+        let mut message = start;
+        message.output_tokens = end.output_tokens;
+        message.input_tokens = message.input_tokens.max(end.input_tokens);
+        message.cache_read_tokens = message.cache_read_tokens.max(end.cache_read_tokens);
+        message.cache_creation_tokens = message.cache_creation_tokens.max(end.cache_creation_tokens);
+        self.turn.usage += message;
+        out.push(Decoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+    }
+}
+
+/// Where finished blocks come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Whose {
+    /// The message that streams.
+    Streamed,
+    /// A message that did not stream.
+    Whole,
+    /// A sub-agent.
+    SubAgent,
+}
+
+fn thinking_event(content: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+    if !content.is_empty() {
+        out.push(Decoded::Event(StreamEvent::Thinking { content: content.to_owned(), chunk }));
+    }
+}

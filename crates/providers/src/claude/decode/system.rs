@@ -1,0 +1,67 @@
+//! What the program says about itself: its conversation, its retries, its limits.
+//! Deciding what a limit means for the turn is left to `error.rs` of the adapter.
+
+use inspan_protocol::{ProviderSessionId, StreamEvent, Timestamp};
+
+use super::super::wire;
+use super::{Decoded, Decoder, head, warning};
+
+impl Decoder {
+    pub(super) fn system(&mut self, line: &wire::SystemLine<'_>, out: &mut Vec<Decoded>) {
+        match &*line.subtype {
+            "init" => {
+                self.turn.begun = true;
+                self.turn.model = line.model.as_deref().map(str::to_owned);
+                if let Some(id) = line.session_id.as_deref()
+                    && self.session.as_ref().is_none_or(|known| *known != *id)
+                {
+                    let session_id = ProviderSessionId::from(id);
+                    self.session = Some(session_id.clone());
+                    out.push(Decoded::Event(StreamEvent::Session { session_id }));
+                }
+            }
+            "api_retry" => out.push(warning("apiRetry", &retry(line))),
+            "model_fallback" => {
+                let name = |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
+                let (from, to) = (name(&line.original_model), name(&line.fallback_model));
+                out.push(warning("modelFallback", &format!("the program went on with model {to} in place of {from}")));
+            }
+            "permission_denied" => {
+                let tool = line.tool_name.as_deref().map_or("a tool".to_owned(), head);
+                out.push(warning("permissionDenied", &format!("the program's own rules denied {tool}")));
+            }
+            "compact_boundary" => {
+                out.push(warning("compacted", "the program replaced the older part of the conversation by a summary"));
+            }
+            "status" | "thinking_tokens" | "task_started" | "task_updated" | "task_progress" | "task_notification"
+            | "model_refusal_no_fallback" | "hook_started" | "hook_progress" | "hook_response"
+            | "session_state_changed" | "worker_shutting_down" | "notification" | "informational" => {}
+            other => self.warn_once("unknownMessage", other, "passed over a system message of the unknown type", out),
+        }
+    }
+
+    pub(super) fn rate_limit(&mut self, line: &wire::RateLimitLine<'_>, out: &mut Vec<Decoded>) {
+        let info = &line.rate_limit_info;
+        let resets_at = info.resets_at.map(|seconds| Timestamp::from_millis(seconds.saturating_mul(1000)));
+        let until = resets_at.map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
+        match info.status.as_deref() {
+            Some("rejected") => self.turn.resets_at = resets_at,
+            Some("allowed_warning") => {
+                out.push(warning("usageLimitNear", &format!("the account comes near its usage limit{until}")));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn retry(line: &wire::SystemLine<'_>) -> String {
+    let what = match (line.error_status, line.error.as_deref()) {
+        (Some(status), Some(error)) => format!("status {status} ({})", head(error)),
+        (Some(status), None) => format!("status {status}"),
+        (None, _) => "a failed connection".to_owned(),
+    };
+    let attempt = line.attempt.unwrap_or(1);
+    let of = line.max_retries.map_or(String::new(), |most| format!(" of {most}"));
+    let wait = line.retry_delay_ms.unwrap_or(0.0).round();
+    format!("the program retries by itself after {what}: attempt {attempt}{of} in {wait} ms")
+}

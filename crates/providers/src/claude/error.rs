@@ -1,0 +1,249 @@
+//! From the program's own words for how a turn ended, and from how it died, to an outcome or a typed error.
+//! Neither `subtype` nor the exit code tells success from failure: every failed request says `success`.
+
+use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use serde_json::{Map, Value, json};
+
+use super::decode::TurnEnd;
+use crate::transport::process::Exit;
+
+/// How a turn ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// With an output.
+    Output(StopReason),
+    /// With an error.
+    Error(AgentError),
+}
+
+/// Judges the end of a turn.
+///
+/// | what the program says | outcome |
+/// |---|---|
+/// | not an error | `complete`, `maxTokens` by its stop reason, refusal as `REFUSED` |
+/// | `error_max_turns` | output with `maxTurns` |
+/// | `terminal_reason` aborted_… | output with `aborted` |
+/// | `max_output_tokens` | output with `maxTokens`; the full context as `CONTEXT_LENGTH` |
+/// | stop reason refusal | `REFUSED` |
+/// | `error_max_budget_usd` | `BILLING`, kind `maxBudget` |
+/// | `error_max_structured_output_retries` | `OUTPUT_INVALID`, kind `structuredOutput` |
+/// | unknown session | `INVALID_REQUEST`, kind `sessionNotFound` |
+/// | anything else | by the program's error word, then the HTTP status, then the text |
+pub(super) fn judge(end: &TurnEnd) -> Verdict {
+    let stop = end.stop_reason.as_deref();
+    if stop == Some("refusal") {
+        return Verdict::Error(error(ErrorCode::Refused, "the model refused", end));
+    }
+    if !end.is_error {
+        return Verdict::Output(if stop == Some("max_tokens") { StopReason::MaxTokens } else { StopReason::Complete });
+    }
+    match (end.subtype.as_str(), end.terminal_reason.as_deref()) {
+        ("error_max_turns", _) | (_, Some("max_turns")) => return Verdict::Output(StopReason::MaxTurns),
+        (_, Some("aborted_streaming" | "aborted_tools")) => return Verdict::Output(StopReason::Aborted),
+        ("error_max_budget_usd", _) => {
+            return Verdict::Error(error(ErrorCode::Billing, "the budget of the call is spent", end).kind("maxBudget"));
+        }
+        ("error_max_structured_output_retries", _) => {
+            let lead = "the model gave no output that fits the schema";
+            return Verdict::Error(error(ErrorCode::OutputInvalid, lead, end).kind("structuredOutput"));
+        }
+        _ => {}
+    }
+    if end.error.as_deref() == Some("max_output_tokens") {
+        let full = stop == Some("model_context_window_exceeded") || end.text.contains("context window");
+        if !full {
+            return Verdict::Output(StopReason::MaxTokens);
+        }
+    }
+    if is_unknown_session(&end.text) {
+        let error = error(ErrorCode::InvalidRequest, "no such conversation", end);
+        return Verdict::Error(error.kind("sessionNotFound"));
+    }
+    let code = code(end);
+    Verdict::Error(error(code, lead(code), end))
+}
+
+/// The code of a failed turn.
+fn code(end: &TurnEnd) -> ErrorCode {
+    if is_usage_limit(&end.text) {
+        return ErrorCode::RateLimited;
+    }
+    let by_status = || end.status.and_then(|status| classify_status(status, None, &end.text));
+    match end.error.as_deref() {
+        Some("authentication_failed" | "oauth_org_not_allowed") => ErrorCode::Auth,
+        Some("billing_error") => ErrorCode::Billing,
+        Some("rate_limit") => ErrorCode::RateLimited,
+        Some("overloaded") => ErrorCode::Overloaded,
+        Some("model_not_found") => ErrorCode::ModelNotFound,
+        Some("max_output_tokens") => ErrorCode::ContextLength,
+        Some("invalid_request") if end.terminal_reason.as_deref() == Some("prompt_too_long") => {
+            ErrorCode::ContextLength
+        }
+        Some("invalid_request") => by_status().unwrap_or(ErrorCode::InvalidRequest),
+        // Without a status the server never answered.
+        Some("server_error") => by_status().unwrap_or_else(|| match classify_text(&end.text) {
+            ErrorCode::Timeout => ErrorCode::Timeout,
+            _ => ErrorCode::Network,
+        }),
+        _ => by_status().unwrap_or_else(|| classify_text(&end.text)),
+    }
+}
+
+fn lead(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Auth => "no key or login is accepted (log in by running `claude`, or set ANTHROPIC_API_KEY)",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Network => "the connection to the vendor failed",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the vendor refused the request",
+        _ => "the turn failed",
+    }
+}
+
+fn error(code: ErrorCode, lead: &str, end: &TurnEnd) -> AgentError {
+    let message = if end.text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&end.text)) };
+    let mut detail = Map::new();
+    let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
+    put("vendorError", end.error.clone().map(Value::from));
+    put("status", end.status.map(Value::from));
+    put("terminalReason", end.terminal_reason.clone().map(Value::from));
+    put("stopReason", end.stop_reason.clone().map(Value::from));
+    let mut error = AgentError::new(code, message);
+    if !detail.is_empty() {
+        error.detail = Some(Box::new(Value::Object(detail)));
+    }
+    if code == ErrorCode::RateLimited {
+        error.resets_at = end.resets_at.or_else(|| reset_in(&end.text));
+    }
+    error
+}
+
+/// The program's sentence, and not the page that may follow it.
+fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(500).collect()
+}
+
+fn is_unknown_session(text: &str) -> bool {
+    text.starts_with("No conversation found with session ID") || text.contains("requires a valid session ID")
+}
+
+/// The words for the limit of a subscription, which comes without an error word in some versions.
+fn is_usage_limit(text: &str) -> bool {
+    let text = text.to_lowercase();
+    ["hit your limit", "usage limit reached", "hit your session limit", "hit your weekly limit"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// The moment in `…limit reached|1767780000`. A wall-clock time such as `resets 3pm` names no zone and is no moment.
+fn reset_in(text: &str) -> Option<Timestamp> {
+    let (_, rest) = text.split_once('|')?;
+    let digits = rest.trim().split(|c: char| !c.is_ascii_digit()).next()?;
+    let seconds: i64 = digits.parse().ok()?;
+    (digits.len() >= 10).then(|| Timestamp::from_millis(seconds.saturating_mul(1000)))
+}
+
+/// The error for a program that ended without ending its turn, whatever its exit code.
+pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
+    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let last: String = last.chars().take(300).collect();
+    if stderr.contains("is already in use") && stderr.contains("Session ID") {
+        let message = format!("the conversation is in use by another process: {last}");
+        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy");
+    }
+    if is_unknown_session(stderr) {
+        let message = format!("no such conversation: {last}");
+        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound");
+    }
+    if last.contains("unknown option") || last.contains("cannot be used with root") {
+        let message = format!("the program does not take these options: {last}");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("optionRefused");
+    }
+    let said = if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let message = format!("the program ended ({exit}) before its turn did; {said}");
+    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+}
+
+/// As much of stderr as an event should carry.
+fn tail(stderr: &str) -> &str {
+    const LIMIT: usize = 8 * 1024;
+    let start = stderr.len().saturating_sub(LIMIT);
+    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+    &stderr[start..]
+}
+
+/// Adds the word that a program tells this error by.
+pub(super) trait Kind {
+    /// The same error with `kind` in its detail.
+    #[must_use]
+    fn kind(self, kind: &str) -> Self;
+}
+
+impl Kind for AgentError {
+    fn kind(mut self, kind: &str) -> Self {
+        let mut detail = match self.detail.take().map(|detail| *detail) {
+            Some(Value::Object(map)) => map,
+            _ => Map::new(),
+        };
+        detail.insert("kind".to_owned(), Value::from(kind));
+        self.with_detail(Value::Object(detail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code_of(end: TurnEnd) -> (ErrorCode, Option<Timestamp>) {
+        match judge(&TurnEnd { is_error: true, subtype: "success".to_owned(), ..end }) {
+            Verdict::Error(error) => (error.code, error.resets_at),
+            Verdict::Output(reason) => panic!("an output with {reason:?}"),
+        }
+    }
+
+    #[test]
+    fn usage_limits_are_told_by_their_words() {
+        let text = |text: &str| TurnEnd { text: text.to_owned(), ..TurnEnd::default() };
+        let moment = Timestamp::from_millis(1_767_780_000_000);
+        let rows = [
+            (text("You've hit your limit · resets 3pm (Europe/Berlin)"), None),
+            (text("Claude AI usage limit reached|1767780000"), Some(moment)),
+            (TurnEnd { resets_at: Some(moment), ..text("You've hit your weekly limit · resets Oct 9") }, Some(moment)),
+            (TurnEnd { error: Some("rate_limit".to_owned()), status: Some(429), ..text("slow down") }, None),
+        ];
+        for (end, resets_at) in rows {
+            let name = end.text.clone();
+            assert_eq!(code_of(end), (ErrorCode::RateLimited, resets_at), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_death_is_told_by_what_stderr_said() {
+        let exit = Exit { code: Some(1), signal: None };
+        let rows = [
+            ("Error: Session ID 1 is already in use.\n", ErrorCode::InvalidRequest, "sessionBusy"),
+            ("No conversation found with session ID: 1", ErrorCode::InvalidRequest, "sessionNotFound"),
+            ("error: unknown option '--x'", ErrorCode::ConfigInvalid, "optionRefused"),
+            ("Segmentation fault", ErrorCode::Process, "processDied"),
+            ("", ErrorCode::Process, "processDied"),
+        ];
+        let seen = rows.map(|(stderr, ..)| {
+            let error = died(exit, stderr);
+            (stderr, error.code, error.detail.unwrap()["kind"].as_str().unwrap().to_owned())
+        });
+        assert_eq!(seen, rows.map(|(stderr, code, kind)| (stderr, code, kind.to_owned())));
+    }
+
+    #[test]
+    fn a_long_stderr_keeps_its_end() {
+        let stderr = format!("{}the end", "ä".repeat(10_000));
+        let kept = tail(&stderr);
+        assert_eq!((kept.ends_with("the end"), kept.len() <= 8 * 1024), (true, true));
+    }
+}

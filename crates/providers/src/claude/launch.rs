@@ -1,0 +1,237 @@
+//! From options to a command line: the program, its arguments, its environment and its first request.
+//! Starting it is left to the session.
+
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, ThinkingLevel};
+use serde_json::{Map, Value, json};
+
+use super::options::ClaudeOptions;
+use crate::transport::environment::{Vendor, for_vendor};
+use crate::transport::program::{Wanted, find};
+use crate::transport::redact::Redactor;
+
+/// How to get the program.
+pub(super) const HINT: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name it by the option \
+                               `executable` or the environment variable INSPAN_CLAUDE";
+
+/// The tool that would start agents of its own beside ours.
+const WORKFLOW: &str = "Workflow";
+
+/// Set for every process. Retries are the caller's, so that attempts are counted once; a broken stream is an error
+/// rather than a second request whose answer comes twice; and a program that updates itself is not the one tested.
+const FIXED: &[(&str, &str)] = &[
+    ("CLAUDE_CODE_MAX_RETRIES", "0"),
+    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
+    ("DISABLE_AUTOUPDATER", "1"),
+];
+
+/// All that a process is started with but its conversation. Two turns with the same launch can share a process.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    /// The body of the `initialize` request.
+    pub(super) initialize: Value,
+    /// The MCP servers, which may hold secrets and so never stand in the arguments.
+    pub(super) mcp_config: Option<String>,
+    /// Whether the process may serve more than one turn.
+    pub(super) reuse: Reuse,
+}
+
+/// Whether a process may serve more than one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// It may.
+    Warm,
+    /// One turn only: one of its limits counts over its life.
+    Once,
+}
+
+/// The conversation of a process.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Conversation {
+    /// A new one under an id of ours.
+    New(ProviderSessionId),
+    /// An earlier one.
+    Resumed(ProviderSessionId),
+}
+
+impl Conversation {
+    /// Its id.
+    pub(super) fn id(&self) -> &ProviderSessionId {
+        match self {
+            Self::New(id) | Self::Resumed(id) => id,
+        }
+    }
+}
+
+impl Launch {
+    /// Checks the options and makes the command line.
+    pub(super) fn new(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
+        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
+        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        Ok(Self {
+            program,
+            arguments: arguments(options)?,
+            environment: environment(options, &context.env),
+            cwd,
+            initialize: initialize(options)?,
+            mcp_config: mcp_config(options)?,
+            reuse: if options.max_budget_usd.is_some() { Reuse::Once } else { Reuse::Warm },
+        })
+    }
+
+    /// The arguments that name the conversation.
+    ///
+    /// The program finds an earlier conversation by its id only in the directory where it was held, but takes the
+    /// absolute path of its transcript anywhere.
+    pub(super) fn conversation_arguments(&self, conversation: &Conversation) -> Vec<String> {
+        match conversation {
+            Conversation::New(id) => vec![format!("--session-id={id}")],
+            Conversation::Resumed(id) => {
+                let path = self.transcript(id).map(|path| path.to_string_lossy().into_owned());
+                vec![format!("--resume={}", path.unwrap_or_else(|| id.to_string()))]
+            }
+        }
+    }
+
+    /// The transcript of a conversation, if there is one where the program keeps them.
+    fn transcript(&self, id: &ProviderSessionId) -> Option<PathBuf> {
+        let variable = |name: &str| self.environment.iter().find(|(n, _)| n == name).map(|(_, v)| Path::new(v));
+        let home = || variable("HOME").map(|home| home.join(".claude"));
+        let projects = variable("CLAUDE_CONFIG_DIR").map(Path::to_path_buf).or_else(home)?.join("projects");
+        let file = format!("{id}.jsonl");
+        let found = std::fs::read_dir(projects).ok()?.flatten().map(|entry| entry.path().join(&file));
+        found.filter(|path| path.is_absolute() && path.is_file()).max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
+    }
+
+    /// Takes the secrets of this process out of a text.
+    pub(super) fn redactor(&self) -> Redactor {
+        Redactor::new(&self.environment.iter().cloned().collect())
+    }
+}
+
+/// The program to run.
+pub(super) fn program(option: Option<&str>, environment: &Environment, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+    let wanted = Wanted { option, variable: "INSPAN_CLAUDE", name: "claude", hint: HINT };
+    find(&wanted, environment, cwd)
+}
+
+fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
+    let chosen = match (option, cwd) {
+        (Some(option), Some(cwd)) => Some(cwd.join(option)),
+        (Some(option), None) => Some(PathBuf::from(option)),
+        (None, cwd) => cwd.map(Path::to_path_buf),
+    };
+    match chosen {
+        Some(path) if !path.is_dir() => {
+            Err(invalid(format!("the working directory {} is no directory", path.display())))
+        }
+        chosen => Ok(chosen),
+    }
+}
+
+fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
+    let mut arguments: Vec<String> = [
+        "--output-format=stream-json",
+        "--verbose",
+        "--input-format=stream-json",
+        "--include-partial-messages",
+        "--permission-prompt-tool=stdio",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    // A value after `=` may begin with a dash.
+    let mut flag = |name: &str, value: Option<String>| {
+        arguments.extend(value.map(|value| format!("--{name}={value}")));
+    };
+    flag("model", options.model.clone());
+    flag("max-turns", options.max_turns.map(|turns| turns.to_string()));
+    if let Some(budget) = options.max_budget_usd {
+        if !budget.is_finite() || budget <= 0.0 {
+            return Err(invalid("`maxBudgetUsd` must be greater than 0".to_owned()));
+        }
+        flag("max-budget-usd", Some(budget.to_string()));
+    }
+    if options.max_turns == Some(0) {
+        return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
+    }
+    flag("permission-mode", options.permission_mode.map(|mode| mode.as_str().to_owned()));
+    let (thinking, effort) = match options.thinking {
+        None => (None, None),
+        Some(ThinkingLevel::Off) => (Some("disabled"), None),
+        Some(ThinkingLevel::Minimal | ThinkingLevel::Low) => (None, Some("low")),
+        Some(ThinkingLevel::High) => (None, Some("high")),
+        Some(ThinkingLevel::Xhigh) => (None, Some("xhigh")),
+        Some(_) => (None, Some("medium")),
+    };
+    flag("thinking", thinking.map(str::to_owned));
+    flag("effort", effort.map(str::to_owned));
+    flag("max-thinking-tokens", options.max_thinking_tokens.map(|tokens| tokens.to_string()));
+    flag("tools", options.tools.as_ref().map(|tools| tools.join(",")));
+    let names = |list: &Option<Vec<String>>| list.as_ref().filter(|list| !list.is_empty()).map(|list| list.join(","));
+    flag("allowed-tools", names(&options.allowed_tools));
+    let mut denied = options.disallowed_tools.clone().unwrap_or_default();
+    let asked_for = [&options.tools, &options.allowed_tools].into_iter().flatten().flatten().any(|tool| tool == WORKFLOW);
+    if !asked_for && !denied.iter().any(|tool| tool == WORKFLOW) {
+        denied.push(WORKFLOW.to_owned());
+    }
+    flag("disallowed-tools", names(&Some(denied)));
+    for directory in options.add_dirs.iter().flatten() {
+        flag("add-dir", Some(directory.clone()));
+    }
+    let sources = options.setting_sources.as_ref();
+    flag("setting-sources", sources.map(|list| list.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(",")));
+    Ok(arguments)
+}
+
+fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(String, String)> {
+    let mut set: Vec<(String, String)> = FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
+        set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
+    }
+    let mut all = for_vendor(environment, Vendor::Claude);
+    all.retain(|(name, _)| set.iter().all(|(own, _)| own != name));
+    all.extend(set);
+    all
+}
+
+/// Long and private texts go by this request, because arguments are short and everybody can read them.
+fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
+    let mut request = Map::new();
+    request.insert("subtype".to_owned(), json!("initialize"));
+    request.insert("hooks".to_owned(), Value::Null);
+    let mut put = |name: &str, value: Option<Value>| value.map(|value| request.insert(name.to_owned(), value));
+    put("systemPrompt", options.system_prompt.clone().map(Value::from));
+    put("appendSystemPrompt", options.append_system_prompt.clone().map(Value::from));
+    if let Some(schema) = &options.output_schema {
+        // The program passes over a schema that is none without a word.
+        jsonschema::validator_for(schema)
+            .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
+        put("jsonSchema", Some(schema.clone()));
+    }
+    Ok(Value::Object(request))
+}
+
+fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
+    let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) else { return Ok(None) };
+    for (name, server) in servers {
+        if !server.is_object() {
+            return Err(invalid(format!("the MCP server `{name}` is no object")));
+        }
+        if server["type"] == "sdk" {
+            return Err(invalid(format!("the MCP server `{name}` is of type `sdk`, which needs a program around it")));
+        }
+    }
+    Ok(Some(json!({ "mcpServers": servers }).to_string()))
+}
+
+fn invalid(message: String) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+#[cfg(test)]
+mod tests;

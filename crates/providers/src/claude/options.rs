@@ -1,0 +1,181 @@
+//! What a call of Claude Code takes. Turning it into a command line is left to `launch.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The input of one turn: exactly one of `prompt` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaudeInput {
+    /// What the user says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// conversation with `options.resume`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// How it is run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<ClaudeOptions>,
+}
+
+/// How Claude Code is run. An absent option leaves the choice to the program and the user's own settings of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClaudeOptions {
+    /// The model, by a full name or an alias such as `sonnet`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Model turns that the call may take; at the limit the output says `maxTurns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// The conversation to go on with: the `sessionId` of an earlier output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// The JSON Schema of the structured output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// The built-in tools that exist for the agent; an empty list is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Tools that may be used without asking, such as `Bash(git *)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// Tools that may not be used. `Workflow` is always among them unless `tools` or `allowedTools` names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    /// What is asked before a tool is used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<PermissionMode>,
+    /// Replaces the program's own system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Is added to the system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub append_system_prompt: Option<String>,
+    /// How much the model may think.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingLevel>,
+    /// Tokens that a model with a fixed thinking budget may think for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_thinking_tokens: Option<u32>,
+    /// What the call may cost in US dollars; beyond it the call fails with `BILLING`, kind `maxBudget`. Such a call has
+    /// a process of its own, because the program counts per process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_budget_usd: Option<f64>,
+    /// Tokens that one message of the model may have; 0 is unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// The directory that the agent works in; relative to the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Further directories that its tools may reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_dirs: Option<Vec<String>>,
+    /// MCP servers by name, in the program's own form. Servers of type `sdk` are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<BTreeMap<String, Value>>,
+    /// The settings files that are read; an empty list is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setting_sources: Option<Vec<SettingSource>>,
+    /// Whether the run waits for messages between turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
+    /// `TIMEOUT`; 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is
+    /// half an hour at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout_ms: Option<u64>,
+    /// The program, by path or by name; else the environment variable `INSPAN_CLAUDE`, else `claude`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executable: Option<String>,
+    /// Whether the program may take `/word` at the start of the prompt for one of its commands and `@path` for a file
+    /// to draw in. Unless it may, the prompt reaches the model as it is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expand_prompt: Option<bool>,
+}
+
+/// What is asked before a tool is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum PermissionMode {
+    /// Whatever may do harm.
+    Default,
+    /// As the default, but edits of files are not asked about.
+    AcceptEdits,
+    /// Nothing is changed; the agent plans.
+    Plan,
+    /// Nothing is asked; what would be asked about is denied.
+    DontAsk,
+    /// Nothing is asked and everything is allowed. The program refuses this to root.
+    BypassPermissions,
+    /// The program judges by itself.
+    Auto,
+}
+
+impl PermissionMode {
+    /// The program's word.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::AcceptEdits => "acceptEdits",
+            Self::Plan => "plan",
+            Self::DontAsk => "dontAsk",
+            Self::BypassPermissions => "bypassPermissions",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+/// A settings file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum SettingSource {
+    /// The user's, for all projects.
+    User,
+    /// The project's, shared.
+    Project,
+    /// The project's, of this user.
+    Local,
+}
+
+impl SettingSource {
+    /// The program's word.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Project => "project",
+            Self::Local => "local",
+        }
+    }
+}
+
+impl ProviderInput for ClaudeInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.options.get_or_insert_default().resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        let Some(options) = &self.options else { return InputFacts::default() };
+        InputFacts {
+            model: options.model.clone(),
+            session: options.resume.clone(),
+            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: options.max_turns,
+            output_schema: options.output_schema.clone(),
+        }
+    }
+}

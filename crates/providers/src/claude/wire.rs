@@ -1,0 +1,360 @@
+//! The lines that Claude Code prints and reads, as structs that borrow from the line.
+//! What they mean is left to the decoder; a field that nobody reads does not stand here.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use inspan_protocol::{ContentBlock, ErrorCode, Usage};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// A string of the line, borrowed unless it holds escapes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Str<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl std::ops::Deref for Str<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+#[derive(Deserialize)]
+struct Peek<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Str<'a>,
+}
+
+/// The `type` of a line. It is the first field in practice, so that no parsing is needed.
+pub(super) fn line_type(line: &str) -> Option<Cow<'_, str>> {
+    if let Some(rest) = line.strip_prefix("{\"type\":\"")
+        && let Some(end) = rest.find('"')
+        && !rest[..end].contains('\\')
+    {
+        return Some(Cow::Borrowed(&rest[..end]));
+    }
+    serde_json::from_str::<Peek<'_>>(line).ok().map(|peek| peek.kind.0)
+}
+
+/// `stream_event`: one event of the model's own stream.
+#[derive(Deserialize)]
+pub(super) struct StreamLine<'a> {
+    #[serde(borrow)]
+    pub(super) event: ApiEvent<'a>,
+    #[serde(borrow, default)]
+    pub(super) parent_tool_use_id: Option<Str<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ApiEvent<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) message: Option<MessageHead<'a>>,
+    #[serde(borrow, default)]
+    pub(super) delta: Option<Delta<'a>>,
+    #[serde(default)]
+    pub(super) usage: Option<ApiUsage>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct MessageHead<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) model: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) usage: Option<ApiUsage>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Delta<'a> {
+    #[serde(borrow, default)]
+    pub(super) text: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Option<Str<'a>>,
+}
+
+/// Token counts in the model's own words; null counts as zero.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ApiUsage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+}
+
+impl From<ApiUsage> for Usage {
+    fn from(usage: ApiUsage) -> Self {
+        Self {
+            input_tokens: usage.input_tokens.unwrap_or(0),
+            output_tokens: usage.output_tokens.unwrap_or(0),
+            cache_read_tokens: usage.cache_read_input_tokens.unwrap_or(0),
+            cache_creation_tokens: usage.cache_creation_input_tokens.unwrap_or(0),
+            reasoning_tokens: 0,
+        }
+    }
+}
+
+/// `assistant`: one finished block of a message.
+#[derive(Deserialize)]
+pub(super) struct AssistantLine<'a> {
+    #[serde(borrow)]
+    pub(super) message: AssistantMessage<'a>,
+    #[serde(borrow, default)]
+    pub(super) parent_tool_use_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<Str<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AssistantMessage<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) model: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) content: Vec<Block<'a>>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Option<Str<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Block<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) name: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) input: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) tool_use_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) content: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) is_error: Option<bool>,
+}
+
+/// `user`: what tools answered, and words that the program put in.
+#[derive(Deserialize)]
+pub(super) struct UserLine<'a> {
+    #[serde(borrow)]
+    pub(super) message: UserMessage<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct UserMessage<'a> {
+    /// A string, or a list of blocks.
+    #[serde(borrow)]
+    pub(super) content: &'a RawValue,
+}
+
+/// `result`: the end of a turn.
+#[derive(Deserialize)]
+pub(super) struct ResultLine<'a> {
+    #[serde(borrow)]
+    pub(super) subtype: Str<'a>,
+    pub(super) is_error: bool,
+    #[serde(default)]
+    pub(super) api_error_status: Option<u16>,
+    #[serde(borrow, default)]
+    pub(super) result: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) errors: Vec<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) terminal_reason: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) session_id: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) duration_ms: f64,
+    #[serde(default)]
+    pub(super) total_cost_usd: Option<f64>,
+    #[serde(default)]
+    pub(super) usage: ApiUsage,
+    #[serde(default, rename = "modelUsage")]
+    pub(super) model_usage: BTreeMap<String, ModelUsage>,
+    #[serde(default)]
+    pub(super) permission_denials: Vec<Denial>,
+    #[serde(default)]
+    pub(super) structured_output: Option<Value>,
+}
+
+/// What one model used since the process began.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ModelUsage {
+    pub(super) input_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) cache_read_input_tokens: u64,
+    pub(super) cache_creation_input_tokens: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Denial {
+    pub(super) tool_name: String,
+    pub(super) tool_use_id: String,
+    #[serde(default)]
+    pub(super) tool_input: Value,
+}
+
+/// `system`: everything the program says about itself.
+#[derive(Deserialize)]
+pub(super) struct SystemLine<'a> {
+    #[serde(borrow)]
+    pub(super) subtype: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) session_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) model: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) attempt: Option<u64>,
+    #[serde(default)]
+    pub(super) max_retries: Option<u64>,
+    #[serde(default)]
+    pub(super) retry_delay_ms: Option<f64>,
+    #[serde(default)]
+    pub(super) error_status: Option<u16>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) original_model: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) fallback_model: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) tool_name: Option<Str<'a>>,
+}
+
+/// `rate_limit_event`: the state of a subscription's limit.
+#[derive(Deserialize)]
+pub(super) struct RateLimitLine<'a> {
+    #[serde(borrow)]
+    pub(super) rate_limit_info: RateLimitInfo<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RateLimitInfo<'a> {
+    #[serde(borrow, default)]
+    pub(super) status: Option<Str<'a>>,
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub(super) resets_at: Option<i64>,
+}
+
+/// `control_request`: the program asks us.
+#[derive(Deserialize)]
+pub(super) struct ControlRequestLine<'a> {
+    #[serde(borrow)]
+    pub(super) request_id: Str<'a>,
+    #[serde(borrow)]
+    pub(super) request: ControlRequest<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ControlRequest<'a> {
+    #[serde(borrow)]
+    pub(super) subtype: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) tool_name: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) input: Option<Value>,
+    #[serde(borrow, default)]
+    pub(super) tool_use_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) description: Option<Str<'a>>,
+}
+
+/// `control_cancel_request`: the program no longer wants an answer.
+#[derive(Deserialize)]
+pub(super) struct ControlCancelLine<'a> {
+    #[serde(borrow)]
+    pub(super) request_id: Str<'a>,
+}
+
+/// `control_response`: the program answers us.
+#[derive(Deserialize)]
+pub(super) struct ControlResponseLine<'a> {
+    #[serde(borrow)]
+    pub(super) response: ControlResponse<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ControlResponse<'a> {
+    #[serde(borrow)]
+    pub(super) subtype: Str<'a>,
+    #[serde(borrow)]
+    pub(super) request_id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<Str<'a>>,
+}
+
+/// A request of ours.
+pub(super) fn control_request(id: &str, request: Value) -> Value {
+    json!({ "type": "control_request", "request_id": id, "request": request })
+}
+
+/// The answer to a request of the program.
+pub(super) fn control_success(id: &str, response: Value) -> Value {
+    json!({ "type": "control_response", "response": { "subtype": "success", "request_id": id, "response": response } })
+}
+
+/// The refusal of a request of the program.
+pub(super) fn control_error(id: &str, error: &str) -> Value {
+    json!({ "type": "control_response", "response": { "subtype": "error", "request_id": id, "error": error } })
+}
+
+/// How a prompt is handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rewriting {
+    /// The model reads it as it was written.
+    #[default]
+    Defeated,
+    /// The program may take `/word` for a command and `@path` for a file to draw in.
+    Wanted,
+}
+
+/// One message of the user.
+///
+/// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks when it speaks to
+/// the model. So an empty block at the end keeps the others as they were written, in the transcript and after a
+/// resume too.
+pub(super) fn user_message(blocks: &[ContentBlock], rewriting: Rewriting) -> Result<Value, inspan_protocol::AgentError> {
+    let mut content = blocks.iter().map(content_block).collect::<Result<Vec<_>, _>>()?;
+    if rewriting == Rewriting::Defeated {
+        content.push(json!({ "type": "text", "text": "" }));
+    }
+    Ok(json!({
+        "type": "user",
+        "message": { "role": "user", "content": content },
+        "parent_tool_use_id": null,
+        "session_id": "",
+    }))
+}
+
+fn content_block(block: &ContentBlock) -> Result<Value, inspan_protocol::AgentError> {
+    match block {
+        ContentBlock::Text { text } => Ok(json!({ "type": "text", "text": text })),
+        ContentBlock::Image { media_type, data } => Ok(json!({
+            "type": "image",
+            "source": { "type": "base64", "media_type": media_type, "data": data },
+        })),
+        _ => Err(inspan_protocol::AgentError::new(
+            ErrorCode::ConfigInvalid,
+            "a message to this provider may hold texts and images only",
+        )),
+    }
+}

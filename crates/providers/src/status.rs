@@ -1,0 +1,35 @@
+//! What is known of a vendor's program on this machine, for people who ask whether it can be used.
+//! Finding it out is left to the adapters.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version of Claude Code that the adapter was tested with.
+pub(crate) const TESTED_CLAUDE: &str = "2.1.197";
+
+/// The state of one vendor's program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ProgramStatus {
+    /// The provider that runs it.
+    pub provider: String,
+    /// Its usual name.
+    pub program: String,
+    /// The version that the adapter was tested with.
+    pub tested_version: String,
+    /// Where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// The version it says it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where a login or key is found; never the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
+    /// What keeps it from being used, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}

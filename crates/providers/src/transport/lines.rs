@@ -1,0 +1,134 @@
+//! Cuts a stream of bytes into lines, whatever the reads looked like, with a bound on each line.
+//! What a line says is left to the decoders.
+
+use std::borrow::Cow;
+
+/// The longest line that is kept.
+pub(crate) const LINE_LIMIT: usize = 16 * 1024 * 1024;
+
+/// One line without its end.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Line<'a> {
+    /// A line of valid UTF-8.
+    Text(&'a str),
+    /// A line with bytes that are no UTF-8; each stretch of them is replaced by U+FFFD.
+    Repaired(Cow<'a, str>),
+    /// A line beyond the limit; its bytes are gone.
+    TooLong,
+}
+
+/// The cutter. It holds at most one unfinished line.
+#[derive(Debug)]
+pub(crate) struct LineSplitter {
+    pending: Vec<u8>,
+    limit: usize,
+    skipping: Skipping,
+}
+
+/// Whether the rest of a line that grew too long is being passed over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Skipping {
+    No,
+    ToTheEndOfTheLine,
+}
+
+impl Default for LineSplitter {
+    fn default() -> Self {
+        Self::with_limit(LINE_LIMIT)
+    }
+}
+
+impl LineSplitter {
+    /// A cutter with its own limit in bytes.
+    pub(crate) fn with_limit(limit: usize) -> Self {
+        Self { pending: Vec::new(), limit, skipping: Skipping::No }
+    }
+
+    /// Takes the bytes of one read and hands on each line that they complete. Empty lines are passed over.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
+            bytes = rest;
+            if self.skipping == Skipping::ToTheEndOfTheLine {
+                self.skipping = Skipping::No;
+            } else if self.pending.len() + head.len() > self.limit {
+                self.pending = Vec::new();
+                each(Line::TooLong);
+            } else if self.pending.is_empty() {
+                hand_on(head, &mut each);
+            } else {
+                self.pending.extend_from_slice(head);
+                hand_on(&self.pending, &mut each);
+                self.pending.clear();
+            }
+        }
+        if self.skipping == Skipping::ToTheEndOfTheLine {
+            return;
+        }
+        if self.pending.len() + bytes.len() > self.limit {
+            self.pending = Vec::new();
+            self.skipping = Skipping::ToTheEndOfTheLine;
+            each(Line::TooLong);
+        } else {
+            self.pending.extend_from_slice(bytes);
+        }
+    }
+
+    /// The stream ended: hands on what stands there without a line end.
+    pub(crate) fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
+        let rest = std::mem::take(&mut self.pending);
+        self.skipping = Skipping::No;
+        hand_on(&rest, &mut each);
+    }
+}
+
+fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    match std::str::from_utf8(line) {
+        Ok(text) if text.trim().is_empty() => {}
+        Ok(text) => each(Line::Text(text)),
+        Err(_) => each(Line::Repaired(String::from_utf8_lossy(line))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inspan_testkit::split_everywhere;
+
+    use super::*;
+
+    fn lines(splitter: &mut LineSplitter, chunks: &[&[u8]]) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut each = |line: Line<'_>| {
+            seen.push(match line {
+                Line::Text(text) => text.to_owned(),
+                Line::Repaired(text) => format!("repaired {text}"),
+                Line::TooLong => "too long".to_owned(),
+            });
+        };
+        for chunk in chunks {
+            splitter.push(chunk, &mut each);
+        }
+        splitter.finish(&mut each);
+        seen
+    }
+
+    #[test]
+    fn lines_do_not_depend_on_where_a_read_ends() {
+        let bytes = b"one\r\n\n  \ntwo \xc3\xa4\nbad \xff byte\n0123456789abcdef\nlast\n0123456789\nhalf";
+        let expected = ["one", "two \u{e4}", "repaired bad \u{fffd} byte", "too long", "last", "0123456789", "half"];
+        for split in split_everywhere(bytes, 0..50) {
+            assert_eq!(lines(&mut LineSplitter::with_limit(10), &split.chunks), expected, "{}", split.name);
+        }
+    }
+
+    #[test]
+    fn a_line_too_long_does_not_stay_in_memory() {
+        let mut splitter = LineSplitter::with_limit(100);
+        let mut seen = 0;
+        for _ in 0..1000 {
+            splitter.push(&[b'x'; 64], |_| seen += 1);
+        }
+        assert_eq!((seen, splitter.pending.capacity() <= 100), (1, true));
+    }
+}

@@ -1,0 +1,55 @@
+//! Finds a vendor's program by name or path, and says what to do when it is not there.
+//! Running it is left to `process.rs`.
+
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{AgentError, Environment, ErrorCode};
+
+/// What to look for.
+pub(crate) struct Wanted<'a> {
+    /// The option that may name the program, as given.
+    pub(crate) option: Option<&'a str>,
+    /// The environment variable that may name it.
+    pub(crate) variable: &'static str,
+    /// Its usual name.
+    pub(crate) name: &'static str,
+    /// The sentence that says how to get it.
+    pub(crate) hint: &'static str,
+}
+
+/// The path of the program: by the option, else by the variable, else by its name on the path.
+pub(crate) fn find(wanted: &Wanted<'_>, environment: &Environment, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+    let (named, from) = match (wanted.option, environment.get(wanted.variable)) {
+        (Some(option), _) => (option, "option `executable`"),
+        (None, Some(variable)) => (variable, wanted.variable),
+        (None, None) => (wanted.name, "PATH"),
+    };
+    let missing = |what: String| AgentError::new(ErrorCode::ConfigMissing, format!("{what}; {}", wanted.hint));
+    if named.contains('/') {
+        let path = cwd.unwrap_or(Path::new("")).join(named);
+        return match is_program(&path) {
+            Some(true) => Ok(path),
+            Some(false) => {
+                let message = format!("{} ({from}) cannot be run: it is no executable file", path.display());
+                Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+            }
+            None => Err(missing(format!("there is no program {} ({from})", path.display()))),
+        };
+    }
+    let folders = environment.get("PATH").unwrap_or_default();
+    std::env::split_paths(folders)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(named))
+        .find(|path| is_program(path) == Some(true))
+        .ok_or_else(|| missing(format!("the program `{named}` is not on the PATH")))
+}
+
+/// Whether there is an executable file; `None` if there is nothing.
+fn is_program(path: &Path) -> Option<bool> {
+    let metadata = std::fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let executable = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o111 != 0;
+    #[cfg(not(unix))]
+    let executable = true;
+    Some(metadata.is_file() && executable)
+}
