@@ -13,6 +13,7 @@ mod generated;
 mod layers;
 mod purity;
 mod schema;
+mod session;
 mod size;
 mod source;
 mod tidy;

@@ -11,7 +11,8 @@ use inspan_engine::{
     Clock, CountingIds, Filter, Hub, IdSource, Observer, PermissionPolicy, ProviderRegistry, SystemClock,
 };
 use inspan_flow::{FlowRunResult, FlowRunner, Graph, MemoryStore, builtin_nodes};
-use inspan_protocol::{Envelope, Environment, SessionId};
+use inspan_protocol::{Envelope, Environment, Erased, SessionId};
+use inspan_providers::ClaudeProvider;
 use serde_json::{Map, Value};
 
 /// The session's id in all that runs here.
@@ -53,6 +54,13 @@ impl Surroundings {
     pub(crate) fn real(providers: ProviderRegistry, env: Environment, bound: Duration) -> Self {
         Self { providers, env, permissions: PermissionPolicy::Deny, clock: Arc::new(SystemClock), bound }
     }
+}
+
+/// Every provider that comes with Inspan.
+pub(crate) fn providers() -> ProviderRegistry {
+    let mut registry = ProviderRegistry::new();
+    registry.register(Arc::new(Erased(ClaudeProvider::new())));
+    registry
 }
 
 /// Loads and compiles a flow; all that is wrong with it is the error.

@@ -71,7 +71,9 @@ fn observed(observers: usize, filter: Filter) -> f64 {
     let seen = Arc::new(AtomicU64::new(0));
     let observe = |_| {
         let seen = Arc::clone(&seen);
-        let count = move |envelope: &Arc<Envelope>| drop(seen.fetch_add(envelope.seq, Ordering::Relaxed));
+        let count = move |envelope: &Arc<Envelope>| {
+            seen.fetch_add(envelope.seq, Ordering::Relaxed);
+        };
         hub.observe(filter.clone(), Arc::new(count))
     };
     let _observers: Vec<_> = (0..observers).map(observe).collect();

@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 pub(crate) use crate::session::Step;
 
 use super::world::World;
-use crate::providers::builtin;
 use crate::session::{self, Surroundings};
 
 /// How long the played person may take to answer.
@@ -25,7 +24,7 @@ pub(crate) fn run(
     steps: impl IntoIterator<Item = Step>,
 ) -> anyhow::Result<FlowRunResult> {
     let env: Environment = world.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    let providers = builtin();
+    let providers = session::providers();
     let graph = Arc::new(session::compile(&world.flow(flow)?, &providers)?);
     let permissions = PermissionPolicy::Ask { deadline: PATIENCE };
     let around = Surroundings { permissions, ..Surroundings::real(providers, env, world.deadline.left()) };

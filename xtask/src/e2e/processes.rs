@@ -64,7 +64,7 @@ pub(crate) fn end_all(mark: &str) {
         }
         for pid in left.keys().filter_map(|pid| Pid::from_raw(*pid)) {
             // One that has gone meanwhile is what was wanted.
-            drop(kill_process(pid, Signal::KILL));
+            let _ = kill_process(pid, Signal::KILL);
         }
         pause(Duration::from_millis(10));
     }
