@@ -123,4 +123,4 @@ fn check_packs(header: &Header<'_>, registry: &NodeRegistry, sink: &mut Sink) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

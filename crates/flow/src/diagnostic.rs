@@ -290,7 +290,11 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a 
 
 fn closest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let folded = wrong.to_lowercase();
-    let allowed = (wrong.chars().count() / 3).max(1);
+    let allowed = match wrong.chars().count() {
+        0..=2 => 0,
+        3..=5 => 1,
+        length => length / 3,
+    };
     names
         .into_iter()
         .filter(|name| *name != wrong)

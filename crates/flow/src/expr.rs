@@ -6,6 +6,7 @@ mod path;
 mod program;
 mod segment;
 mod template;
+mod vocabulary;
 
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub(crate) struct SyntaxFault {
     pub(crate) reason: String,
     /// Where in the text, in bytes.
     pub(crate) offset: usize,
+    /// What to do about it.
+    pub(crate) help: Option<String>,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod graph;
 mod load;
 mod node;
 mod nodes;
+mod overrides;
 mod registry;
 mod runtime;
 mod schedule;
@@ -26,8 +27,10 @@ pub use graph::{
 pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
 pub use nodes::builtin_nodes;
+pub use overrides::OverrideError;
 pub use registry::NodeRegistry;
 pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
 pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
+pub use spec::flow_schema;
 pub use state::{EdgeState, Ending, NodeState, RunState};
 pub use store::{MemoryStore, RunStore, StoreError};

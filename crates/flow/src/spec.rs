@@ -6,8 +6,10 @@ mod edge;
 mod fields;
 mod header;
 mod node;
+mod schema;
 mod yaml;
 
+pub use self::schema::flow_schema;
 pub(crate) use self::{
     edge::EdgeSpec,
     fields::Key,

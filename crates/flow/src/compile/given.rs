@@ -60,7 +60,9 @@ pub(super) fn check_defaults(world: &World<'_>, sink: &mut Sink) {
         let Ok(validator) = jsonschema::validator_for(part) else { continue };
         if let Err(error) = validator.validate(value) {
             let message = format!("the default of `{key}` does not fit `inputSchema`: {error}");
-            let problem = Problem::warning(Code::InvalidValue, world.spec.span, message);
+            let place = world.spec.header.input_yaml.and_then(|input| input.get(key));
+            let span = place.map_or(world.spec.span, |value| value.span);
+            let problem = Problem::warning(Code::InvalidValue, span, message);
             sink.push(problem.key(format!("input.{key}")));
         }
     }

@@ -17,8 +17,12 @@ const CONDITION: &str = "x-when";
 /// The word in a node type's schema that keeps a value as it is: what looks like a template stays a text.
 const RAW: &str = "x-raw";
 
-/// The input as it stands once files are drawn in.
-pub(super) fn effective<'a>(node: &NodeSpec<'a>, world: &World<'_>, sink: &mut Sink) -> Cow<'a, Yaml> {
+/// The input as it stands once files are drawn in; none if it is no mapping.
+pub(super) fn effective<'a>(
+    node: &NodeSpec<'a>,
+    world: &World<'_>,
+    sink: &mut Sink,
+) -> Option<Cow<'a, Yaml>> {
     let empty = Yaml {
         span: Span { end: node.span.start, ..node.span },
         layout: Layout::Loose,
@@ -31,7 +35,7 @@ pub(super) fn effective<'a>(node: &NodeSpec<'a>, world: &World<'_>, sink: &mut S
             let message = format!("`input` takes a mapping, and this is {}", input.kind());
             let problem = Problem::error(Code::WrongType, input.span, message);
             sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
-            Cow::Owned(empty)
+            return None;
         }
     };
     let mut draw = Draw { node, world, sink };
@@ -39,15 +43,18 @@ pub(super) fn effective<'a>(node: &NodeSpec<'a>, world: &World<'_>, sink: &mut S
         draw.schemas(input.to_mut(), "input");
     }
     if input.get("options").is_some_and(|options| draw.has_schema_files(options)) {
-        let Data::Map(entries) = &mut input.to_mut().data else { return input };
-        if let Some(options) = entries.iter_mut().find(|entry| entry.key == "options") {
+        let options = match &mut input.to_mut().data {
+            Data::Map(entries) => entries.iter_mut().find(|entry| entry.key == "options"),
+            _ => None,
+        };
+        if let Some(options) = options {
             draw.schemas(&mut options.value, "input.options");
         }
     }
     if let Some(file) = node.prompt_file {
         draw.prompt(input.to_mut(), file);
     }
-    input
+    Some(input)
 }
 
 struct Draw<'d, 'a, 'w> {

@@ -47,7 +47,7 @@ pub(super) fn refuse(
     key: &dyn std::fmt::Display,
     sink: &mut Sink,
 ) {
-    let problem = Problem::error(code, text.place(fault.offset), fault.reason);
+    let problem = Problem::error(code, text.place(fault.offset), fault.reason).help(fault.help);
     sink.push(problem.node(user.id.as_ref()).key(format!("{}{key}", user.prefix)));
 }
 
@@ -60,6 +60,7 @@ pub(super) fn check(
     world: &World<'_>,
     sink: &mut Sink,
 ) {
+    let mut told: Vec<&str> = Vec::new();
     for used in uses {
         let mut parts = used.path.split('.');
         let root = parts.next().unwrap_or_default();
@@ -67,6 +68,8 @@ pub(super) fn check(
             "flow" => flow(parts.next(), parts.next(), world),
             "loop" => member("loop", parts.next(), &["index", "first", "last"]),
             "state" => None,
+            // Of a name that is used twice in one text one problem is enough.
+            _ if told.contains(&root) => None,
             _ => match world.index.get(root) {
                 Some(&node) => order(root, node, used.bare, user, world),
                 None if BUILTINS.contains(&root) => None,
@@ -74,6 +77,7 @@ pub(super) fn check(
             },
         };
         if let Some(Fault { severity, message, help }) = found {
+            told.push(used.root());
             let problem = match severity {
                 Severity::Error => Problem::error,
                 Severity::Warning => Problem::warning,

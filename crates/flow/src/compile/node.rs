@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
-    expr::Template,
+    expr::{Draft, Template},
     graph::{Join, Node, NodeIx, NodePolicy, Occupies, Retry, RetryOn},
     node::NodeKind,
     spec::{NodeSpec, Yaml},
@@ -30,10 +30,11 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
     };
     let when = spec.when.and_then(|when| condition::compile(when, &user(", key `when`"), world, sink));
     let effective = input::effective(spec, world, sink);
-    let json = effective.json();
-    let template = match &known {
-        Some(known) => checked(spec, known, &effective, &json, &user(""), world, sink),
-        None => input::parse(&effective, &Value::Null, &user(""), world, sink).draft.into(),
+    let json = effective.as_ref().map_or(Value::Null, |input| input.json());
+    let template = match (&known, &effective) {
+        (Some(known), Some(input)) => checked(spec, known, input, &json, &user(""), world, sink),
+        (None, Some(input)) => input::parse(input, &Value::Null, &user(""), world, sink).draft.into(),
+        (_, None) => Draft::Literal(Value::Null).into(),
     };
     let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info.kind);
     Node {

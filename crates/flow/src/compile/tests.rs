@@ -140,7 +140,7 @@ pub(crate) fn compiled(text: &str) -> Result<Graph, String> {
     compile(&loaded, &registry()).map(|compiled| compiled.graph).map_err(|problems| problems.to_string())
 }
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/compile");
+pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/compile");
 
 /// Each folder of `fixtures/compile` holds a flow and what the compiler says of it.
 #[test]

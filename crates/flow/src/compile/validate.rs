@@ -105,6 +105,10 @@ impl Subject<'_> {
             return;
         }
         let last = key.rsplit('.').next().unwrap_or(&key).to_owned();
+        let of_type = |error: &ValidationError<'_>| {
+            error.instance_path().as_str() == path && matches!(error.kind(), Kind::Type { .. })
+        };
+        let only_types = context.iter().all(|errors| errors.iter().all(of_type));
         let mut needs: Vec<String> = Vec::new();
         for error in context.iter().filter_map(|errors| errors.first()) {
             let need = match error.kind() {
@@ -113,7 +117,8 @@ impl Subject<'_> {
                 Kind::Constant { expected_value } => format!("`{}`", spell(expected_value)),
                 _ => error.masked_with("the value").to_string(),
             };
-            if !needs.contains(&need) {
+            // That an option may also be null is no way out for the author.
+            if !(need.is_empty() || need == "nothing" || needs.contains(&need)) {
                 needs.push(need);
             }
         }
@@ -123,7 +128,9 @@ impl Subject<'_> {
         let (code, verb) =
             if all_required { (Code::MissingKey, "needs") } else { (Code::InvalidInput, "takes") };
         let whose = if path.is_empty() { self.node_type.to_owned() } else { last };
-        let message = format!("`{whose}` {verb} {}", needs.join(" or "));
+        let code = if only_types { Code::WrongType } else { code };
+        let tail = if only_types { format!(", and this is {}", self.kind(path)) } else { String::new() };
+        let message = format!("`{whose}` {verb} {}{tail}", needs.join(" or "));
         self.push(Problem::error(code, self.span(path), message), key, sink);
     }
 

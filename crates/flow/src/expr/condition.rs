@@ -139,7 +139,7 @@ pub(crate) fn parse_variable(
 ) -> Result<(Test, Vec<Use>), SyntaxFault> {
     let reason = "`var` is a path such as `review.structuredOutput.passed`, without braces";
     let (name, steps) =
-        plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0 })?;
+        plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
     let used = Use { path: dotted(text), offset: 0, bare: false };
     let test = match resolver.root(name) {
         Some(root) => Test::Equals(Path::new(root, steps, text.trim()), value),

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::expr::{
     Scope, SyntaxFault,
     path::{Path, Root, plain_path},
+    vocabulary,
 };
 
 /// Instructions that one evaluation may take.
@@ -154,6 +155,7 @@ impl Program {
             Strictness::Template => &*TEMPLATES,
             Strictness::Condition => &*CONDITIONS,
         };
+        vocabulary::check(source)?;
         let expression = environment.compile_expression_owned(source.to_owned()).map_err(|e| fault(&e))?;
         let bare = !is_guarded(source);
         let uses = place(expression.undeclared_variables(true), source, |_| bare);
@@ -215,7 +217,7 @@ impl Script {
 
 fn fault(error: &Error) -> SyntaxFault {
     let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    SyntaxFault { reason, offset: 0 }
+    SyntaxFault { reason, offset: 0, help: None }
 }
 
 /// Whether an expression looks at a name before it uses it, as far as its words tell.

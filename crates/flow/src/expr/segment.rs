@@ -9,7 +9,7 @@ pub(crate) enum Segment<'a> {
     /// `{{ … }}`, without its braces.
     Expression { source: &'a str, offset: usize, trims: Trims },
     /// `{% … %}`, without its braces.
-    Statement { source: &'a str },
+    Statement { source: &'a str, offset: usize },
     /// `{# … #}`.
     Comment,
 }
@@ -42,7 +42,9 @@ pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
             b'#' => found.push(Segment::Comment),
             b'%' => {
                 let source = inner.trim_matches(['-', '+']).trim();
-                found.push(Segment::Statement { source });
+                let head = inner.trim_start_matches(['-', '+']).trim_start();
+                let offset = inside + inner.len() - head.len();
+                found.push(Segment::Statement { source, offset });
                 if source == "raw" {
                     at = end_of_raw(text, at).ok_or(open)?;
                 }

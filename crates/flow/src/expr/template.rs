@@ -11,6 +11,7 @@ use crate::expr::{
     path::{Path, plain_path},
     program::{Program, Resolver, Script, Strictness, Use, is_guarded, spell},
     segment::{Segment, Trims, segments},
+    vocabulary,
 };
 
 /// A value with bindings in it, parsed.
@@ -163,7 +164,15 @@ pub(crate) fn parse_template(
     let parts = segments(text).map_err(|offset| SyntaxFault {
         reason: "the braces that open here are not closed".to_owned(),
         offset,
+        help: None,
     })?;
+    for part in &parts {
+        let (Segment::Expression { source, offset, .. } | Segment::Statement { source, offset }) = part
+        else {
+            continue;
+        };
+        vocabulary::check(source).map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
+    }
     let is_blank = |part: &&Segment<'_>| matches!(part, Segment::Text(text) if text.trim().is_empty());
     let mut solid = parts.iter().filter(|part| !is_blank(part));
     if let (Some(Segment::Expression { source, offset, .. }), None) = (solid.next(), solid.next()) {
@@ -228,7 +237,7 @@ fn script(
     let mut outside = Vec::new();
     for part in parts {
         match part {
-            Segment::Statement { source } => {
+            Segment::Statement { source, .. } => {
                 let word = source.split_whitespace().next().unwrap_or_default();
                 if word.starts_with("end") {
                     depth -= 1;

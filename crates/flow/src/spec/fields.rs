@@ -88,7 +88,14 @@ impl<'a, 'k> Fields<'a, 'k> {
         if let Data::Bool(held) = value.data {
             return Some(held);
         }
-        wrong(value, &Key::Field(self.key, name), "true or false", sink);
+        let message = format!("`{name}` takes true or false, and this is {}", value.kind());
+        let help = value.text().and_then(|text| match &*text.to_lowercase() {
+            "yes" | "on" => Some("write `true`".to_owned()),
+            "no" | "off" => Some("write `false`".to_owned()),
+            _ => None,
+        });
+        let problem = Problem::error(Code::WrongType, value.span, message).help(help);
+        sink.push(problem.key(Key::Field(self.key, name)));
         None
     }
 
@@ -102,8 +109,7 @@ impl<'a, 'k> Fields<'a, 'k> {
         };
         let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
         if count.is_none() {
-            let message =
-                format!("`{name}` takes a whole number from 1 to {}, and this is {number}", u32::MAX);
+            let message = format!("`{name}` takes a whole number from 1 on, and this is {number}");
             sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
         }
         count

@@ -18,6 +18,8 @@ pub(crate) struct Header<'a> {
     pub(crate) description: Option<String>,
     pub(crate) phase: Option<String>,
     pub(crate) input: Map<String, Value>,
+    /// The defaults with their places.
+    pub(crate) input_yaml: Option<&'a Yaml>,
     pub(crate) input_schema: Option<&'a Yaml>,
     pub(crate) input_schema_file: Option<Text<'a>>,
     pub(crate) packs: Option<Vec<Text<'a>>>,
@@ -60,6 +62,7 @@ impl<'a> Header<'a> {
             description: fields.text("description", sink).map(owned),
             phase: fields.text("phase", sink).map(owned),
             input: fields.object("input", sink).unwrap_or_default(),
+            input_yaml: fields.get("input"),
             input_schema: fields.get("inputSchema"),
             input_schema_file: fields.text("inputSchemaFile", sink),
             packs: packs(fields, sink),

@@ -30,7 +30,6 @@ pub(crate) struct Document {
 /// Reads a text that holds one document.
 pub(crate) fn parse(text: &str, source: u16) -> Document {
     let mut builder = Builder {
-        text,
         source,
         stack: Vec::new(),
         anchors: FxHashMap::default(),
@@ -59,8 +58,7 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     Document { root: builder.root, problems: builder.problems }
 }
 
-struct Builder<'t> {
-    text: &'t str,
+struct Builder {
     source: u16,
     stack: Vec<Frame>,
     anchors: FxHashMap<usize, Anchored>,
@@ -92,7 +90,7 @@ enum Open {
 
 type Step = Result<(), Box<Problem>>;
 
-impl Builder<'_> {
+impl Builder {
     fn take(&mut self, event: Event<'_>, range: Range) -> Step {
         let span = self.span(&range);
         match event {
@@ -108,7 +106,7 @@ impl Builder<'_> {
                 let data = scalar::resolve(&text, style, tag.as_deref())
                     .map_err(|message| Box::new(Problem::error(Code::YamlSyntax, span, message)))?;
                 let layout = match style {
-                    ScalarStyle::Literal => tree::block_layout(self.text, &range, &text),
+                    ScalarStyle::Literal => tree::block_layout(&range, &text),
                     _ => tree::inline_layout(&range, &text, style),
                 };
                 let value = Yaml { span, layout, data };

@@ -160,14 +160,8 @@ pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> La
     }
 }
 
-/// Finds the first line of a literal block in the file and how far it is indented.
-pub(super) fn block_layout(source: &str, range: &Range, text: &str) -> Layout {
-    let Some(first) = text.lines().next().filter(|line| !line.is_empty()) else { return Layout::Loose };
-    let from = range.start.line().saturating_sub(1);
-    for (at, line) in source.lines().enumerate().skip(from).take(4) {
-        if let Some(indent) = line.strip_suffix(first).filter(|indent| indent.bytes().all(|b| b == b' ')) {
-            return Layout::Block(count(at + 1), count(indent.len()));
-        }
-    }
-    Layout::Loose
+/// A literal block starts, as the parser tells it, at its first line that is not blank.
+pub(super) fn block_layout(range: &Range, text: &str) -> Layout {
+    let blank = text.len() - text.trim_start_matches('\n').len();
+    Layout::Block(count(range.start.line().saturating_sub(blank)), count(range.start.col()))
 }

@@ -1,0 +1,169 @@
+//! The filters and tests of the language, so that a misspelled one is found before anything runs.
+
+use crate::{diagnostic::did_you_mean, expr::SyntaxFault};
+
+const FILTERS: &[&str] = &[
+    "abs",
+    "attr",
+    "batch",
+    "bool",
+    "capitalize",
+    "chain",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "zip",
+];
+
+const TESTS: &[&str] = &[
+    "boolean",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "int",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "safe",
+    "sameas",
+    "sequence",
+    "startingwith",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+/// Finds the first filter or test of an expression or statement that does not exist.
+pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
+    let words = words(source);
+    for (at, &(word, offset)) in words.iter().enumerate() {
+        let before = |back: usize| at.checked_sub(back).map(|before| words[before].0);
+        let (kind, known) = match (before(2), before(1)) {
+            (_, Some("|")) => ("filter", FILTERS),
+            (_, Some("is")) if word != "not" => ("test", TESTS),
+            (Some("is"), Some("not")) => ("test", TESTS),
+            _ => continue,
+        };
+        let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if is_name && !known.contains(&word) {
+            let reason = format!("there is no {kind} `{word}`");
+            return Err(SyntaxFault { reason, offset, help: did_you_mean(word, known.iter().copied()) });
+        }
+    }
+    Ok(())
+}
+
+/// Names and signs with their places; strings are one sign.
+fn words(source: &str) -> Vec<(&str, usize)> {
+    let bytes = source.as_bytes();
+    let part = |b: u8| b == b'_' || b.is_ascii_alphanumeric();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let start = at;
+        match bytes[at] {
+            quote @ (b'"' | b'\'') => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != quote {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+                found.push(("\"", start));
+                continue;
+            }
+            byte if part(byte) => {
+                while at < bytes.len() && part(bytes[at]) {
+                    at += 1;
+                }
+            }
+            byte => {
+                at += 1;
+                if !byte.is_ascii() || byte.is_ascii_whitespace() {
+                    continue;
+                }
+            }
+        }
+        found.push((&source[start..at], start));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use minijinja::{Environment, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn every_listed_word_exists() {
+        let environment = Environment::new();
+        let fails = |source: String, kind| {
+            let outcome = environment.compile_expression_owned(source).unwrap().eval(());
+            outcome.err().is_some_and(|error| error.kind() == kind)
+        };
+        let missing = FILTERS.iter().filter(|name| fails(format!("1 | {name}"), ErrorKind::UnknownFilter));
+        let missing =
+            missing.chain(TESTS.iter().filter(|name| fails(format!("1 is {name}"), ErrorKind::UnknownTest)));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert!(fails("1 | uper".to_owned(), ErrorKind::UnknownFilter));
+        assert!(fails("1 is strnig".to_owned(), ErrorKind::UnknownTest));
+    }
+}

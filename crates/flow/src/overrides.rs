@@ -1,0 +1,178 @@
+//! A loaded flow changed for one run: another type for a node, another value in its input. Whether the
+//! changed flow makes sense is left to the compiler.
+
+use inspan_protocol::NodeId;
+use serde_json::Value;
+
+use crate::{
+    diagnostic::Span,
+    load::Loaded,
+    spec::{Data, Entry, Layout, Yaml},
+};
+
+/// Why a loaded flow cannot be changed so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverrideError {
+    /// No node has this id.
+    #[error("the flow has no node `{node}`; it has {known}")]
+    UnknownNode {
+        /// The id.
+        node: NodeId,
+        /// The ids that there are, separated by commas.
+        known: String,
+    },
+    /// The way to the key leads through a value that has no keys.
+    #[error("`{key}` of node `{node}` is {kind} and has no keys")]
+    NoMapping {
+        /// The node.
+        node: NodeId,
+        /// The key that was come to.
+        key: String,
+        /// What it is.
+        kind: &'static str,
+    },
+}
+
+impl Loaded {
+    /// Gives a node another type.
+    pub fn set_type(&mut self, node: &NodeId, node_type: &str) -> Result<(), OverrideError> {
+        let node = self.node_mut(node)?;
+        let span = node.entry("type").map_or(node.span, |entry| entry.value.span);
+        put(node, "type", Yaml { span, layout: Layout::Loose, data: Data::Text(node_type.to_owned()) });
+        Ok(())
+    }
+
+    /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
+    /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
+    pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
+        let mut here = self.node_mut(id)?;
+        if keys == ["prompt"] {
+            remove(here, "promptFile");
+        }
+        let mut way = vec!["input"];
+        way.extend(keys);
+        let (last, way) = way.split_last().unwrap_or((&"input", &[]));
+        let mut path = String::new();
+        for key in way {
+            if here.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
+                let map = Yaml { data: Data::Map(Vec::new()), layout: Layout::Loose, span: here.span };
+                put(here, key, map);
+            }
+            path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
+            here = inner(here, key, id, &path)?;
+        }
+        remove(here, &format!("{last}File"));
+        let span = here.entry(last).map_or(here.span, |entry| entry.value.span);
+        put(here, last, Yaml { span, layout: Layout::Loose, data: Data::Json(value.clone()) });
+        Ok(())
+    }
+
+    /// The node as written. A document without nodes has none, whatever else is wrong with it.
+    fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
+        let known = || OverrideError::UnknownNode { node: id.clone(), known: String::new() };
+        let root = self.document.root.as_mut().ok_or_else(known)?;
+        let Data::Map(entries) = &mut root.data else { return Err(known()) };
+        let nodes = entries.iter_mut().find(|entry| entry.key == "nodes").ok_or_else(known)?;
+        let Data::List(nodes) = &mut nodes.value.data else { return Err(known()) };
+        let name = |node: &Yaml| node.get("id").and_then(Yaml::text).map(str::to_owned);
+        match nodes.iter().position(|node| name(node).as_deref() == Some(id.as_str())) {
+            Some(at) => Ok(&mut nodes[at]),
+            None => {
+                let ids: Vec<_> = nodes.iter().filter_map(name).map(|name| format!("`{name}`")).collect();
+                Err(OverrideError::UnknownNode { node: id.clone(), known: ids.join(", ") })
+            }
+        }
+    }
+}
+
+fn inner<'a>(map: &'a mut Yaml, key: &str, node: &NodeId, path: &str) -> Result<&'a mut Yaml, OverrideError> {
+    let kind = map.get(key).map_or("nothing", Yaml::kind);
+    let refused = || OverrideError::NoMapping { node: node.clone(), key: path.to_owned(), kind };
+    let Data::Map(entries) = &mut map.data else { return Err(refused()) };
+    let entry = entries.iter_mut().find(|entry| entry.key == key).ok_or_else(refused)?;
+    match entry.value.data {
+        Data::Map(_) => Ok(&mut entry.value),
+        _ => Err(refused()),
+    }
+}
+
+fn put(map: &mut Yaml, key: &str, value: Yaml) {
+    let span: Span = value.span;
+    let Data::Map(entries) = &mut map.data else { return };
+    match entries.iter_mut().find(|entry| entry.key == key) {
+        Some(entry) => entry.value = value,
+        None => entries.push(Entry { key: key.to_owned(), key_span: span, value }),
+    }
+}
+
+fn remove(map: &mut Yaml, key: &str) {
+    if let Data::Map(entries) = &mut map.data {
+        entries.retain(|entry| entry.key != key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn flow() -> Loaded {
+        let text = "
+nodes:
+  - { id: plan, type: claude.agent, promptFile: plan.md, input: { options: { maxTurns: 3, outputSchemaFile: s.json } } }
+  - { id: done, type: control.noop }
+";
+        Loaded::from_text("flow.yaml", text, BTreeMap::new())
+    }
+
+    fn nodes(flow: &Loaded) -> Value {
+        flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
+    }
+
+    #[test]
+    fn types_and_inputs_are_changed_in_place() {
+        let (plan, done) = (NodeId::new("plan").unwrap(), NodeId::new("done").unwrap());
+        let mut flow = flow();
+        flow.set_type(&plan, "echo.agent").unwrap();
+        flow.set_input(&plan, &["prompt"], &json!("hi {{ x }}")).unwrap();
+        flow.set_input(&plan, &["options", "maxTurns"], &json!(1)).unwrap();
+        flow.set_input(&plan, &["options", "outputSchema"], &json!({ "type": "object" })).unwrap();
+        flow.set_input(&done, &["value", "deep"], &json!([1])).unwrap();
+        let expected = json!([
+            {
+                "id": "plan", "type": "echo.agent",
+                "input": {
+                    "options": { "maxTurns": 1, "outputSchema": { "type": "object" } },
+                    "prompt": "hi {{ x }}",
+                },
+            },
+            { "id": "done", "type": "control.noop", "input": { "value": { "deep": [1] } } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_changed() {
+        let (plan, other) = (NodeId::new("plan").unwrap(), NodeId::new("other").unwrap());
+        let mut flow = flow();
+        let before = nodes(&flow);
+        let refused = [
+            flow.set_type(&other, "echo.agent"),
+            flow.set_input(&plan, &["options", "maxTurns", "x"], &json!(1)),
+        ];
+        let expected = [
+            OverrideError::UnknownNode { node: other, known: "`plan`, `done`".to_owned() },
+            OverrideError::NoMapping {
+                node: plan,
+                key: "input.options.maxTurns".to_owned(),
+                kind: "a number",
+            },
+        ];
+        assert_eq!(refused, expected.map(Err));
+        assert_eq!(nodes(&flow), before);
+    }
+}
