@@ -18,7 +18,7 @@ use cargo_metadata::Message;
 
 pub(crate) use install::{VERSION, cache, claude};
 pub(crate) use time::Stopwatch;
-use world::{Programs, World};
+pub(crate) use world::{Programs, World};
 
 /// One row: a name, how many seconds it may take at most, and what it does.
 struct Case {
@@ -60,11 +60,10 @@ fn prove(case: &Case, programs: &Programs) -> anyhow::Result<()> {
     let mut world = World::new(case.name, programs, bound)?;
     let proved = (case.prove)(&mut world);
     let late = world.deadline.is_over();
-    let left = processes::none_left(&world.mark);
-    let secret = world::check_secret(&world.artefacts());
+    let clean = world.check();
     proved?;
     ensure!(!late, "it took longer than its bound of {bound:?}");
-    left.and(secret)
+    clean
 }
 
 /// Builds `inspan` with the features of the whole workspace, and returns where it lies.

@@ -12,6 +12,8 @@ mod form;
 mod generated;
 mod layers;
 mod purity;
+mod record;
+mod replay;
 mod schema;
 mod session;
 mod size;
@@ -22,6 +24,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use inspan_testkit::GoldenMode;
 
 /// The project's own commands.
 #[derive(Debug, Parser)]
@@ -44,6 +47,21 @@ enum Command {
         /// Writes nothing and fails if a schema is stale
         #[arg(long)]
         check: bool,
+    },
+    /// Replays every fixture and compares what comes out, whole
+    Replay {
+        /// Accepts what comes out; the diff is the review
+        #[arg(long)]
+        bless: bool,
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Records anew what the vendor's real program answers in the flow fixtures and the example
+    Record {
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
     },
     /// Drives flows through the vendor's real program against a scripted model
     E2e {
@@ -82,6 +100,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let workspace = workspace::Workspace::read(&root)?;
             Ok(report(&schema::check(schema::SCHEMAS, &workspace)))
         }
+        Command::Replay { bless, filter } => {
+            let mode = if bless { GoldenMode::Bless } else { GoldenMode::Check };
+            Ok(code(replay::run(&root, &filter, mode, &mut std::io::stdout())?))
+        }
+        Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
         Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {

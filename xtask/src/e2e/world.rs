@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::install::Installed;
-use super::processes::{MARK, end_all};
+use super::processes::{MARK, end_all, none_left};
 use super::time::{Deadline, Stopwatch, pause};
 
 /// Planted as the key of every case; no artefact may contain it.
@@ -99,7 +99,11 @@ impl World {
 
     /// A server that answers by this scenario, and through which every later run reaches its model.
     pub(crate) fn serve(&mut self, scenario: Value) -> anyhow::Result<ModelServer> {
-        let scenario: Scenario = serde_json::from_value(scenario).context("the case's scenario is none")?;
+        self.serve_scenario(serde_json::from_value(scenario).context("the case's scenario is none")?)
+    }
+
+    /// As [`World::serve`].
+    pub(crate) fn serve_scenario(&mut self, scenario: Scenario) -> anyhow::Result<ModelServer> {
         let server = ModelServer::start(scenario)?;
         self.set("ANTHROPIC_BASE_URL", &server.base_url());
         Ok(server)
@@ -123,6 +127,11 @@ impl World {
     /// The folder for what the user gets to see or keep; it is searched for the planted key.
     pub(crate) fn artefacts(&self) -> PathBuf {
         self.folder.path().join("artefacts")
+    }
+
+    /// Fails if a process is left behind, which is ended, or the planted key stands in an artefact.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        none_left(&self.mark).and(check_secret(&self.artefacts()))
     }
 
     /// Writes a flow, given as JSON, which is YAML too.
@@ -235,7 +244,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Fails if a file under this folder contains the planted key, whole or in the part that a program might show.
-pub(crate) fn check_secret(folder: &Path) -> anyhow::Result<()> {
+fn check_secret(folder: &Path) -> anyhow::Result<()> {
     for entry in walkdir::WalkDir::new(folder) {
         let entry = entry?;
         if !entry.file_type().is_file() {
