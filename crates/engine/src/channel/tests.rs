@@ -1,3 +1,5 @@
+//! Channels that do well and channels that do not.
+
 use std::{future::pending, sync::Mutex};
 
 use futures::future::ready;

@@ -1,3 +1,5 @@
+//! Recordings whole, without secrets, and played back.
+
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;

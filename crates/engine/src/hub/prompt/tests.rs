@@ -1,3 +1,5 @@
+//! Questions, answers, defaults and withdrawals.
+
 use std::time::Duration;
 
 use futures::FutureExt;
