@@ -138,6 +138,17 @@ async fn a_dropped_prompt_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_was_answered_may_be_asked_again() {
+    let hub = hub();
+    let first = hub.ask(choice("?", None, None));
+    hub.reply("p".into(), "yes", None).unwrap();
+    let again = hub.ask(choice("?", None, None));
+    assert_eq!(first.await, Ok(reply("yes", Some("yes"))));
+    drop(again);
+    assert_eq!(hub.reply("p".into(), "no", None), Err(Rejection::UnknownPrompt("p".into())));
+}
+
+#[tokio::test]
 async fn asking_again_withdraws_the_older_question_only() {
     let hub = hub();
     let older = hub.ask(choice("first", None, None));
