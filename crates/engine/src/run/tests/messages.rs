@@ -296,10 +296,10 @@ async fn without_a_conversation_a_message_cannot_be_delivered_and_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_message_is_lost_at_the_end_of_a_run() {
     // Checking a long output takes its time just where the run decides whether to end.
-    let long: Vec<u32> = (0..500).collect();
+    let long: Vec<u32> = (0..2000).collect();
     let answer = json!({ "text": "x", "sessionId": "s-1", "structuredOutput": long });
     let schema = json!({ "outputSchema": { "type": "array", "items": { "type": "integer" } } });
-    for round in 0..12_u32 {
+    for round in 0..16_u32 {
         let hub = hub();
         let mut watch = Watch::new(&hub);
         let script = Script::new(vec![vec![Do::Output(answer.clone())]; 101]);
@@ -310,7 +310,7 @@ async fn no_message_is_lost_at_the_end_of_a_run() {
                 let mut sent = Vec::new();
                 let mut refused = 0;
                 for n in 0..100_u32 {
-                    for _ in 0..(n * 7919 + round * 104_729) % 32_768 {
+                    for _ in 0..(n * 7919 + round * 104_729) % 65_536 {
                         std::hint::spin_loop();
                     }
                     match message(&hub, &format!("m{n};"), FollowUp) {
