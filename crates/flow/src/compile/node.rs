@@ -99,7 +99,8 @@ fn checked(
 fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
     let Some(names) = known.node_type.providers() else { return true };
     let Some(value) = input.get("provider") else { return true };
-    let Some(name) = value.text().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
+    let written = value.json();
+    let Some(name) = written.as_str().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
         return true;
     };
     if names.iter().any(|known| known == name) {

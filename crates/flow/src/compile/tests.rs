@@ -1,3 +1,6 @@
+//! Tests of the compiler, over the cases of `fixtures/compile` and texts made up here. The scheduler and the
+//! runtime have their own.
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use futures::future::BoxFuture;
