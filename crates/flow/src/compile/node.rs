@@ -106,8 +106,11 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut S
     if names.iter().any(|known| known == name) {
         return true;
     }
-    let help = did_you_mean(name, names.iter().map(String::as_str))
-        .unwrap_or_else(|| format!("registered: {}", names.join(", ")));
+    let help =
+        did_you_mean(name, names.iter().map(String::as_str)).unwrap_or_else(|| match names.as_slice() {
+            [] => "no provider is registered".to_owned(),
+            names => format!("registered: {}", names.join(", ")),
+        });
     let message = format!("there is no provider `{name}`");
     let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));
