@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor, ProviderItem,
-    ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -18,6 +18,9 @@ use crate::prompt;
 
 mod decode;
 mod error;
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod faults;
 mod launch;
 mod options;
 mod outcome;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_protocol::{
     AgentError, Chunk, ExecutionContext, InputFacts, Message, MultiTurn, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent, Usage,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
+    StreamEvent, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

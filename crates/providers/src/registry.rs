@@ -24,7 +24,8 @@ mod tests {
 
     #[test]
     fn each_is_there_under_its_name_and_describes_itself() {
-        let names: Vec<String> = builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
+        let names: Vec<String> =
+            builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
         assert_eq!(names, ["claude", "echo", "scripted"]);
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
@@ -56,8 +57,11 @@ mod tests {
                 json!({ "prompt": "more", "options": { "turns": [[{ "text": "b" }, "hang"]], "resume": "s-1" } }),
             ]
         );
-        let sessions: Vec<_> =
-            builtin().iter().zip(&next).map(|(provider, input)| provider.input_facts(input).unwrap().session).collect();
+        let sessions: Vec<_> = builtin()
+            .iter()
+            .zip(&next)
+            .map(|(provider, input)| provider.input_facts(input).unwrap().session)
+            .collect();
         assert_eq!(sessions, [Some(session.clone()), Some(session.clone()), Some(session)]);
     }
 

@@ -72,7 +72,8 @@ impl Stage {
 /// The number of the turn that comes after this conversation's last one; `echo-2` comes after `echo-1`.
 pub(crate) fn turn_after(provider: &str, session: Option<&ProviderSessionId>) -> Result<u64, AgentError> {
     let Some(session) = session else { return Ok(1) };
-    let last: Option<u64> = session.as_str().strip_prefix(provider).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
+    let last: Option<u64> =
+        session.as_str().strip_prefix(provider).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
     last.and_then(|last| last.checked_add(1)).ok_or_else(|| {
         let message = format!("no such conversation: `{session}` is no id of this provider");
         let detail = json!({ "kind": "sessionNotFound" });

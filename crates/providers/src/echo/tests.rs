@@ -50,7 +50,8 @@ async fn it_stops_when_it_is_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_to_its_deadline() {
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(12)), ..ExecutionContext::default() };
+    let context =
+        ExecutionContext { deadline: Some(Duration::from_millis(12)), ..ExecutionContext::default() };
     let said = play(json!({ "prompt": "a b c", "options": { "delayMs": 5 } }), context).await;
     assert_eq!((said.len(), &said[3]), (4, &json!({ "error": ErrorCode::Timeout })));
 }

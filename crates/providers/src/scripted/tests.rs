@@ -19,7 +19,8 @@ impl PermissionBroker for Deny {
 }
 
 fn input(turns: Value, resume: Option<&str>) -> ScriptedInput {
-    serde_json::from_value(json!({ "prompt": "go", "options": { "turns": turns, "resume": resume } })).unwrap()
+    serde_json::from_value(json!({ "prompt": "go", "options": { "turns": turns, "resume": resume } }))
+        .unwrap()
 }
 
 fn line(item: Result<ProviderItem<TurnOutput>, AgentError>) -> Value {
@@ -95,7 +96,8 @@ async fn permission_is_asked_and_a_denial_is_the_tools_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn it_fails_stops_and_runs_out_as_it_is_told() {
-    let error = json!([[{ "error": { "code": "RATE_LIMITED", "message": "slow down", "retryAfterMs": 1500 } }]]);
+    let error =
+        json!([[{ "error": { "code": "RATE_LIMITED", "message": "slow down", "retryAfterMs": 1500 } }]]);
     let said = play(input(error, None), ExecutionContext::default()).await;
     assert_eq!(
         said[1],
@@ -104,7 +106,11 @@ async fn it_fails_stops_and_runs_out_as_it_is_told() {
             "retryAfterMs": 1500, "provider": "scripted",
         } })
     );
-    let said = play(input(json!([[{ "stop": "maxTurns" }, { "text": "never" }]]), None), ExecutionContext::default()).await;
+    let said = play(
+        input(json!([[{ "stop": "maxTurns" }, { "text": "never" }]]), None),
+        ExecutionContext::default(),
+    )
+    .await;
     assert_eq!((said.len(), &said[1]["output"]["stopReason"]), (2, &json!("maxTurns")));
     let said = play(input(json!([[]]), Some("scripted-1")), ExecutionContext::default()).await;
     assert_eq!(said[0]["error"]["message"], json!("the script has 1 turns, and this is turn 2"));
