@@ -205,7 +205,8 @@ events! {
         /// The run.
         run_id: RunId,
     }
-    /// The text and thinking of the message in progress are void: the vendor's stream broke and began anew.
+    /// The text and thinking said since the last tool event, whole text or retraction are void: the vendor's stream
+    /// broke and began anew.
     "agent:retract" AgentRetract {
         /// The run.
         run_id: RunId,

@@ -40,7 +40,8 @@ pub enum StreamEvent {
         /// Whether it continues.
         chunk: Chunk,
     },
-    /// The text and thinking streamed since the last whole message are void: the vendor began it anew.
+    /// The text and thinking said since the last tool event, whole text or retraction are void: the vendor's stream
+    /// broke and began anew. What of it was not broken is said again, whole.
     Retract,
     /// A tool was called.
     ToolStart {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor, ProviderItem,
-    ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -18,6 +18,9 @@ use crate::prompt;
 
 mod decode;
 mod error;
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod faults;
 mod launch;
 mod options;
 mod outcome;
@@ -31,7 +34,7 @@ mod wire;
 
 pub use decode::{Decoded as ClaudeDecoded, Decoder as ClaudeDecoder, TurnEnd as ClaudeTurnEnd};
 pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
-pub use probe::probe as probe_claude;
+pub use probe::{find as find_claude, probe as probe_claude};
 pub use session::ClaudeSession;
 
 use error::Kind;

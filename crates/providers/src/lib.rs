@@ -3,15 +3,22 @@
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
 mod claude;
+mod echo;
 mod ids;
 mod output;
 mod prompt;
+mod registry;
+mod scripted;
+mod stage;
 mod status;
 mod transport;
 
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
-    PermissionMode, SettingSource, probe_claude,
+    PermissionMode, SettingSource, find_claude, probe_claude,
 };
+pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use output::{PermissionDenial, TurnOutput};
+pub use registry::builtin;
+pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
 pub use status::ProgramStatus;

@@ -7,14 +7,19 @@ use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Rol
 ///
 /// Several messages of the user become one, in their order. An earlier answer of the agent belongs to a
 /// conversation that the vendor keeps, so a message of the assistant is refused.
-pub(crate) fn blocks(prompt: Option<&str>, messages: Option<&[Message]>) -> Result<Vec<ContentBlock>, AgentError> {
+pub(crate) fn blocks(
+    prompt: Option<&str>,
+    messages: Option<&[Message]>,
+) -> Result<Vec<ContentBlock>, AgentError> {
     let blocks = match (prompt, messages) {
         (Some(prompt), None) => vec![ContentBlock::Text { text: prompt.to_owned() }],
         (None, Some(messages)) => {
             let mut blocks = Vec::new();
             for message in messages {
                 if message.role != Role::User {
-                    return Err(invalid("`messages` may hold messages of the user only; go on in a conversation with `options.resume`"));
+                    return Err(invalid(
+                        "`messages` may hold messages of the user only; go on in a conversation with `options.resume`",
+                    ));
                 }
                 match &message.content {
                     Content::Text(text) => blocks.push(ContentBlock::Text { text: text.clone() }),
@@ -23,7 +28,9 @@ pub(crate) fn blocks(prompt: Option<&str>, messages: Option<&[Message]>) -> Resu
             }
             blocks
         }
-        (Some(_), Some(_)) => return Err(invalid("`prompt` and `messages` are both given; give one of them")),
+        (Some(_), Some(_)) => {
+            return Err(invalid("`prompt` and `messages` are both given; give one of them"));
+        }
         (None, None) => return Err(invalid("neither `prompt` nor `messages` is given")),
     };
     let says = |block: &ContentBlock| !matches!(block, ContentBlock::Text { text } if text.trim().is_empty());

@@ -114,7 +114,8 @@ impl Session<'_> {
         let Ended { by, result } = ended;
         let Some(result) = result else {
             // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
-            return Ok(by.unwrap_or(Exit::Interrupted));
+            let exit = by.unwrap_or(Exit::Interrupted);
+            return Err(Failure::new(exit, "stopped at once; what was running was killed"));
         };
         self.providers.shutdown().await;
         let kept = match writing {

@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, NodeStatus, Outcome, SkipReason};
 use super::{
     format,
     line::{Line, Tone, clean},
-    state::Question,
+    state::{Cause, Ended, Question},
 };
 
 /// The sign of a status.
@@ -33,8 +33,9 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
 }
 
 /// How a session ended, with its sign.
-pub(crate) fn outcome(outcome: Outcome) -> (Tone, &'static str, &'static str) {
-    match outcome {
+pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
+    match ended.outcome {
+        Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waits for a person"),
         Outcome::Success => (Tone::Good, "✔", "succeeded"),
         Outcome::Partial => (Tone::Warning, "✘", "succeeded in part"),
         Outcome::Stopped => (Tone::Warning, "■", "stopped"),

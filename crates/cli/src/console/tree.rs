@@ -8,7 +8,7 @@ use super::{
     format,
     line::{Line, Tone, clean},
     look,
-    state::{COLUMN, ConsoleState, Row, indent},
+    state::{COLUMN, ConsoleState, Course, Row, indent},
 };
 
 /// The room for the picture, and the moment it shows.
@@ -35,7 +35,7 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
     let mut line = Line::new();
     let elapsed = match (&state.ended, state.started) {
         (Some(ended), _) => {
-            let (tone, sign, word) = look::outcome(ended.outcome);
+            let (tone, sign, word) = look::outcome(ended);
             line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             line.push(Tone::Plain, " ").push(tone, word);
             Some(format!(" in {}", format::millis(ended.duration_ms)))
@@ -43,6 +43,9 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
         (None, started) => {
             line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
+            if state.course == Course::Stopping {
+                line.push(Tone::Warning, " stopping; Ctrl-C does not wait");
+            }
             started.map(|started| format!(" {}", format::duration(canvas.now.since(started))))
         }
     };

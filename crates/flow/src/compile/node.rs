@@ -86,6 +86,12 @@ fn checked(
         check_capabilities(spec, known, effective, json, sink);
     }
     check_output_schema(spec, effective, sink);
+    if known.info.kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
+        let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
+        let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
+        let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
+    }
     parsed.draft.into()
 }
 

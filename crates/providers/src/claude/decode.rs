@@ -228,7 +228,8 @@ impl Decoder {
         match line {
             Line::Text(text) => self.decode(text, out),
             Line::Repaired(text) => {
-                let message = format!("line {} of the program's output is no UTF-8 and was repaired", self.line);
+                let message =
+                    format!("line {} of the program's output is no UTF-8 and was repaired", self.line);
                 out.push(warning("invalidUtf8", &message));
                 self.decode(&text, out);
             }
@@ -238,7 +239,8 @@ impl Decoder {
 
     fn decode(&mut self, line: &str, out: &mut Vec<Decoded>) {
         let Some(kind) = wire::line_type(line) else {
-            let what = if line.starts_with('{') { "is no JSON object with a type" } else { "is no JSON object" };
+            let what =
+                if line.starts_with('{') { "is no JSON object with a type" } else { "is no JSON object" };
             out.push(self.fault(&format!("({} bytes) {what}", line.len())));
             return;
         };
@@ -252,7 +254,9 @@ impl Decoder {
             "control_request" => read(line).map(|line| self.control_request(line, out)),
             "control_cancel_request" => read(line).map(|line| Self::control_cancel(&line, out)),
             "control_response" => read(line).map(|line| Self::control_response(&line, out)),
-            "keep_alive" | "tool_progress" | "tool_use_summary" | "auth_status" | "prompt_suggestion" => Ok(()),
+            "keep_alive" | "tool_progress" | "tool_use_summary" | "auth_status" | "prompt_suggestion" => {
+                Ok(())
+            }
             other => {
                 self.warn_once("unknownMessage", other, "passed over a message of the unknown type", out);
                 // Nobody reads it, but a broken line is broken all the same.
@@ -265,7 +269,8 @@ impl Decoder {
                 serde_json::error::Category::Data => "does not have the shape that is known",
                 _ => "is broken JSON",
             };
-            let place = format!("(type `{}`, {} bytes) {what} at column {}", head(&kind), line.len(), error.column());
+            let place =
+                format!("(type `{}`, {} bytes) {what} at column {}", head(&kind), line.len(), error.column());
             out.push(self.fault(&place));
         }
     }

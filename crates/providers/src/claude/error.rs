@@ -35,13 +35,19 @@ pub(super) fn judge(end: &TurnEnd) -> Verdict {
         return Verdict::Error(error(ErrorCode::Refused, "the model refused", end));
     }
     if !end.is_error {
-        return Verdict::Output(if stop == Some("max_tokens") { StopReason::MaxTokens } else { StopReason::Complete });
+        return Verdict::Output(if stop == Some("max_tokens") {
+            StopReason::MaxTokens
+        } else {
+            StopReason::Complete
+        });
     }
     match (end.subtype.as_str(), end.terminal_reason.as_deref()) {
         ("error_max_turns", _) | (_, Some("max_turns")) => return Verdict::Output(StopReason::MaxTurns),
         (_, Some("aborted_streaming" | "aborted_tools")) => return Verdict::Output(StopReason::Aborted),
         ("error_max_budget_usd", _) => {
-            return Verdict::Error(error(ErrorCode::Billing, "the budget of the call is spent", end).kind("maxBudget"));
+            return Verdict::Error(
+                error(ErrorCode::Billing, "the budget of the call is spent", end).kind("maxBudget"),
+            );
         }
         ("error_max_structured_output_retries", _) => {
             let lead = "the model gave no output that fits the schema";
@@ -91,7 +97,9 @@ fn code(end: &TurnEnd) -> ErrorCode {
 
 fn lead(code: ErrorCode) -> &'static str {
     match code {
-        ErrorCode::Auth => "no key or login is accepted (log in by running `claude`, or set ANTHROPIC_API_KEY)",
+        ErrorCode::Auth => {
+            "no key or login is accepted (log in by running `claude`, or set ANTHROPIC_API_KEY)"
+        }
         ErrorCode::Billing => "the account cannot pay",
         ErrorCode::RateLimited => "too many requests or a usage limit",
         ErrorCode::Overloaded => "the vendor's server failed",
@@ -105,7 +113,8 @@ fn lead(code: ErrorCode) -> &'static str {
 }
 
 fn error(code: ErrorCode, lead: &str, end: &TurnEnd) -> AgentError {
-    let message = if end.text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&end.text)) };
+    let message =
+        if end.text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&end.text)) };
     let mut detail = Map::new();
     let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
     put("vendorError", end.error.clone().map(Value::from));
@@ -164,7 +173,8 @@ pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
         let message = format!("the program does not take these options: {last}");
         return AgentError::new(ErrorCode::ConfigInvalid, message).kind("optionRefused");
     }
-    let said = if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let said =
+        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the program ended ({exit}) before its turn did; {said}");
     let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
     AgentError::new(ErrorCode::Process, message).with_detail(detail)
@@ -214,7 +224,10 @@ mod tests {
         let rows = [
             (text("You've hit your limit · resets 3pm (Europe/Berlin)"), None),
             (text("Claude AI usage limit reached|1767780000"), Some(moment)),
-            (TurnEnd { resets_at: Some(moment), ..text("You've hit your weekly limit · resets Oct 9") }, Some(moment)),
+            (
+                TurnEnd { resets_at: Some(moment), ..text("You've hit your weekly limit · resets Oct 9") },
+                Some(moment),
+            ),
             (TurnEnd { error: Some("rate_limit".to_owned()), status: Some(429), ..text("slow down") }, None),
         ];
         for (end, resets_at) in rows {

@@ -1,9 +1,12 @@
 //! From options to a command line: the program, its arguments, its environment and its first request.
 //! Starting it is left to the session.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, ThinkingLevel,
+};
 use serde_json::{Map, Value, json};
 
 use super::options::ClaudeOptions;
@@ -27,7 +30,7 @@ const FIXED: &[(&str, &str)] = &[
 ];
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
@@ -68,6 +71,16 @@ impl Conversation {
     }
 }
 
+impl fmt::Debug for Launch {
+    /// Without the environment and the texts, in which secrets may stand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Launch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
@@ -100,12 +113,15 @@ impl Launch {
 
     /// The transcript of a conversation, if there is one where the program keeps them.
     fn transcript(&self, id: &ProviderSessionId) -> Option<PathBuf> {
-        let variable = |name: &str| self.environment.iter().find(|(n, _)| n == name).map(|(_, v)| Path::new(v));
+        let variable =
+            |name: &str| self.environment.iter().find(|(n, _)| n == name).map(|(_, v)| Path::new(v));
         let home = || variable("HOME").map(|home| home.join(".claude"));
         let projects = variable("CLAUDE_CONFIG_DIR").map(Path::to_path_buf).or_else(home)?.join("projects");
         let file = format!("{id}.jsonl");
         let found = std::fs::read_dir(projects).ok()?.flatten().map(|entry| entry.path().join(&file));
-        found.filter(|path| path.is_absolute() && path.is_file()).max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
+        found
+            .filter(|path| path.is_absolute() && path.is_file())
+            .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
     }
 
     /// Takes the secrets of this process out of a text.
@@ -115,7 +131,11 @@ impl Launch {
 }
 
 /// The program to run.
-pub(super) fn program(option: Option<&str>, environment: &Environment, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+pub(super) fn program(
+    option: Option<&str>,
+    environment: &Environment,
+    cwd: Option<&Path>,
+) -> Result<PathBuf, AgentError> {
     let wanted = Wanted { option, variable: "INSPAN_CLAUDE", name: "claude", hint: HINT };
     find(&wanted, environment, cwd)
 }
@@ -172,10 +192,12 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
     flag("effort", effort.map(str::to_owned));
     flag("max-thinking-tokens", options.max_thinking_tokens.map(|tokens| tokens.to_string()));
     flag("tools", options.tools.as_ref().map(|tools| tools.join(",")));
-    let names = |list: &Option<Vec<String>>| list.as_ref().filter(|list| !list.is_empty()).map(|list| list.join(","));
+    let names =
+        |list: &Option<Vec<String>>| list.as_ref().filter(|list| !list.is_empty()).map(|list| list.join(","));
     flag("allowed-tools", names(&options.allowed_tools));
     let mut denied = options.disallowed_tools.clone().unwrap_or_default();
-    let asked_for = [&options.tools, &options.allowed_tools].into_iter().flatten().flatten().any(|tool| tool == WORKFLOW);
+    let asked_for =
+        [&options.tools, &options.allowed_tools].into_iter().flatten().flatten().any(|tool| tool == WORKFLOW);
     if !asked_for && !denied.iter().any(|tool| tool == WORKFLOW) {
         denied.push(WORKFLOW.to_owned());
     }
@@ -184,12 +206,16 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         flag("add-dir", Some(directory.clone()));
     }
     let sources = options.setting_sources.as_ref();
-    flag("setting-sources", sources.map(|list| list.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(",")));
+    flag(
+        "setting-sources",
+        sources.map(|list| list.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(",")),
+    );
     Ok(arguments)
 }
 
 fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(String, String)> {
-    let mut set: Vec<(String, String)> = FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    let mut set: Vec<(String, String)> =
+        FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
         set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
     }
@@ -204,7 +230,8 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
     let mut request = Map::new();
     request.insert("subtype".to_owned(), json!("initialize"));
     request.insert("hooks".to_owned(), Value::Null);
-    let mut put = |name: &str, value: Option<Value>| value.map(|value| request.insert(name.to_owned(), value));
+    let mut put =
+        |name: &str, value: Option<Value>| value.map(|value| request.insert(name.to_owned(), value));
     put("systemPrompt", options.system_prompt.clone().map(Value::from));
     put("appendSystemPrompt", options.append_system_prompt.clone().map(Value::from));
     if let Some(schema) = &options.output_schema {
@@ -217,13 +244,17 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
 }
 
 fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
-    let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) else { return Ok(None) };
+    let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) else {
+        return Ok(None);
+    };
     for (name, server) in servers {
         if !server.is_object() {
             return Err(invalid(format!("the MCP server `{name}` is no object")));
         }
         if server["type"] == "sdk" {
-            return Err(invalid(format!("the MCP server `{name}` is of type `sdk`, which needs a program around it")));
+            return Err(invalid(format!(
+                "the MCP server `{name}` is of type `sdk`, which needs a program around it"
+            )));
         }
     }
     Ok(Some(json!({ "mcpServers": servers }).to_string()))

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use futures::Stream;
-use inspan_protocol::{AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId};
+use inspan_protocol::{
+    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId,
+};
 use tokio::sync::Mutex;
 
 use super::error::Kind;

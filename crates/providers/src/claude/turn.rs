@@ -50,7 +50,10 @@ enum Step {
 enum Phase {
     Running,
     /// The program was asked to stop, and may take until then.
-    Stopping { why: Why, until: Instant },
+    Stopping {
+        why: Why,
+        until: Instant,
+    },
 }
 
 /// Why a turn is stopped before its end.
@@ -59,6 +62,11 @@ enum Why {
     Cancelled,
     Stalled,
     DeadlinePassed,
+}
+
+/// A moment that no turn lives to see.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(365 * 24 * 60 * 60)
 }
 
 struct Answer {
@@ -123,7 +131,17 @@ impl Turn {
                         self.abandon(link).await;
                     }
                 }
-                Woken::GraceOver => self.abandon(link).await,
+                Woken::GraceOver => {
+                    // The end may be there already, and nobody came to read it.
+                    while let Some(bytes) = link.process.try_read() {
+                        self.next.extend(link.decoder.push_bytes(&bytes).into_iter().map(Step::Decoded));
+                    }
+                    let ends =
+                        |step: &Step| matches!(step, Step::Decoded(Decoded::TurnEnd(_) | Decoded::Fault(_)));
+                    if !self.next.iter().any(ends) {
+                        self.abandon(link).await;
+                    }
+                }
                 Woken::Answered(answer) => {
                     if let Some(answer) = answer
                         && self.answer(answer, link).is_err()
@@ -135,38 +153,38 @@ impl Turn {
         }
     }
 
+    /// What is said is taken before silence is noticed, because whoever reads this turn may have been away for a
+    /// while. A program that never stops talking cannot hold off the other limits by that.
     async fn wait(&mut self, link: &mut Link) -> Woken {
         let cancelled = self.context.cancel.clone();
         let running = self.phase == Phase::Running;
-        let (until, woken) = match self.phase {
+        let silence = self.silence_ends(link).unwrap_or_else(far);
+        let (limit, over) = match self.phase {
             Phase::Stopping { until, .. } => (until, Woken::GraceOver),
-            Phase::Running => self.limit(link),
+            Phase::Running => (self.deadline().unwrap_or_else(far), Woken::Stop(Why::DeadlinePassed)),
         };
         tokio::select! {
             biased;
             () = cancelled.cancelled(), if running => Woken::Stop(Why::Cancelled),
+            () = sleep_until(limit) => over,
             bytes = link.process.read() => Woken::Bytes(bytes),
             Some(answer) = self.questions.next(), if !self.questions.is_empty() => Woken::Answered(answer),
-            () = sleep_until(until) => woken,
+            () = sleep_until(silence), if running => Woken::Stop(Why::Stalled),
         }
     }
 
-    /// The moment at which the turn has taken too long, and which clock says so.
-    fn limit(&self, link: &Link) -> (Instant, Woken) {
-        let silence = match (self.open_questions.is_empty(), link.decoder.in_tool()) {
+    fn deadline(&self) -> Option<Instant> {
+        self.began.checked_add(self.context.deadline?)
+    }
+
+    /// When the program has said nothing for too long.
+    fn silence_ends(&self, link: &Link) -> Option<Instant> {
+        if !self.open_questions.is_empty() {
             // A person may take their time; the broker that asks them has its own deadline.
-            (false, _) => None,
-            (true, true) => Some(self.stall.max(TOOL_SILENCE)),
-            (true, false) => Some(self.stall),
-        };
-        let far = Instant::now() + Duration::from_secs(24 * 60 * 60);
-        let stalled = silence.and_then(|silence| self.last_line.checked_add(silence)).unwrap_or(far);
-        let deadline = self.context.deadline.and_then(|limit| self.began.checked_add(limit)).unwrap_or(far);
-        if deadline <= stalled {
-            (deadline, Woken::Stop(Why::DeadlinePassed))
-        } else {
-            (stalled, Woken::Stop(Why::Stalled))
+            return None;
         }
+        let limit = if link.decoder.in_tool() { self.stall.max(TOOL_SILENCE) } else { self.stall };
+        self.last_line.checked_add(limit)
     }
 
     async fn handle(&mut self, decoded: Decoded, link: &mut Link) -> Option<Item> {
@@ -229,7 +247,9 @@ impl Turn {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
                 ("deadline", format!("the turn took longer than {limit} ms"))
             }
-            _ => ("stall", format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis())),
+            _ => {
+                ("stall", format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis()))
+            }
         };
         let detail = json!({ "sessionId": link.session });
         AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)

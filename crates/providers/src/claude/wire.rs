@@ -332,7 +332,10 @@ pub(super) enum Rewriting {
 /// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks when it speaks to
 /// the model. So an empty block at the end keeps the others as they were written, in the transcript and after a
 /// resume too.
-pub(super) fn user_message(blocks: &[ContentBlock], rewriting: Rewriting) -> Result<Value, inspan_protocol::AgentError> {
+pub(super) fn user_message(
+    blocks: &[ContentBlock],
+    rewriting: Rewriting,
+) -> Result<Value, inspan_protocol::AgentError> {
     let mut content = blocks.iter().map(content_block).collect::<Result<Vec<_>, _>>()?;
     if rewriting == Rewriting::Defeated {
         content.push(json!({ "type": "text", "text": "" }));

@@ -73,8 +73,10 @@ mod tests {
             "OPENAI_API_KEY",
             "PATH",
         ];
-        let environment: Environment = names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen: Vec<String> = for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
+        let environment: Environment =
+            names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
+        let seen: Vec<String> =
+            for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
         assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
     }
 }

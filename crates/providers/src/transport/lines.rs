@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn lines_do_not_depend_on_where_a_read_ends() {
         let bytes = b"one\r\n\n  \ntwo \xc3\xa4\nbad \xff byte\n0123456789abcdef\nlast\n0123456789\nhalf";
-        let expected = ["one", "two \u{e4}", "repaired bad \u{fffd} byte", "too long", "last", "0123456789", "half"];
+        let expected =
+            ["one", "two \u{e4}", "repaired bad \u{fffd} byte", "too long", "last", "0123456789", "half"];
         for split in split_everywhere(bytes, 0..50) {
             assert_eq!(lines(&mut LineSplitter::with_limit(10), &split.chunks), expected, "{}", split.name);
         }

@@ -11,6 +11,7 @@ use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +36,6 @@ const STDOUT_QUEUE: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
 
 /// What to start.
-#[derive(Debug)]
 pub(crate) struct Start {
     /// The program.
     pub(crate) program: PathBuf,
@@ -104,7 +104,8 @@ impl Process {
     /// Starts a program. Must be called within a tokio runtime.
     pub(crate) fn start(start: Start) -> Result<Self, AgentError> {
         let Start { program, arguments, environment, cwd, redactor } = start;
-        let family = Family::new(environment.iter().find(|(name, _)| name == family::MARK).map(|(_, v)| v.as_str()));
+        let family =
+            Family::new(environment.iter().find(|(name, _)| name == family::MARK).map(|(_, v)| v.as_str()));
         let mut command = Command::new(&program);
         command.args(arguments).env_clear().envs(environment).env(family::MARK, family.mark());
         if let Some(cwd) = &cwd {
@@ -130,8 +131,8 @@ impl Process {
         let stderr = Arc::new(Mutex::new(Tail::default()));
         tokio::spawn(write(input, messages, close.clone()));
         tokio::spawn(read(output, chunks));
-        tokio::spawn(drain(errors, Arc::clone(&stderr)));
-        let keeper = Keeper { child, family: Arc::new(family.led_by(pid)), state: State::Running };
+        let drained = tokio::spawn(drain(errors, Arc::clone(&stderr)));
+        let keeper = Keeper { child, family: Arc::new(family.led_by(pid)), drained, state: State::Running };
         tokio::spawn(keeper.keep(kill.clone(), ended));
         Ok(Self { pid, stdin: Stdin { queue, close }, stdout, stderr, exit, kill, redactor })
     }
@@ -206,6 +207,7 @@ impl Drop for Process {
 struct Keeper {
     child: Box<dyn ChildWrapper>,
     family: Arc<Family>,
+    drained: JoinHandle<()>,
     state: State,
 }
 
@@ -227,6 +229,8 @@ impl Keeper {
         // It may have ended by itself and left others.
         self.blocking(Family::kill_left_behind).await;
         self.state = State::Gone;
+        // Whoever hears of the end will look at what was said last.
+        let _all_read = timeout(LAST_WORDS, &mut self.drained).await;
         let exit = status.map_or(Exit::default(), |status| Exit {
             code: status.code(),
             #[cfg(unix)]
@@ -288,5 +292,6 @@ async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests;

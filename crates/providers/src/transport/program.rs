@@ -18,13 +18,18 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// The path of the program: by the option, else by the variable, else by its name on the path.
-pub(crate) fn find(wanted: &Wanted<'_>, environment: &Environment, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+pub(crate) fn find(
+    wanted: &Wanted<'_>,
+    environment: &Environment,
+    cwd: Option<&Path>,
+) -> Result<PathBuf, AgentError> {
     let (named, from) = match (wanted.option, environment.get(wanted.variable)) {
         (Some(option), _) => (option, "option `executable`"),
         (None, Some(variable)) => (variable, wanted.variable),
         (None, None) => (wanted.name, "PATH"),
     };
-    let missing = |what: String| AgentError::new(ErrorCode::ConfigMissing, format!("{what}; {}", wanted.hint));
+    let missing =
+        |what: String| AgentError::new(ErrorCode::ConfigMissing, format!("{what}; {}", wanted.hint));
     if named.contains('/') {
         let path = cwd.unwrap_or(Path::new("")).join(named);
         return match is_program(&path) {

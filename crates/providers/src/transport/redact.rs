@@ -6,7 +6,8 @@ use inspan_protocol::Environment;
 /// Stands where a secret stood.
 const REDACTED: &str = "[redacted]";
 /// A variable whose name has one of these parts holds a secret.
-const SECRET_NAMES: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "COOKIE", "HEADERS"];
+const SECRET_NAMES: &[&str] =
+    &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "COOKIE", "HEADERS"];
 /// Values shorter than this are words rather than secrets, and would tear holes into every text.
 const SHORTEST_SECRET: usize = 8;
 /// A word that begins so is a secret whoever set it.

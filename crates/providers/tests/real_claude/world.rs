@@ -2,18 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, Chunk, Environment, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
-    ProviderItem, ProviderStream, StreamEvent,
+    AgentError, Chunk, Environment, ExecutionContext, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderItem, ProviderStream, StreamEvent,
 };
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, TurnOutput};
 use inspan_testkit::{ModelServer, RequestKind, Scenario};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// One server and one home.
 pub(crate) struct World {
@@ -42,7 +43,8 @@ impl PermissionBroker for Answers {
 impl World {
     #[expect(clippy::disallowed_methods, reason = "the program to test is named from outside")]
     pub(crate) fn new(scenario: Scenario) -> Self {
-        let program = std::env::var("INSPAN_E2E_CLAUDE").expect("INSPAN_E2E_CLAUDE names the program to test");
+        let program =
+            std::env::var("INSPAN_E2E_CLAUDE").expect("INSPAN_E2E_CLAUDE names the program to test");
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("proj")).unwrap();
         Self { server: ModelServer::start(scenario).unwrap(), home, program }
@@ -52,7 +54,10 @@ impl World {
         self.home.path().join(name)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program's own tools are found on the path of the test")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the program's own tools are found on the path of the test"
+    )]
     pub(crate) fn context(&self) -> ExecutionContext {
         let config = self.folder("config").display().to_string();
         let env: Environment = [
@@ -78,7 +83,11 @@ impl World {
     /// The bodies of the model's requests so far.
     pub(crate) fn main_requests(&self) -> Vec<Value> {
         let requests = self.server.requests();
-        requests.into_iter().filter(|request| request.kind == RequestKind::Main).map(|request| request.body).collect()
+        requests
+            .into_iter()
+            .filter(|request| request.kind == RequestKind::Main)
+            .map(|request| request.body)
+            .collect()
     }
 
     /// The processes of this world by number, those that a shell of the program runs included.
@@ -98,7 +107,10 @@ impl World {
     /// The numbers of the running programs, without what they run themselves.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let running = self.running().into_iter();
-        running.filter(|(_, command)| command.contains("--input-format=stream-json")).map(|(pid, _)| pid).collect()
+        running
+            .filter(|(_, command)| command.contains("--input-format=stream-json"))
+            .map(|(pid, _)| pid)
+            .collect()
     }
 
     pub(crate) fn commands(&self) -> Vec<String> {
@@ -110,6 +122,15 @@ impl World {
         let until = Instant::now() + Duration::from_secs(20);
         while !self.commands().iter().any(|command| command.starts_with(name)) {
             assert!(Instant::now() < until, "no `{name}` came to run: {:?}", self.commands());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until no command has this in it.
+    pub(crate) async fn wait_until_gone(&self, part: &str, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.commands().iter().any(|command| command.contains(part)) {
+            assert!(Instant::now() < until, "still there: {:?}", self.running());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

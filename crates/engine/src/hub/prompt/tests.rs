@@ -81,7 +81,8 @@ async fn what_answers_a_prompt() {
             choices: choices.to_owned(),
         })
     };
-    let rows: [(Prompt, &str, Option<&str>, Result<Reply, Rejection>); 10] = [
+    type Row = (Prompt, &'static str, Option<&'static str>, Result<Reply, Rejection>);
+    let rows: [Row; 10] = [
         (texts(), "hello", None, Ok(reply("hello", None))),
         (texts(), "hello", Some("maybe"), wrong("")),
         (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
@@ -104,7 +105,10 @@ async fn what_answers_a_prompt() {
                 assert_eq!((&mut asked).now_or_never(), None);
                 assert_eq!(
                     watch.events().pop(),
-                    Some(Event::SessionRejected { command: CommandKind::Reply, reason: rejection.to_string() })
+                    Some(Event::SessionRejected {
+                        command: CommandKind::Reply,
+                        reason: rejection.to_string()
+                    })
                 );
                 Err(rejection)
             }
@@ -148,7 +152,8 @@ async fn the_end_of_the_session_withdraws_all() {
     let open = hub.ask(choice("?", None, None));
     hub.end_session();
     let late = hub.ask(choice("?", None, None));
-    assert_eq!([open.await, late.await], [const { () }; 2].map(|()| Err(Unanswered::Withdrawn("p".into()))));
+    let withdrawn = Err(Unanswered::Withdrawn("p".into()));
+    assert_eq!([open.await, late.await], [withdrawn.clone(), withdrawn]);
     assert_eq!(watch.names(), ["session:prompt"]);
 }
 

@@ -48,7 +48,10 @@ impl Decoder {
             stop_reason,
             text,
             said: turn.said.into_text(),
-            session_id: line.session_id.map(|id| ProviderSessionId::from(&*id)).or_else(|| self.session.clone()),
+            session_id: line
+                .session_id
+                .map(|id| ProviderSessionId::from(&*id))
+                .or_else(|| self.session.clone()),
             model: turn.model,
             num_turns: turn.messages,
             duration_ms: line.duration_ms.max(0.0) as u64,

@@ -82,7 +82,9 @@ impl Decoder {
                 }
             }
             "content_block_stop" | "ping" => {}
-            other => self.warn_once("unknownMessage", other, "passed over a stream event of the unknown type", out),
+            other => {
+                self.warn_once("unknownMessage", other, "passed over a stream event of the unknown type", out)
+            }
         }
     }
 
@@ -123,7 +125,11 @@ impl Decoder {
         self.blocks(&message.content, whose, out)
     }
 
-    pub(super) fn user(&mut self, line: &wire::UserLine<'_>, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+    pub(super) fn user(
+        &mut self,
+        line: &wire::UserLine<'_>,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
         // A plain string is the echo of a prompt or of a command, and blocks of text are the program's own words to
         // the model. Only the answers of tools concern the run.
         if !line.message.content.get().starts_with('[') {
@@ -133,7 +139,12 @@ impl Decoder {
         for block in blocks.iter().filter(|block| &*block.kind == "tool_result") {
             let id = block.tool_use_id.as_deref().unwrap_or_default();
             let Some(open) = self.turn.open_tools.iter().position(|open| open == id) else {
-                self.warn_once("unknownTool", id, "passed over the answer of a tool that was never called:", out);
+                self.warn_once(
+                    "unknownTool",
+                    id,
+                    "passed over the answer of a tool that was never called:",
+                    out,
+                );
                 continue;
             };
             let tool_use_id = self.turn.open_tools.remove(open);
@@ -157,17 +168,25 @@ impl Decoder {
                 _ if whose == Whose::SubAgent => {}
                 "text" | "thinking" if whose == Whose::Streamed && self.finish_block() => {}
                 "text" => self.text(block.text.as_deref().unwrap_or_default(), Chunk::Whole, out),
-                "thinking" => thinking_event(block.thinking.as_deref().unwrap_or_default(), Chunk::Whole, out),
+                "thinking" => {
+                    thinking_event(block.thinking.as_deref().unwrap_or_default(), Chunk::Whole, out)
+                }
                 "redacted_thinking" => {}
                 // Tools that run on the vendor's side come and go within the message.
                 kind if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
-                other => self.warn_once("unknownMessage", other, "passed over a block of the unknown type", out),
+                other => {
+                    self.warn_once("unknownMessage", other, "passed over a block of the unknown type", out)
+                }
             }
         }
         Ok(())
     }
 
-    fn tool_start(&mut self, block: &wire::Block<'_>, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+    fn tool_start(
+        &mut self,
+        block: &wire::Block<'_>,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
         let tool_use_id = block.id.as_deref().unwrap_or_default().to_owned();
         if self.turn.open_tools.contains(&tool_use_id) {
             return Ok(());

@@ -22,21 +22,44 @@ impl Decoder {
             }
             "api_retry" => out.push(warning("apiRetry", &retry(line))),
             "model_fallback" => {
-                let name = |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
+                let name =
+                    |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
                 let (from, to) = (name(&line.original_model), name(&line.fallback_model));
-                out.push(warning("modelFallback", &format!("the program went on with model {to} in place of {from}")));
+                out.push(warning(
+                    "modelFallback",
+                    &format!("the program went on with model {to} in place of {from}"),
+                ));
             }
             "permission_denied" => {
                 let tool = line.tool_name.as_deref().map_or("a tool".to_owned(), head);
                 out.push(warning("permissionDenied", &format!("the program's own rules denied {tool}")));
             }
             "compact_boundary" => {
-                out.push(warning("compacted", "the program replaced the older part of the conversation by a summary"));
+                out.push(warning(
+                    "compacted",
+                    "the program replaced the older part of the conversation by a summary",
+                ));
             }
-            "status" | "thinking_tokens" | "task_started" | "task_updated" | "task_progress" | "task_notification"
-            | "model_refusal_no_fallback" | "hook_started" | "hook_progress" | "hook_response"
-            | "session_state_changed" | "worker_shutting_down" | "notification" | "informational" => {}
-            other => self.warn_once("unknownMessage", other, "passed over a system message of the unknown type", out),
+            "status"
+            | "thinking_tokens"
+            | "task_started"
+            | "task_updated"
+            | "task_progress"
+            | "task_notification"
+            | "model_refusal_no_fallback"
+            | "hook_started"
+            | "hook_progress"
+            | "hook_response"
+            | "session_state_changed"
+            | "worker_shutting_down"
+            | "notification"
+            | "informational" => {}
+            other => self.warn_once(
+                "unknownMessage",
+                other,
+                "passed over a system message of the unknown type",
+                out,
+            ),
         }
     }
 
@@ -47,7 +70,10 @@ impl Decoder {
         match info.status.as_deref() {
             Some("rejected") => self.turn.resets_at = resets_at,
             Some("allowed_warning") => {
-                out.push(warning("usageLimitNear", &format!("the account comes near its usage limit{until}")));
+                out.push(warning(
+                    "usageLimitNear",
+                    &format!("the account comes near its usage limit{until}"),
+                ));
             }
             _ => {}
         }

@@ -1,1 +1,172 @@
-//! Tests.
+//! Tests of the command line.
+
+use serde_json::json;
+
+use super::super::options::ClaudeInput;
+use super::*;
+
+fn options(value: Value) -> ClaudeOptions {
+    let input: ClaudeInput = serde_json::from_value(json!({ "prompt": "p", "options": value })).unwrap();
+    input.options.unwrap()
+}
+
+fn context(folder: &Path) -> ExecutionContext {
+    let variables = [
+        ("PATH", "/usr/bin:/bin".to_owned()),
+        ("HOME", folder.display().to_string()),
+        ("INSPAN_CLAUDE", "/bin/sh".to_owned()),
+        ("ANTHROPIC_API_KEY", "key".to_owned()),
+        ("OPENAI_API_KEY", "other".to_owned()),
+        ("CLAUDECODE", "1".to_owned()),
+        ("CLAUDE_CODE_MAX_RETRIES", "7".to_owned()),
+    ];
+    let env = variables.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    ExecutionContext { env, cwd: Some(folder.to_path_buf()), ..ExecutionContext::default() }
+}
+
+fn launch(value: Value) -> Launch {
+    let folder = tempfile::tempdir().unwrap();
+    Launch::new(&options(value), &context(folder.path())).unwrap()
+}
+
+/// The arguments beyond those that always stand.
+fn beyond(value: Value) -> Vec<String> {
+    launch(value).arguments[5..].to_vec()
+}
+
+#[test]
+fn options_become_arguments() {
+    let rows = [
+        (json!({}), vec!["--disallowed-tools=Workflow"]),
+        (
+            json!({ "model": "-m", "maxTurns": 3, "maxBudgetUsd": 0.5, "permissionMode": "acceptEdits" }),
+            vec![
+                "--model=-m",
+                "--max-turns=3",
+                "--max-budget-usd=0.5",
+                "--permission-mode=acceptEdits",
+                "--disallowed-tools=Workflow",
+            ],
+        ),
+        (json!({ "tools": [] }), vec!["--tools=", "--disallowed-tools=Workflow"]),
+        (json!({ "tools": ["Bash", "Workflow"] }), vec!["--tools=Bash,Workflow"]),
+        (
+            json!({ "allowedTools": ["Bash(git *)", "Read"], "disallowedTools": ["Write"] }),
+            vec!["--allowed-tools=Bash(git *),Read", "--disallowed-tools=Write,Workflow"],
+        ),
+        (json!({ "thinking": "off" }), vec!["--thinking=disabled", "--disallowed-tools=Workflow"]),
+        (json!({ "thinking": "minimal" }), vec!["--effort=low", "--disallowed-tools=Workflow"]),
+        (json!({ "thinking": "medium" }), vec!["--effort=medium", "--disallowed-tools=Workflow"]),
+        (json!({ "thinking": "xhigh" }), vec!["--effort=xhigh", "--disallowed-tools=Workflow"]),
+        (json!({ "maxThinkingTokens": 9 }), vec!["--max-thinking-tokens=9", "--disallowed-tools=Workflow"]),
+        (
+            json!({ "addDirs": ["/a", "b"], "settingSources": [] }),
+            vec!["--disallowed-tools=Workflow", "--add-dir=/a", "--add-dir=b", "--setting-sources="],
+        ),
+        (
+            json!({ "settingSources": ["user", "local"] }),
+            vec!["--disallowed-tools=Workflow", "--setting-sources=user,local"],
+        ),
+    ];
+    for (value, expected) in rows {
+        assert_eq!(beyond(value.clone()), expected, "{value}");
+    }
+}
+
+#[test]
+fn texts_and_secrets_stand_in_no_argument() {
+    let schema = json!({ "type": "object" });
+    let launch = launch(json!({
+        "systemPrompt": "be a planted", "appendSystemPrompt": "and planted", "outputSchema": schema,
+        "mcpServers": { "files": { "command": "planted", "env": { "TOKEN": "planted" } } }, "maxTokens": 500,
+    }));
+    assert!(!launch.arguments.concat().contains("planted"));
+    assert_eq!(
+        launch.initialize,
+        json!({
+            "subtype": "initialize", "hooks": null, "systemPrompt": "be a planted",
+            "appendSystemPrompt": "and planted", "jsonSchema": schema,
+        })
+    );
+    let servers: Value = serde_json::from_str(&launch.mcp_config.unwrap()).unwrap();
+    assert_eq!(
+        servers,
+        json!({ "mcpServers": { "files": { "command": "planted", "env": { "TOKEN": "planted" } } } })
+    );
+}
+
+#[test]
+fn the_environment_is_the_callers_without_what_is_not_for_it() {
+    let launch = launch(json!({ "maxTokens": 500 }));
+    let home = launch.cwd.as_ref().unwrap().display().to_string();
+    let expected = [
+        ("ANTHROPIC_API_KEY", "key"),
+        ("HOME", &home),
+        ("INSPAN_CLAUDE", "/bin/sh"),
+        ("PATH", "/usr/bin:/bin"),
+        ("CLAUDE_CODE_MAX_RETRIES", "0"),
+        ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
+        ("DISABLE_AUTOUPDATER", "1"),
+        ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "500"),
+    ];
+    assert_eq!(launch.environment, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+#[test]
+fn a_conversation_is_found_by_its_transcript() {
+    let folder = tempfile::tempdir().unwrap();
+    let launch = Launch::new(&ClaudeOptions::default(), &context(folder.path())).unwrap();
+    let id = ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
+    let arguments = |conversation| launch.conversation_arguments(&conversation);
+    assert_eq!(arguments(Conversation::New(id.clone())), [format!("--session-id={id}")]);
+    assert_eq!(arguments(Conversation::Resumed(id.clone())), [format!("--resume={id}")]);
+    let transcript = folder.path().join(".claude/projects/-elsewhere").join(format!("{id}.jsonl"));
+    std::fs::create_dir_all(transcript.parent().unwrap()).unwrap();
+    std::fs::write(&transcript, "").unwrap();
+    assert_eq!(arguments(Conversation::Resumed(id)), [format!("--resume={}", transcript.display())]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing").display().to_string();
+    let rows = [
+        (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0".to_owned()),
+        (json!({ "maxBudgetUsd": 0 }), "`maxBudgetUsd` must be greater than 0".to_owned()),
+        (json!({ "cwd": "missing" }), format!("the working directory {missing} is no directory")),
+        (json!({ "mcpServers": { "x": 1 } }), "the MCP server `x` is no object".to_owned()),
+        (
+            json!({ "mcpServers": { "x": { "type": "sdk" } } }),
+            "the MCP server `x` is of type `sdk`, which needs a program around it".to_owned(),
+        ),
+        (
+            json!({ "outputSchema": { "type": "nonsense" } }),
+            "`outputSchema` is no JSON Schema: \"nonsense\" is not valid under any of the schemas listed in the 'anyOf' keyword"
+                .to_owned(),
+        ),
+    ];
+    for (value, expected) in rows {
+        let error = Launch::new(&options(value.clone()), &context(folder.path())).unwrap_err();
+        assert_eq!((error.code, error.message), (ErrorCode::ConfigInvalid, expected), "{value}");
+    }
+    let error =
+        Launch::new(&options(json!({ "executable": "./nowhere" })), &context(folder.path())).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ConfigMissing);
+    std::fs::write(folder.path().join("plain"), "").unwrap();
+    let error =
+        Launch::new(&options(json!({ "executable": "./plain" })), &context(folder.path())).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ConfigInvalid);
+}
+
+#[test]
+fn only_what_differs_between_processes_keeps_turns_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let launch = |value| Launch::new(&options(value), &context(folder.path())).unwrap();
+    let base = launch(json!({}));
+    let same = json!({ "resume": "s", "stallTimeoutMs": 5, "multiTurn": true, "idleTimeoutMs": 9, "expandPrompt": true });
+    assert_eq!(launch(same), base);
+    for other in [json!({ "model": "m" }), json!({ "systemPrompt": "s" }), json!({ "maxTokens": 1 })] {
+        assert_ne!(launch(other), base);
+    }
+    assert_eq!(launch(json!({ "maxBudgetUsd": 1 })).reuse, Reuse::Once);
+}

@@ -52,7 +52,8 @@ impl Link {
     ) -> Result<Self, AgentError> {
         let mut arguments = launch.arguments.clone();
         arguments.extend(launch.conversation_arguments(conversation));
-        let mcp_config = launch.mcp_config.as_deref().map(|config| PrivateFile::new(config, context)).transpose()?;
+        let mcp_config =
+            launch.mcp_config.as_deref().map(|config| PrivateFile::new(config, context)).transpose()?;
         if let Some(file) = &mcp_config {
             arguments.push(format!("--mcp-config={}", file.0.display()));
         }
@@ -81,7 +82,8 @@ impl Link {
             }
             Err(_) => {
                 link.break_off().await;
-                let message = format!("the program did not answer within {} ms of its start", limit.as_millis());
+                let message =
+                    format!("the program did not answer within {} ms of its start", limit.as_millis());
                 Err(AgentError::new(ErrorCode::Timeout, message).kind("start"))
             }
         }
@@ -93,25 +95,33 @@ impl Link {
         self.send(&wire::control_request(ID, initialize.clone()))?;
         loop {
             let Some(bytes) = self.process.read().await else {
-                let exit = self.process.exit().unwrap_or_default();
+                let exit = self.break_off().await;
                 return Err(died(exit, &self.process.stderr()));
             };
             for decoded in self.decoder.push_bytes(&bytes) {
                 match decoded {
                     Decoded::Answered { request_id, error } if request_id == ID => {
                         return error.map_or(Ok(()), |error| {
-                            let message = format!("the program refused its options: {}", self.redactor.redact(&error));
+                            let message =
+                                format!("the program refused its options: {}", self.redactor.redact(&error));
                             Err(AgentError::new(ErrorCode::ConfigInvalid, message))
                         });
                     }
                     // An unknown conversation ends the program with a result before it was asked anything.
                     Decoded::TurnEnd(end) => {
-                        let unasked = || AgentError::new(ErrorCode::Protocol, "the program ended a turn before it began");
-                        return Err(conclude(*end, Asked::ToGoOn, &self.redactor).err().unwrap_or_else(unasked));
+                        let unasked = || {
+                            AgentError::new(ErrorCode::Protocol, "the program ended a turn before it began")
+                        };
+                        return Err(conclude(*end, Asked::ToGoOn, &self.redactor)
+                            .err()
+                            .unwrap_or_else(unasked));
                     }
                     Decoded::Fault(error) => return Err(error),
                     Decoded::Unsupported { request_id, subtype } => {
-                        self.send(&wire::control_error(&request_id, &format!("`{subtype}` is not offered here")))?;
+                        self.send(&wire::control_error(
+                            &request_id,
+                            &format!("`{subtype}` is not offered here"),
+                        ))?;
                     }
                     _ => {}
                 }

@@ -188,9 +188,9 @@ mod proc {
         if file.take(ENVIRONMENT_LIMIT).read_to_end(&mut environment).is_err() {
             return false;
         }
-        let mark = environment.split(|byte| *byte == 0).find_map(|variable| {
-            variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")
-        });
+        let mark = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
         mark.is_some_and(|mark| mark.split(|byte| *byte == b'/').any(|part| part == id.as_bytes()))
     }
 }

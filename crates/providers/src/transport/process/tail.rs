@@ -29,7 +29,11 @@ impl Tail {
     pub(super) fn text(&self) -> String {
         let (head, rest) = self.bytes.as_slices();
         let bytes = [head, rest].concat();
-        let start = if self.cut { bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |end| end + 1) } else { 0 };
+        let start = if self.cut {
+            bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |end| end + 1)
+        } else {
+            0
+        };
         String::from_utf8_lossy(&bytes[start..]).into_owned()
     }
 }

@@ -1,1 +1,200 @@
-//! Tests.
+//! Processes that misbehave, as small shell programs. They run in real time, so each waits for what it needs and for
+//! nothing else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use inspan_protocol::Environment;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+fn start(script: &str, environment: &[(&str, &str)]) -> Process {
+    let mut environment: Vec<(String, String)> =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    environment.push(("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned()));
+    let redactor = Redactor::new(&environment.iter().cloned().collect::<Environment>());
+    let arguments = vec!["-c".to_owned(), script.to_owned()];
+    Process::start(Start { program: "/bin/sh".into(), arguments, environment, cwd: None, redactor }).unwrap()
+}
+
+async fn output(process: &mut Process) -> String {
+    let mut said = Vec::new();
+    while let Some(bytes) = process.read().await {
+        said.extend(bytes);
+    }
+    String::from_utf8(said).unwrap()
+}
+
+/// The state letter of a process, or nothing if there is none.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat[stat.rfind(')')? + 2..].chars().next()
+}
+
+/// Waits until a process is gone for good. Where nobody reaps orphans, an ended one stays as a zombie of the system.
+async fn is_gone(pid: u32) -> bool {
+    let until = Instant::now() + Duration::from_secs(5);
+    while state(pid).is_some_and(|state| state != 'Z') {
+        if Instant::now() > until {
+            return false;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    true
+}
+
+async fn read_pid(file: &Path) -> u32 {
+    loop {
+        if let Ok(text) = std::fs::read_to_string(file)
+            && text.ends_with('\n')
+        {
+            return text.trim().parse().unwrap();
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn it_says_what_it_says_and_ends() {
+    let mut process = start("read line; echo \"got $line\"; echo oops >&2; exit 3", &[]);
+    process.stdin().send(b"hello\n".to_vec()).unwrap();
+    assert_eq!(output(&mut process).await, "got hello\n");
+    let exit = process.wait(Duration::from_secs(5)).await.unwrap();
+    assert_eq!((exit, process.stderr().as_str()), (Exit { code: Some(3), signal: None }, "oops\n"));
+    assert_eq!(state(process.pid), None, "no zombie");
+}
+
+#[tokio::test]
+async fn it_sees_the_environment_it_was_given_and_no_other() {
+    let mut process = start("env | grep -v '^INSPAN_PROCESS=' | sort", &[("GIVEN", "yes")]);
+    let seen = output(&mut process).await;
+    let names: Vec<&str> = seen.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    let shells_own = ["OLDPWD", "PWD", "SHLVL", "_"];
+    let given: Vec<&str> = names.into_iter().filter(|name| !shells_own.contains(name)).collect();
+    assert_eq!(given, ["GIVEN", "PATH"]);
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_neither_blocks_nor_stays_and_tells_no_secret() {
+    let script =
+        "i=0; while [ $i -lt 20000 ]; do echo \"line $i $MY_TOKEN\"; i=$((i+1)); done >&2; echo done";
+    let mut process = start(script, &[("MY_TOKEN", "planted-secret")]);
+    assert_eq!(output(&mut process).await, "done\n");
+    process.wait(Duration::from_secs(5)).await.unwrap();
+    let stderr = process.stderr();
+    assert!(stderr.ends_with("line 19999 [redacted]\n") && stderr.len() < 70_000, "{}", stderr.len());
+    assert!(!stderr.contains("planted"));
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_read_is_told_of() {
+    let process = start("exec sleep 60", &[]);
+    let stdin = process.stdin();
+    let refused = loop {
+        if let Err(error) = stdin.send(vec![b'x'; 256 * 1024]) {
+            break error;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(refused.message, "the program does not read its input");
+    assert_eq!(process.kill().await.signal, Some(9));
+}
+
+#[tokio::test]
+async fn closing_its_input_is_enough_for_one_that_listens() {
+    let process = start("cat > /dev/null; exit 0", &[]);
+    let began = Instant::now();
+    assert_eq!(process.end().await, Exit { code: Some(0), signal: None });
+    assert!(began.elapsed() < STEP);
+}
+
+#[tokio::test]
+async fn one_that_ignores_everything_is_killed_in_time() {
+    let mut process = start("trap '' TERM INT HUP; echo ready; while :; do sleep 60 <&- & wait; done", &[]);
+    assert_eq!(process.read().await.unwrap(), b"ready\n");
+    let began = Instant::now();
+    assert_eq!(process.end().await.signal, Some(9));
+    assert!(began.elapsed() < 2 * STEP + Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(state(process.pid), None, "no zombie");
+}
+
+/// Starts a sleeper in a session of its own, out of reach of every signal to the group.
+const RUNAWAY: &str = "setsid sh -c 'echo $$ > \"$FILE\"; exec sleep 300' </dev/null >/dev/null 2>&1 &";
+
+#[tokio::test]
+async fn what_it_left_behind_goes_with_it() {
+    let rows = [
+        ("ends by itself", format!("{RUNAWAY} while [ ! -s \"$FILE\" ]; do sleep 0.01; done; exit 0")),
+        ("is ended", format!("{RUNAWAY} cat >/dev/null")),
+        ("is killed", format!("trap '' TERM; {RUNAWAY} while :; do sleep 60; done")),
+        ("is dropped", format!("{RUNAWAY} while :; do sleep 60; done")),
+        // The parent in between is gone, so no line of parents leads to the sleeper.
+        ("has orphans", format!("({RUNAWAY}) ; cat > /dev/null")),
+    ];
+    for (name, script) in rows {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let process = start(&script, &[("FILE", &file.display().to_string())]);
+        let (pid, sleeper) = (process.pid, read_pid(&file).await);
+        match name {
+            "ends by itself" => drop(process.wait(Duration::from_secs(5)).await.unwrap()),
+            "is ended" | "has orphans" => drop(process.end().await),
+            "is killed" => drop(process.kill().await),
+            _ => drop(process),
+        }
+        assert!(is_gone(sleeper).await, "{name}: the sleeper is still there");
+        assert!(is_gone(pid).await, "{name}: the process is still there");
+    }
+}
+
+#[tokio::test]
+async fn one_that_clears_its_environment_is_found_by_its_parents() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let script =
+        "setsid env -i sh -c 'echo $$ > '\"$FILE\"'; exec sleep 300' </dev/null >/dev/null 2>&1 & wait";
+    let process = start(script, &[("FILE", &file.display().to_string())]);
+    let sleeper = read_pid(&file).await;
+    process.kill().await;
+    assert!(is_gone(sleeper).await);
+}
+
+#[test]
+fn nothing_outlives_the_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let script = format!("{RUNAWAY} while :; do sleep 60; done");
+    let (process, sleeper) = runtime.block_on(async {
+        let process = start(&script, &[("FILE", &file.display().to_string())]);
+        let sleeper = read_pid(&file).await;
+        (process, sleeper)
+    });
+    drop(runtime);
+    let after = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(after.block_on(is_gone(sleeper)));
+    assert!(after.block_on(is_gone(process.pid)));
+}
+
+#[tokio::test]
+async fn an_inner_mark_keeps_the_outer_one() {
+    let mut process = start("echo $INSPAN_PROCESS", &[("INSPAN_PROCESS", "outer")]);
+    let mark = output(&mut process).await;
+    let (outer, inner) = mark.trim().split_once('/').unwrap();
+    assert_eq!((outer, uuid::Uuid::try_parse(inner).is_ok()), ("outer", true));
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_started_says_why() {
+    let start = Start {
+        program: "/nowhere/at-all".into(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        cwd: None,
+        redactor: Redactor::default(),
+    };
+    let error = Process::start(start).unwrap_err();
+    let expected = "cannot start /nowhere/at-all: No such file or directory (os error 2)";
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::Process, expected));
+}

@@ -1,0 +1,425 @@
+//! Programs in place of Claude Code that misbehave, and what the provider makes of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderItem, StopReason, StreamEvent,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::pool::{Limits, Pool};
+use super::{ClaudeInput, ClaudeOptions, ClaudeProvider};
+use crate::output::TurnOutput;
+
+/// Answers the greeting, then reads the prompt.
+const GREET: &str = r#"
+say() { printf '%s\n' "$1"; }
+read -r line
+say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+"#;
+const RESULT: &str = r#"'{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'"#;
+const TEXT: &str = r#"'{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"so far"}}}'"#;
+
+/// A folder with a program named `claude`.
+struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
+        // hold ours open for a moment. So a process of its own writes it.
+        let write = std::process::Command::new("/bin/sh")
+            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > claude; chmod 755 claude", "sh", script])
+            .current_dir(folder.path())
+            .status();
+        assert!(write.unwrap().success());
+        Self { folder }
+    }
+
+    fn context(&self) -> ExecutionContext {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
+        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
+        let env: Environment =
+            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
+    }
+
+    /// The numbers of the processes that wrote theirs to `pids`.
+    fn pids(&self) -> Vec<u32> {
+        let text = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+}
+
+fn runs(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+type Turn = (Vec<StreamEvent>, Result<TurnOutput, AgentError>);
+
+async fn run(provider: &ClaudeProvider, options: ClaudeOptions, context: ExecutionContext) -> Turn {
+    let input =
+        ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+    let mut stream = provider.execute(input, context);
+    let mut events = Vec::new();
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(ProviderItem::Event(event)) => events.push(event),
+            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
+            Err(error) => return (events, Err(error)),
+        }
+    }
+    panic!("the stream ended without an output or an error");
+}
+
+/// The code, the message and the kind of the error that a script comes to.
+async fn fault(script: &str, options: ClaudeOptions) -> (ErrorCode, String, Value) {
+    let fake = Fake::new(script);
+    let provider = ClaudeProvider::new();
+    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    provider.shutdown().await;
+    assert!(!serde_json::to_string(&error).unwrap().contains("planted"), "{error:?}");
+    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
+    (error.code, error.message, kind)
+}
+
+#[tokio::test]
+async fn a_missing_program_says_what_to_do() {
+    let fake = Fake::new("");
+    std::fs::remove_file(fake.folder.path().join("claude")).unwrap();
+    let error = run(&ClaudeProvider::new(), ClaudeOptions::default(), fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::ConfigMissing,
+            "the program `claude` is not on the PATH; install it with `npm install -g @anthropic-ai/claude-code`, or \
+             name it by the option `executable` or the environment variable INSPAN_CLAUDE"
+        )
+    );
+    let status = super::probe::probe(&fake.context().env).await;
+    assert_eq!((status.path, status.problem), (None, Some(error.message)));
+}
+
+#[tokio::test]
+async fn programs_that_end_too_early() {
+    let process = |message: &str| {
+        let message = format!("the program ended ({message}");
+        (ErrorCode::Process, message, json!("processDied"))
+    };
+    let rows = [
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        (
+            "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
+            process("exit code 1) before its turn did; it said: broken [redacted]"),
+        ),
+        (
+            format!("{GREET} read -r line; exit 0"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{GREET} read -r line; say {TEXT}; printf '{{\"type\":\"resu'"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{GREET} read -r line; kill -9 $$"),
+            process("signal 9) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            "echo 'Error: Session ID 1 is already in use.' >&2; exit 1".to_owned(),
+            (
+                ErrorCode::InvalidRequest,
+                "the conversation is in use by another process: Error: Session ID 1 is already in use."
+                    .to_owned(),
+                json!("sessionBusy"),
+            ),
+        ),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(fault(&script, ClaudeOptions::default()).await, expected, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn programs_that_talk_nonsense() {
+    let protocol =
+        |what: &str| (ErrorCode::Protocol, format!("line 2 of the program's output {what}"), Value::Null);
+    let rows = [
+        (format!("{GREET} read -r line; say hello"), protocol("(5 bytes) is no JSON object")),
+        (
+            format!("{GREET} read -r line; say '{{\"type\":\"result\",\"subtype\":\"planted-secret\"'"),
+            protocol("(type `result`, 43 bytes) is broken JSON at column 43"),
+        ),
+        (
+            format!("{GREET} read -r line; say '{{\"type\":\"result\",\"subtype\":7}}'"),
+            protocol("(type `result`, 29 bytes) does not have the shape that is known at column 28"),
+        ),
+        (
+            format!("{GREET} read -r line; head -c 17000000 /dev/zero | tr '\\0' x; say"),
+            protocol("is longer than 16 MiB"),
+        ),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(fault(&script, ClaudeOptions::default()).await, expected, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_refuses_its_options() {
+    let script = r#"read -r line; printf '%s\n' '{"type":"control_response","response":{"subtype":"error","request_id":"initialize","error":"no planted-secret"}}'; cat"#;
+    let expected =
+        (ErrorCode::ConfigInvalid, "the program refused its options: no [redacted]".to_owned(), Value::Null);
+    assert_eq!(fault(script, ClaudeOptions::default()).await, expected);
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_after_an_interrupt() {
+    // It ends its turn when it is asked to.
+    let polite = format!(
+        "{GREET} read -r line; say {TEXT}; read -r line; echo \"$line\" > asked; \
+         say '{{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_streaming\"}}'; cat"
+    );
+    let fake = Fake::new(&polite);
+    let provider = ClaudeProvider::new();
+    let options = ClaudeOptions { stall_timeout_ms: Some(200), ..ClaudeOptions::default() };
+    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
+    let asked = std::fs::read_to_string(fake.folder.path().join("asked")).unwrap();
+    let asked: Value = serde_json::from_str(&asked).unwrap();
+    assert_eq!(asked["request"], json!({ "subtype": "interrupt" }));
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deadline_holds_against_a_program_that_never_answers() {
+    let fake = Fake::new("exec sleep 300");
+    let provider = ClaudeProvider::new();
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
+    let began = Instant::now();
+    let error = run(&provider, ClaudeOptions::default(), context).await.1.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Timeout);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
+    let fake = Fake::new(&format!("{GREET} read -r line; while :; do say {TEXT}; done"));
+    let provider = ClaudeProvider::new();
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(500)), ..fake.context() };
+    let began = Instant::now();
+    let error = run(&provider, ClaudeOptions::default(), context).await.1.unwrap_err();
+    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("deadline")));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
+    let fake = Fake::new(&format!("{GREET} read -r line; say {TEXT}; touch written; say {RESULT}; cat"));
+    let provider = ClaudeProvider::new();
+    let options = ClaudeOptions { stall_timeout_ms: Some(1), ..ClaudeOptions::default() };
+    let input =
+        ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+    let mut stream = provider.execute(input, fake.context());
+    // The session is said before the prompt is handed over, and its silence is measured from then on.
+    stream.next().await.unwrap().unwrap();
+    assert!(futures::poll!(stream.next()).is_pending());
+    wait_until(|| fake.folder.path().join("written").exists()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let rest: Vec<_> = stream.collect().await;
+    let last = rest.into_iter().next_back().unwrap().unwrap();
+    assert!(matches!(last, ProviderItem::Output(output) if output.stop_reason == StopReason::Complete));
+    provider.shutdown().await;
+}
+
+#[test]
+fn nothing_that_is_printed_for_debugging_holds_a_secret() {
+    let fake = Fake::new("");
+    let launch = super::launch::Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
+    let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
+    assert!(!printed.contains("planted"), "{printed}");
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() {
+    let script = format!(
+        "trap '' TERM INT; echo $$ >> pids; {GREET} read -r line; say {TEXT}; while :; do sleep 60; done"
+    );
+    let fake = Fake::new(&script);
+    let provider = ClaudeProvider::new();
+    let context = fake.context();
+    let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
+    let mut stream = provider.execute(input, context.clone());
+    let mut session = None;
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Session { session_id }) => session = Some(session_id),
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break output,
+        }
+    };
+    assert_eq!(
+        (output.stop_reason, output.text.as_str(), output.session_id),
+        (StopReason::Aborted, "so far", session)
+    );
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
+    let fake = Fake::new(&format!("{GREET} read -r line; say {RESULT}; cat"));
+    let context = fake.context();
+    context.cancel.cancel();
+    let (events, result) = run(&ClaudeProvider::new(), ClaudeOptions::default(), context).await;
+    let output = result.unwrap();
+    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
+}
+
+struct Never;
+
+impl PermissionBroker for Never {
+    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_is_taken_back_is_not_answered() {
+    let script = format!(
+        "{GREET} read -r line
+         say '{{\"type\":\"control_request\",\"request_id\":\"q1\",\"request\":{{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\",\"input\":{{}}}}}}'
+         say '{{\"type\":\"control_request\",\"request_id\":\"q2\",\"request\":{{\"subtype\":\"hook_callback\"}}}}'
+         say '{{\"type\":\"control_cancel_request\",\"request_id\":\"q1\"}}'
+         read -r line; echo \"$line\" > answers
+         say {RESULT}; cat >> answers"
+    );
+    let fake = Fake::new(&script);
+    let provider = ClaudeProvider::new();
+    let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
+    // The time that a person takes is no silence of the program.
+    let options = ClaudeOptions { stall_timeout_ms: Some(2000), ..ClaudeOptions::default() };
+    let (events, result) = run(&provider, options, context).await;
+    assert_eq!(result.unwrap().text, "done");
+    let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
+    provider.shutdown().await;
+    let answers = std::fs::read_to_string(fake.folder.path().join("answers")).unwrap();
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refusal = json!({
+        "type": "control_response",
+        "response": { "subtype": "error", "request_id": "q2", "error": "`hook_callback` is not offered here" },
+    });
+    assert_eq!((answers, warnings), (vec![refusal], 1));
+}
+
+/// Answers every prompt at once.
+fn willing() -> Fake {
+    Fake::new(&format!("echo $$ >> pids; {GREET} while read -r line; do say {RESULT}; done"))
+}
+
+fn provider(limits: Limits) -> ClaudeProvider {
+    ClaudeProvider { pool: Pool::new(limits) }
+}
+
+#[tokio::test]
+async fn processes_stay_warm_for_their_time_and_in_their_number() {
+    let fake = willing();
+    let limits = Limits { warm_for: Duration::from_millis(1500), warm: 2, ..Limits::default() };
+    let provider = provider(limits);
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        sessions.push(
+            run(&provider, ClaudeOptions::default(), fake.context()).await.1.unwrap().session_id.unwrap(),
+        );
+    }
+    let pids = fake.pids();
+    wait_until(|| !runs(pids[0])).await;
+    assert_eq!([runs(pids[1]), runs(pids[2])], [true, true], "the one that was used longest ago goes");
+    let resume = |session: &inspan_protocol::ProviderSessionId| ClaudeOptions {
+        resume: Some(session.clone()),
+        ..ClaudeOptions::default()
+    };
+    run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
+    assert_eq!(fake.pids(), pids, "the warm process serves the next turn");
+    run(&provider, ClaudeOptions { model: Some("other".to_owned()), ..resume(&sessions[2]) }, fake.context())
+        .await
+        .1
+        .unwrap();
+    assert_eq!((fake.pids().len(), runs(pids[2])), (4, false), "other options take another process");
+    wait_until(|| fake.pids().iter().all(|pid| !runs(*pid))).await;
+    run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
+    assert_eq!(fake.pids().len(), 5, "a cold conversation takes a new process");
+    provider.shutdown().await;
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    let (_, result) = run(&provider, ClaudeOptions::default(), fake.context()).await;
+    assert_eq!(result.unwrap_err().code, ErrorCode::Aborted);
+}
+
+#[tokio::test]
+async fn one_conversation_takes_one_turn_at_a_time() {
+    let fake = Fake::new(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
+    let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::default() });
+    let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
+    let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };
+    let input = ClaudeInput {
+        prompt: Some("go".to_owned()),
+        options: Some(options.clone()),
+        ..ClaudeInput::default()
+    };
+    let mut first = provider.execute(input, fake.context());
+    first.next().await.unwrap().unwrap();
+    let error = run(&provider, options.clone(), fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.detail.unwrap()["kind"].clone()),
+        (ErrorCode::InvalidRequest, json!("sessionBusy"))
+    );
+    assert_eq!(fake.pids().len(), 1, "no second process on one conversation");
+    // A stream that nobody wants any more frees it, once its process is gone.
+    drop(first);
+    let pid = fake.pids()[0];
+    let input =
+        ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+    let mut second = provider.execute(input, fake.context());
+    second.next().await.unwrap().unwrap();
+    assert_eq!((fake.pids().len(), runs(pid)), (2, false));
+    drop(second);
+    provider.shutdown().await;
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_turns_in_progress() {
+    let fake = Fake::new(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; read -r line; exit 0"));
+    let provider = ClaudeProvider::new();
+    let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
+    let mut stream = provider.execute(input, fake.context());
+    stream.next().await.unwrap().unwrap();
+    let rest = async {
+        let mut last = None;
+        while let Some(item) = stream.next().await {
+            last = Some(item.unwrap());
+        }
+        last
+    };
+    let (last, ()) = tokio::join!(rest, provider.shutdown());
+    let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
+    assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,136 @@
+//! The provider `echo`: answers every prompt with the prompt itself, word by word. It needs nothing, so the first
+//! flow of a new project and many tests run on it.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{
+    AgentError, Chunk, ExecutionContext, InputFacts, Message, MultiTurn, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
+    StreamEvent, Usage,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::output::TurnOutput;
+use crate::prompt;
+use crate::stage::{Played, Stage, turn_after, words};
+
+/// The provider's type.
+const TYPE: &str = "echo";
+
+/// The input of one turn: exactly one of `prompt` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EchoInput {
+    /// What is said, and comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The same in several messages of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// How it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<EchoOptions>,
+}
+
+/// How the echo is done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EchoOptions {
+    /// The conversation to go on with: the `sessionId` of an earlier output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// The model that the output names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// A wait before each word, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    /// Whether the run waits for messages between turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// Turns that a run may have in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+}
+
+impl ProviderInput for EchoInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.options.get_or_insert_default().resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        let Some(options) = &self.options else { return InputFacts::default() };
+        InputFacts {
+            model: options.model.clone(),
+            session: options.resume.clone(),
+            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: options.max_turns,
+            output_schema: None,
+        }
+    }
+}
+
+/// Answers every prompt with the prompt. A conversation is `echo-N` after its N-th turn, and needs no memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EchoProvider;
+
+impl Provider for EchoProvider {
+    type Input = EchoInput;
+    type Output = TurnOutput;
+
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: TYPE.to_owned(),
+            display_name: "Echo".to_owned(),
+            capabilities: ProviderCapabilities { streaming: true, ..ProviderCapabilities::default() },
+        }
+    }
+
+    fn execute(&self, input: EchoInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
+        let stream = async_stream::try_stream! {
+            let options = input.options.unwrap_or_default();
+            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            let text = prompt::text(&blocks);
+            let turn = turn_after(TYPE, options.resume.as_ref())?;
+            let session_id = ProviderSessionId::from(format!("{TYPE}-{turn}"));
+            let mut stage = Stage::new(context);
+            let mut output = TurnOutput {
+                session_id: Some(session_id.clone()),
+                model: options.model,
+                num_turns: 1,
+                ..TurnOutput::new(StopReason::Complete)
+            };
+            yield ProviderItem::Event(StreamEvent::Session { session_id });
+            for word in words(&text) {
+                if stage.wait(options.delay_ms.map(Duration::from_millis)).await? == Played::Cancelled {
+                    output.stop_reason = StopReason::Aborted;
+                    break;
+                }
+                output.text.push_str(word);
+                yield ProviderItem::Event(StreamEvent::Text { content: word.to_owned(), chunk: Chunk::Delta });
+            }
+            let count = |text: &str| text.split_whitespace().count() as u64;
+            output.usage = Usage {
+                input_tokens: count(&text),
+                output_tokens: count(&output.text),
+                ..Usage::default()
+            };
+            output.cost_usd = Some(0.0);
+            output.duration_ms = stage.played_ms();
+            yield ProviderItem::Event(StreamEvent::Usage { usage: output.usage, cost_usd: output.cost_usd });
+            yield ProviderItem::Output(output);
+        };
+        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

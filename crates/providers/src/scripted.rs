@@ -1,0 +1,297 @@
+//! The provider `scripted`: plays what its input says, turn by turn. Flows are tested with it.
+//! It never looks at the prompt; a conversation is told by the number of its last turn.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{
+    AgentError, Chunk, ErrorCode, ExecutionContext, InputFacts, Message, MultiTurn, PermissionDecision,
+    PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
+    ProviderSessionId, ProviderStream, StopReason, StreamEvent, Timestamp, Usage,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::output::{PermissionDenial, TurnOutput};
+use crate::prompt;
+use crate::stage::{Played, Stage, turn_after, words};
+
+/// The provider's type.
+const TYPE: &str = "scripted";
+
+/// The input of one turn: exactly one of `prompt` and `messages`, and the script.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScriptedInput {
+    /// What is said. It has to be there, as for any agent, and is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The same in several messages of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// The script.
+    pub options: ScriptedOptions,
+}
+
+/// The script of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScriptedOptions {
+    /// The turns of the conversation, each a list of steps. A turn beyond the last one is `CONFIG_INVALID`.
+    pub turns: Vec<Vec<Step>>,
+    /// The conversation to go on with: the `sessionId` of an earlier output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// The model that the output names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The JSON Schema that the structured output should fit; whether it does is not checked here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// Whether the run waits for messages between turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// Turns that a run may have in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+}
+
+/// One step of a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Step {
+    /// Says a text, word by word.
+    Text(String),
+    /// Thinks a text, word by word.
+    Thinking(String),
+    /// Uses a tool.
+    Tool {
+        /// The tool.
+        name: String,
+        /// Its arguments.
+        #[serde(default)]
+        input: Value,
+        /// Its answer.
+        #[serde(default)]
+        result: Value,
+        /// Whether it fails.
+        #[serde(default)]
+        is_error: bool,
+        /// Whether permission is asked first; if it is denied, the answer says why.
+        #[serde(default)]
+        ask: bool,
+    },
+    /// Takes back what was said since the last tool.
+    Retract,
+    /// Warns.
+    Warning {
+        /// A short fixed word.
+        code: String,
+        /// What happened.
+        message: String,
+    },
+    /// Says what the turn used until now.
+    Usage {
+        /// Tokens.
+        #[serde(default)]
+        tokens: Usage,
+        /// Cost in US dollars; absent means unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+    },
+    /// Waits, in milliseconds.
+    DelayMs(u64),
+    /// Gives the structured output.
+    Structured(Value),
+    /// Ends the turn with another stop reason than `complete`.
+    Stop(StopReason),
+    /// Fails.
+    Error {
+        /// The kind of fault.
+        code: ErrorCode,
+        /// What happened.
+        #[serde(default)]
+        message: String,
+        /// How long to wait before trying again, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+        /// When a usage limit is lifted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resets_at: Option<Timestamp>,
+    },
+    /// Does nothing until the turn is cancelled or its time is over.
+    Hang,
+}
+
+impl ProviderInput for ScriptedInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.options.resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        InputFacts {
+            model: self.options.model.clone(),
+            session: self.options.resume.clone(),
+            multi_turn: if self.options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: self.options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: self.options.max_turns,
+            output_schema: self.options.output_schema.clone(),
+        }
+    }
+}
+
+/// Plays the script in its input. The conversation is `scripted-N` from the beginning of its N-th turn on, so a turn
+/// that was cancelled is not played again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScriptedProvider;
+
+impl Provider for ScriptedProvider {
+    type Input = ScriptedInput;
+    type Output = TurnOutput;
+
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: TYPE.to_owned(),
+            display_name: "Scripted".to_owned(),
+            capabilities: ProviderCapabilities {
+                streaming: true,
+                structured_output: true,
+                permissions: true,
+                tools: true,
+                thinking: true,
+                cost: true,
+                ..ProviderCapabilities::default()
+            },
+        }
+    }
+
+    fn execute(&self, input: ScriptedInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
+        let stream = async_stream::try_stream! {
+            let options = input.options;
+            prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            let turn = turn_after(TYPE, options.resume.as_ref())?;
+            let steps = usize::try_from(turn - 1).ok().and_then(|index| options.turns.get(index)).ok_or_else(|| {
+                let message = format!("the script has {} turns, and this is turn {turn}", options.turns.len());
+                AgentError::new(ErrorCode::ConfigInvalid, message)
+            })?;
+            let session_id = ProviderSessionId::from(format!("{TYPE}-{turn}"));
+            let mut stage = Stage::new(context);
+            let mut output = TurnOutput {
+                session_id: Some(session_id.clone()),
+                model: options.model,
+                num_turns: 1,
+                ..TurnOutput::new(StopReason::Complete)
+            };
+            yield ProviderItem::Event(StreamEvent::Session { session_id });
+            let mut said = 0;
+            for (index, step) in steps.iter().enumerate() {
+                if stage.wait(None).await? == Played::Cancelled {
+                    output.stop_reason = StopReason::Aborted;
+                    break;
+                }
+                match step {
+                    Step::Text(text) => {
+                        output.text.push_str(text);
+                        for word in words(text) {
+                            yield ProviderItem::Event(StreamEvent::Text { content: word.to_owned(), chunk: Chunk::Delta });
+                        }
+                    }
+                    Step::Thinking(text) => {
+                        for word in words(text) {
+                            let content = word.to_owned();
+                            yield ProviderItem::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta });
+                        }
+                    }
+                    Step::Retract => {
+                        output.text.truncate(said);
+                        yield ProviderItem::Event(StreamEvent::Retract);
+                    }
+                    Step::Tool { name, input, result, is_error, ask } => {
+                        let tool_use_id = format!("tool-{turn}-{}", index + 1);
+                        yield ProviderItem::Event(StreamEvent::ToolStart {
+                            tool_name: name.clone(),
+                            tool_use_id: tool_use_id.clone(),
+                            input: input.clone(),
+                        });
+                        let request = PermissionRequest {
+                            tool_name: name.clone(),
+                            tool_use_id: Some(tool_use_id.clone()),
+                            input: input.clone(),
+                            description: None,
+                        };
+                        let decision = if *ask { permission(&stage, request).await } else { Ok(()) };
+                        if let Err(message) = &decision {
+                            output.permission_denials.push(PermissionDenial {
+                                tool_name: name.clone(),
+                                tool_use_id: tool_use_id.clone(),
+                                tool_input: input.clone(),
+                            });
+                            let (result, is_error) = (Value::from(message.clone()), true);
+                            yield ProviderItem::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error });
+                        } else {
+                            let (result, is_error) = (result.clone(), *is_error);
+                            yield ProviderItem::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error });
+                        }
+                        said = output.text.len();
+                    }
+                    Step::Warning { code, message } => {
+                        let (code, message) = (code.clone(), message.clone());
+                        yield ProviderItem::Event(StreamEvent::Warning { code, message });
+                    }
+                    Step::Usage { tokens, cost_usd } => {
+                        (output.usage, output.cost_usd) = (*tokens, *cost_usd);
+                        yield ProviderItem::Event(StreamEvent::Usage { usage: *tokens, cost_usd: *cost_usd });
+                    }
+                    Step::DelayMs(wait) => {
+                        stage.wait(Some(Duration::from_millis(*wait))).await?;
+                    }
+                    Step::Structured(value) => output.structured_output = Some(value.clone()),
+                    Step::Stop(reason) => {
+                        output.stop_reason = *reason;
+                        break;
+                    }
+                    Step::Error { code, message, retry_after_ms, resets_at } => {
+                        let message = if message.is_empty() { "the script says so" } else { message };
+                        let mut error = AgentError::new(*code, message)
+                            .with_retry_after(retry_after_ms.map(Duration::from_millis));
+                        error.resets_at = *resets_at;
+                        Err(error)?;
+                    }
+                    Step::Hang => {
+                        stage.hang().await?;
+                    }
+                }
+            }
+            // The last step may have been a wait that was cancelled.
+            if output.stop_reason == StopReason::Complete && stage.context().cancel.is_cancelled() {
+                output.stop_reason = StopReason::Aborted;
+            }
+            output.duration_ms = stage.played_ms();
+            yield ProviderItem::Output(output);
+        };
+        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+}
+
+/// Asks whether a tool may be used. A turn that is cancelled meanwhile is denied.
+async fn permission(stage: &Stage, request: PermissionRequest) -> Result<(), String> {
+    let context = stage.context();
+    let Some(broker) = &context.permissions else {
+        return Err(format!("nobody is there who could allow {}", request.tool_name));
+    };
+    match context.cancel.run_until_cancelled(broker.request(request)).await {
+        Some(PermissionDecision::Allow { .. }) => Ok(()),
+        Some(PermissionDecision::Deny { message }) => Err(message),
+        None => Err("the turn was cancelled".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
