@@ -299,7 +299,7 @@ async fn no_message_is_lost_at_the_end_of_a_run() {
     let long: Vec<u32> = (0..2000).collect();
     let answer = json!({ "text": "x", "sessionId": "s-1", "structuredOutput": long });
     let schema = json!({ "outputSchema": { "type": "array", "items": { "type": "integer" } } });
-    for round in 0..16_u32 {
+    for round in 0..8_u32 {
         let hub = hub();
         let mut watch = Watch::new(&hub);
         let script = Script::new(vec![vec![Do::Output(answer.clone())]; 101]);
