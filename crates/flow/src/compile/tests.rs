@@ -153,25 +153,20 @@ pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fi
 fn fixtures_give_their_diagnostics() {
     let registry = registry();
     let mut wrong = Vec::new();
-    let mut cases: Vec<_> = fs::read_dir(FIXTURES).unwrap().map(|entry| entry.unwrap().path()).collect();
-    cases.sort();
-    for case in cases.iter().filter(|case| case.is_dir()) {
+    for case in inspan_testkit::case_folders(FIXTURES).unwrap() {
         let mut loaded = load(&case.join("flow.yaml")).unwrap();
         loaded.name = "flow.yaml".into();
         let said = match compile(&loaded, &registry) {
             Ok(compiled) => format!("{}\nthe flow can run\n", compiled.warnings).trim_start().to_owned(),
             Err(problems) => format!("{problems}\n"),
         };
-        let golden = case.join("diagnostics.txt");
-        if std::env::var_os("INSPAN_BLESS").is_some() {
-            fs::write(&golden, &said).unwrap();
-        }
-        let expected = fs::read_to_string(&golden).unwrap_or_default();
-        if said != expected {
-            wrong.push(format!("{}:\nexpected:\n{expected}\nsaid:\n{said}", case.display()));
-        }
+        wrong.extend(
+            inspan_testkit::check_golden(case.join("diagnostics.txt"), &said)
+                .err()
+                .map(|error| error.to_string()),
+        );
     }
-    assert_eq!(wrong, Vec::<String>::new(), "INSPAN_BLESS=1 accepts what was said");
+    assert_eq!(wrong.concat(), "");
 }
 
 /// A code that no fixture shows is a code that nobody has seen work.
@@ -510,8 +505,9 @@ fn damaged() -> impl Strategy<Value = String> {
 }
 
 fn says_something(text: &str) -> bool {
+    static REGISTRY: std::sync::LazyLock<NodeRegistry> = std::sync::LazyLock::new(registry);
     let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-    match compile(&loaded, &registry()) {
+    match compile(&loaded, &REGISTRY) {
         Ok(compiled) => !compiled.graph.nodes.is_empty() && !compiled.warnings.has_errors(),
         Err(problems) => {
             let lines = u32::try_from(text.lines().count()).unwrap() + 1;
@@ -527,7 +523,7 @@ fn says_something(text: &str) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn any_text_gives_a_graph_or_problems(text in "[ -~\\n\u{e9}\u{1f600}]{0,200}") {
