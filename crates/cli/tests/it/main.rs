@@ -1,0 +1,6 @@
+//! The program from outside: its verbs, its sessions, its examples.
+
+mod commands;
+mod examples;
+mod program;
+mod sessions;
