@@ -1,8 +1,11 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
 //! What is measured how is left to a file each.
 
+mod decode;
+mod flow;
 mod hub;
 mod measure;
+mod start;
 
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +21,12 @@ struct Part {
     rows: fn(&Path) -> anyhow::Result<Vec<Row>>,
 }
 
-const PARTS: &[Part] = &[Part { name: "hub", rows: |_| hub::rows() }];
+const PARTS: &[Part] = &[
+    Part { name: "hub", rows: |_| hub::rows() },
+    Part { name: "flow", rows: |_| flow::rows() },
+    Part { name: "decode", rows: |_| decode::rows() },
+    Part { name: "start", rows: start::rows },
+];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program
 /// builds itself anew for release, and lets that measure.

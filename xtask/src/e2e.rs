@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_bounds_are_minutes_at_most() {
-        let names: BTreeSet<_> = cases::CASES.iter().map(|case| case.name).collect();
+        let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
         assert_eq!(names.len(), CASES.len());
         assert_eq!(CASES.iter().filter(|case| case.bound == 0 || case.bound > 120).count(), 0);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use inspan_engine::{PermissionPolicy, Replayer, VirtualClock, check_order};
 use inspan_flow::Graph;
 use inspan_protocol::{Command, Envelope, Environment, Timestamp};
@@ -113,6 +113,11 @@ impl FlowCase {
             let result = session::run(Arc::clone(&graph), self.input()?, around, self.steps()?).await?;
             let unplayed = replayer.unplayed();
             ensure!(unplayed.is_empty(), "recordings that no call asks for: {}", unplayed.join(", "));
+            if let Some(error) = &result.error
+                && error.message.contains("no recording")
+            {
+                bail!("a call was not recorded; `cargo xtask record {}` records anew\n{}", self.name(), error.message);
+            }
             Ok((graph, result.events.iter().map(|envelope| (**envelope).clone()).collect()))
         })
     }
