@@ -30,6 +30,16 @@ const EXAMPLE: (&str, &str) = ("examples/review-loop", include_str!("record/revi
 struct Subject {
     case: FlowCase,
     scenario: Scenario,
+    times: Times,
+}
+
+/// What becomes of the times at which the program said things.
+#[derive(Clone, Copy)]
+enum Times {
+    /// They stay, since people watch the recording being played.
+    Kept,
+    /// They go, since they differ from one recording to the next and tests do not look at them.
+    Dropped,
 }
 
 /// Records the cases whose names contain `filter`.
@@ -38,13 +48,13 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
     for case in cases_of(root, filter)? {
         let scenario = case.folder().join("scenario.json");
         if scenario.exists() {
-            subjects.push(Subject { scenario: Scenario::load(scenario)?, case });
+            subjects.push(Subject { scenario: Scenario::load(scenario)?, case, times: Times::Dropped });
         }
     }
     let (folder, scenario) = EXAMPLE;
     let example = FlowCase::new(root.join(folder));
     if example.name().contains(filter) {
-        subjects.push(Subject { scenario: Scenario::from_json(scenario)?, case: example });
+        subjects.push(Subject { scenario: Scenario::from_json(scenario)?, case: example, times: Times::Kept });
     }
     ensure!(!subjects.is_empty(), "no case with a scenario has a name that contains `{filter}`");
     let programs = Programs { claude: claude(&cache()?)?, inspan: PathBuf::new() };
@@ -76,7 +86,7 @@ impl Subject {
         let seen = server.stop();
         let result = result.with_context(|| format!("the model was asked {} times", seen.len()))?;
         world.check()?;
-        Ok((result, keep(&world.artefacts(), &self.case.recordings())?))
+        Ok((result, keep(&world.artefacts(), &self.case.recordings(), self.times)?))
     }
 }
 
@@ -99,12 +109,16 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Puts the new recordings in place of all older ones, and returns how many they are.
-fn keep(made: &Path, folder: &Path) -> anyhow::Result<usize> {
+fn keep(made: &Path, folder: &Path, times: Times) -> anyhow::Result<usize> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(made)? {
         let entry = entry?;
         let text = fs::read_to_string(entry.path())?;
-        texts.push((entry.file_name(), stable::without_times(&text)));
+        let text = match times {
+            Times::Kept => text,
+            Times::Dropped => stable::without_times(&text),
+        };
+        texts.push((entry.file_name(), text));
     }
     ensure!(!texts.is_empty(), "no agent was asked");
     if folder.exists() {

@@ -47,7 +47,12 @@ pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
 
 /// An error in one line, its code at the end.
 pub(crate) fn error(line: &mut Line, error: &AgentError) {
-    line.push(Tone::Plain, &clean(&error.message)).push(Tone::Faint, &format!(" [{}]", error.code));
+    let mut said = error.message.lines();
+    line.push(Tone::Plain, &clean(said.next().unwrap_or_default()));
+    if said.next().is_some() {
+        line.push(Tone::Plain, "…");
+    }
+    line.push(Tone::Faint, &format!(" [{}]", error.code));
 }
 
 /// The answers that a question takes, and what happens without one.

@@ -1,7 +1,7 @@
 //! The picture of a session: a head line and one branch per node, cut to the room there is. Drawing it on a
 //! terminal is left to `live`.
 
-use inspan_protocol::{NodeStatus, Timestamp};
+use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 
 use super::{
     agent::{AgentView, Doing},
@@ -38,7 +38,8 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
             let (tone, sign, word) = look::outcome(ended);
             line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             line.push(Tone::Plain, " ").push(tone, word);
-            Some(format!(" in {}", format::millis(ended.duration_ms)))
+            let preposition = if ended.outcome == Outcome::Success { "in" } else { "after" };
+            Some(format!(" {preposition} {}", format::millis(ended.duration_ms)))
         }
         (None, started) => {
             line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
