@@ -135,10 +135,22 @@ pub(crate) struct RunArgs {
     /// Answer from recordings instead of agents; without DIR from `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
+    /// How fast recordings are played; as recorded where you can watch it, else at once
+    #[arg(long, value_name = "PACE", requires = "replay", help_heading = "Recordings")]
+    pub(crate) pace: Option<ReplayPace>,
 
     /// Write every event as a JSON line to this file; `-` is stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) events: Option<PathBuf>,
+}
+
+/// How fast recordings are played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayPace {
+    /// As they were recorded
+    Recorded,
+    /// As fast as they are read
+    Immediate,
 }
 
 #[derive(Debug, Args)]

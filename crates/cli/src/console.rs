@@ -24,4 +24,3 @@ pub(crate) use painter::{Painter, Setting};
 pub(crate) use question::Answer;
 pub(crate) use screen::restore;
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};
-pub(crate) use summary::hint;

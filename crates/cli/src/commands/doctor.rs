@@ -52,7 +52,8 @@ impl Program {
         let is_supported = status.version.as_deref().is_none_or(|version| self::series(version) == series);
         let install = INSTALL.iter().find(|(provider, _)| *provider == status.provider);
         let hint = match (&status.path, install) {
-            (None, Some((_, command))) => Some(format!("install it: {command}")),
+            // The problem itself says how to get it.
+            (None, _) => None,
             _ if !is_supported => install.map(|(_, command)| format!("{command}@{}", status.tested_version)),
             _ => None,
         };
@@ -131,7 +132,13 @@ fn text(programs: &[Program], invocation: &Invocation) {
     for program in programs {
         let status = &program.status;
         match &status.problem {
-            Some(problem) => row(Tone::Bad, "✘", &status.provider, problem),
+            Some(problem) => {
+                let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
+                row(Tone::Bad, "✘", &status.provider, what);
+                if !help_too.is_empty() {
+                    help(help_too);
+                }
+            }
             None => {
                 let version = status.version.as_deref().unwrap_or("unknown version");
                 let path = status.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();

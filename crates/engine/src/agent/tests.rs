@@ -1,3 +1,5 @@
+//! Agents that are code, and providers as agents.
+
 use std::{future::pending, task::Poll};
 
 use inspan_protocol::Envelope;

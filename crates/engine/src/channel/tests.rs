@@ -1,3 +1,5 @@
+//! Channels that do well and channels that do not.
+
 use std::{future::pending, sync::Mutex};
 
 use futures::future::ready;
@@ -183,12 +185,14 @@ async fn a_slow_channel_misses_events_and_is_told_of() {
     for number in 1..=9 {
         hub.emit(log(&number.to_string()));
     }
-    let began = Instant::now();
+    // It catches up; that it missed something is told to all others.
+    sleep(Duration::from_secs(1)).await;
+    hub.emit(log("10"));
     channels.finish().await;
-    assert_eq!(began.elapsed().as_millis(), 400);
-    assert_eq!(*lock(&seen), ["start at 1", "registered slow", "started slow", "6", "7", "8", "9", "end"]);
+    let expected = ["start at 1", "registered slow", "started slow", "6", "7", "8", "9", "10", "end"];
+    assert_eq!(*lock(&seen), expected);
     let fault = "error slow: 5 events were missed by a reader that was too slow";
-    assert_eq!(told(&mut watch)[11..], [fault, "stopped slow", "unregistered slow"].map(str::to_owned));
+    assert_eq!(told(&mut watch)[11..], [fault, "10", "stopped slow", "unregistered slow"].map(str::to_owned));
 }
 
 #[tokio::test(start_paused = true)]

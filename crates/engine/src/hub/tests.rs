@@ -1,3 +1,5 @@
+//! The order, the filters and the queues of the hub.
+
 use std::{
     collections::BTreeSet,
     sync::{

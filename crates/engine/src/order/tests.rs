@@ -1,3 +1,5 @@
+//! A log that keeps every rule, and one for each rule that is broken.
+
 use std::sync::Arc;
 
 use inspan_protocol::{

@@ -1,3 +1,5 @@
+//! Recordings whole, without secrets, and played back.
+
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
@@ -399,7 +401,9 @@ async fn a_replay_that_is_cancelled_early_says_so() {
     let provider =
         Replayer::load(dir.path()).unwrap().pace(Pace::Recorded).replay(Script::new([]).provider());
     let cancel = CancellationToken::new();
-    let run = AgentRun::new(hub(), "coder", provider, json!({ "prompt": "a" })).cancel(cancel.clone());
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let run = AgentRun::new(hub, "coder", provider, json!({ "prompt": "a" })).cancel(cancel.clone());
     let running = tokio::spawn(run.execute());
     tokio::time::sleep(Duration::from_secs(1)).await;
     cancel.cancel();
@@ -407,6 +411,7 @@ async fn a_replay_that_is_cancelled_early_says_so() {
     let expected = json!({ "text": "x", "sessionId": "s-1", "stopReason": "aborted", "numTurns": 1,
         "usage": inspan_protocol::Usage::default() });
     assert_eq!((end.output, end.facts.stop_reason), (expected, StopReason::Aborted));
+    assert_eq!(watch.names(), ["agent:start", "agent:session", "agent:usage", "agent:complete"]);
 }
 
 #[tokio::test(start_paused = true)]

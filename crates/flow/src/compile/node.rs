@@ -99,14 +99,18 @@ fn checked(
 fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
     let Some(names) = known.node_type.providers() else { return true };
     let Some(value) = input.get("provider") else { return true };
-    let Some(name) = value.text().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
+    let written = value.json();
+    let Some(name) = written.as_str().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
         return true;
     };
     if names.iter().any(|known| known == name) {
         return true;
     }
-    let help = did_you_mean(name, names.iter().map(String::as_str))
-        .unwrap_or_else(|| format!("registered: {}", names.join(", ")));
+    let help =
+        did_you_mean(name, names.iter().map(String::as_str)).unwrap_or_else(|| match names.as_slice() {
+            [] => "no provider is registered".to_owned(),
+            names => format!("registered: {}", names.join(", ")),
+        });
     let message = format!("there is no provider `{name}`");
     let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));

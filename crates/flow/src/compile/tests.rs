@@ -1,3 +1,6 @@
+//! Tests of the compiler, over the cases of `fixtures/compile` and texts made up here. The scheduler and the
+//! runtime have their own.
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use futures::future::BoxFuture;
@@ -535,4 +538,46 @@ proptest! {
     fn any_damage_gives_a_graph_or_problems(text in damaged()) {
         prop_assert!(says_something(&text));
     }
+}
+
+/// The schemas of the types that come with Inspan, made from their Rust types, are held against inputs as
+/// those made by hand above.
+#[test]
+fn the_types_that_come_with_inspan_refuse_slips() {
+    let types = crate::builtin_nodes(&inspan_engine::ProviderRegistry::default());
+    let text = r#"name: real
+nodes:
+  - { id: first, type: constant, input: { value: { n: 2 } } }
+  - id: way
+    type: control.switch
+    dependsOn: first
+    input:
+      value: "{{ first.value.n }}"
+      cases:
+        - { when: { equals: { var: first.value.n, value: 1 } }, route: one }
+        - { when: "frist.value.n == 2", route: two }
+        - { when: "first.value.n == 2", rout: two }
+  - { id: run, type: exec, dependsOn: way, when: "way.rout == 'two'", input: { argv: [ls], parse: jsn, cdw: . } }
+  - { id: ask, type: human.input, dependsOn: way, input: { prompt: "{{ way.route }}?", choices: yes } }
+  - { id: agent, type: agent.run, dependsOn: way, input: { provider: claude, prompt: hi } }
+  - { id: wait, type: control.wait, dependsOn: way, input: { ms: soon } }
+"#;
+    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let problems = compile(&loaded, &types).unwrap_err().to_string();
+    assert_eq!(
+        problems.lines().collect::<Vec<_>>(),
+        [
+            "flow.yaml:11:20: error[unknown-binding]: there is no node or name `frist` (help: did you mean `first`?)",
+            "flow.yaml:12:11: error[missing-key]: `cases[2]` needs `route`",
+            "flow.yaml:12:41: error[unknown-key]: `control.switch` has no option `rout` (help: did you mean `route`?)",
+            "flow.yaml:13:51: warning[unknown-binding]: the output of `way` has no `rout` (help: did you mean `route`?)",
+            "flow.yaml:13:99: error[invalid-value]: `jsn` is no value of `parse` (help: did you mean `json`?)",
+            "flow.yaml:13:104: error[unknown-key]: `exec` has no option `cdw` (help: did you mean `cwd`?)",
+            "flow.yaml:14:97: error[wrong-type]: `choices` takes a list, and this is a text",
+            "flow.yaml:15:70: error[unknown-provider]: there is no provider `claude` (help: no provider is registered)",
+            "flow.yaml:16:66: error[wrong-type]: `ms` takes a whole number, and this is a text",
+        ]
+    );
+    let schema = crate::flow_schema(&types);
+    assert!(jsonschema::validator_for(&schema).is_ok());
 }

@@ -1,3 +1,6 @@
+//! Tests of templates and conditions as the author writes them. Which names exist is tested with the
+//! compiler.
+
 use proptest::prelude::*;
 use serde_json::json;
 

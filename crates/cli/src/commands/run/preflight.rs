@@ -3,7 +3,7 @@
 use inspan_flow::{Graph, Loaded};
 use inspan_providers::find_claude;
 
-use crate::{console::hint, exit::Exit, failure::Failure, invocation::Invocation};
+use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
@@ -15,13 +15,9 @@ pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> 
         return Ok(());
     }
     find_claude(&invocation.env).map(drop).map_err(|error| {
-        let failure = Failure::new(
-            Exit::of_error(error.code),
-            format!("node `{}` cannot run: {} [{}]; nothing was started", node.id, error.message, error.code),
-        );
-        match hint(error.code) {
-            Some(hint) => failure.with_hint(hint),
-            None => failure,
-        }
+        let (what, help) = error.message.split_once("; ").unwrap_or((&error.message, ""));
+        let message = format!("node `{}` cannot run: {what} [{}]; nothing was started", node.id, error.code);
+        let failure = Failure::new(Exit::of_error(error.code), message);
+        if help.is_empty() { failure } else { failure.with_hint(help) }
     })
 }

@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
             let id = &graph.node(node).id;
             let Some(output) = self.result.outputs.get(id) else { continue };
             let text = words(output);
-            let text = text.trim_end();
+            let text = text.trim_matches('\n').trim_end();
             if only {
                 terminal::data_line(text);
             } else {

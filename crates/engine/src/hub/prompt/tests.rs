@@ -1,3 +1,5 @@
+//! Questions, answers, defaults and withdrawals.
+
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -133,6 +135,17 @@ async fn a_dropped_prompt_is_withdrawn() {
     drop(hub.ask(choice("?", None, None)));
     assert_eq!(hub.open_prompts(), []);
     assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::UnknownPrompt("p".into())));
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_answered_may_be_asked_again() {
+    let hub = hub();
+    let first = hub.ask(choice("?", None, None));
+    hub.reply("p".into(), "yes", None).unwrap();
+    let again = hub.ask(choice("?", None, None));
+    assert_eq!(first.await, Ok(reply("yes", Some("yes"))));
+    drop(again);
+    assert_eq!(hub.reply("p".into(), "no", None), Err(Rejection::UnknownPrompt("p".into())));
 }
 
 #[tokio::test]

@@ -1,3 +1,5 @@
+//! What each command does, and every refusal.
+
 use inspan_protocol::{CommandKind, NodePath, SessionId};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The documented tables, walked, and whole runs.
+
 use serde_json::json;
 
 use super::*;
