@@ -73,7 +73,9 @@ const SHOWN: usize = 2_000;
 /// The run ended with this code, its log is in order, and the word of its outcome is this.
 fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<Value> {
     run.expect_code(code)?;
-    check_order(&run.events).map_err(anyhow::Error::msg).with_context(|| format!("the log is out of order: {run}"))?;
+    check_order(&run.events)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the log is out of order: {run}"))?;
     let summary = run.json()?;
     same("the outcome", &summary["outcome"], &json!(outcome)).with_context(|| run.to_string())?;
     Ok(summary)

@@ -11,7 +11,13 @@ fn http_error(status: u16, kind: &str, message: &str) -> Value {
 }
 
 /// A run that fails with this exit code and error, having asked the model so often.
-fn refused(world: &mut World, turn: Value, code: i32, error: &str, retryable: bool) -> anyhow::Result<Finished> {
+fn refused(
+    world: &mut World,
+    turn: Value,
+    code: i32,
+    error: &str,
+    retryable: bool,
+) -> anyhow::Result<Finished> {
     let server = serve(world, &[turn])?;
     let run = world.run(&agent("role=refused. Answer.", &json!({})), &[])?;
     told(&run, code, error, retryable)?;
@@ -86,6 +92,9 @@ pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
     same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))?;
     let message = summary["error"]["message"].as_str().unwrap_or_default();
     let tells = |word: &&str| message.contains(word);
-    ensure!(["`a`", "claude", "npm install", "CONFIG_MISSING"].iter().all(tells), "it does not say what to do: {message}");
+    ensure!(
+        ["`a`", "claude", "npm install", "CONFIG_MISSING"].iter().all(tells),
+        "it does not say what to do: {message}"
+    );
     Ok(())
 }
