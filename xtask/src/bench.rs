@@ -33,7 +33,10 @@ const PARTS: &[Part] = &[
 pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Result<bool> {
     if cfg!(debug_assertions) {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["run", "--quiet", "--release", "--bin", "xtask", "--", "bench"]).args([filter]).current_dir(root);
+        cargo
+            .args(["run", "--quiet", "--release", "--bin", "xtask", "--", "bench"])
+            .args([filter])
+            .current_dir(root);
         return Ok(cargo.status().context("failed to start cargo")?.success());
     }
     let chosen: Vec<&Part> = PARTS.iter().filter(|part| part.name.contains(filter)).collect();

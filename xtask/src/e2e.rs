@@ -50,7 +50,13 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
         }
         out.flush()?;
     }
-    writeln!(out, "{} of {} cases hold, {:.1} s", chosen.len() - failed.len(), chosen.len(), total.as_secs_f64())?;
+    writeln!(
+        out,
+        "{} of {} cases hold, {:.1} s",
+        chosen.len() - failed.len(),
+        chosen.len(),
+        total.as_secs_f64()
+    )?;
     Ok(failed.is_empty())
 }
 

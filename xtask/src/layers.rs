@@ -155,8 +155,21 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "xtask",
         owns: "the project's own commands",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
-        knows: &["inspan-protocol"],
-        packages: &["anyhow", "cargo_metadata", "clap", "schemars", "serde_json", "walkdir"],
+        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers", "inspan-testkit"],
+        packages: &[
+            "anyhow",
+            "cargo_metadata",
+            "clap",
+            "futures",
+            "rustix",
+            "schemars",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "tempfile",
+            "tokio",
+            "walkdir",
+        ],
     },
 ];
 

@@ -60,7 +60,13 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
     let programs = Programs { claude: claude(&cache()?)?, inspan: PathBuf::new() };
     for subject in &subjects {
         let (result, calls) = subject.record(&programs).with_context(|| subject.case.name().to_owned())?;
-        writeln!(out, "{}: {calls} calls, {:?} in {} ms", subject.case.name(), result.outcome, result.duration_ms)?;
+        writeln!(
+            out,
+            "{}: {calls} calls, {:?} in {} ms",
+            subject.case.name(),
+            result.outcome,
+            result.duration_ms
+        )?;
         out.flush()?;
     }
     Ok(true)
@@ -72,7 +78,8 @@ impl Subject {
         let mut world = World::new(self.case.name(), programs, BOUND)?;
         let server = world.serve_scenario(self.scenario.clone())?;
         copy(self.case.folder(), &world.work())?;
-        let env: Environment = world.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let env: Environment =
+            world.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let recorder = Recorder::new(world.artefacts())?;
         let names = Names::new(&world.work());
         let providers: ProviderRegistry =

@@ -19,7 +19,12 @@ const TESTED: &[(&str, &str)] = &[
 ];
 
 /// Replays the cases whose names contain `filter`, and says whether all give what they should.
-pub(crate) fn run(root: &Path, filter: &str, mode: GoldenMode, out: &mut dyn std::io::Write) -> anyhow::Result<bool> {
+pub(crate) fn run(
+    root: &Path,
+    filter: &str,
+    mode: GoldenMode,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<bool> {
     let mut wrong = 0;
     let mut cases = 0;
     for case in cases_of(root, filter)? {
@@ -53,7 +58,8 @@ pub(crate) fn cases_of(root: &Path, filter: &str) -> anyhow::Result<Vec<FlowCase
 }
 
 fn names(folder: &Path, filter: &str) -> anyhow::Result<Vec<String>> {
-    let names = case_folders(folder)?.into_iter().filter_map(|case| Some(case.file_name()?.to_str()?.to_owned()));
+    let names =
+        case_folders(folder)?.into_iter().filter_map(|case| Some(case.file_name()?.to_str()?.to_owned()));
     Ok(names.filter(|name| name.contains(filter)).collect())
 }
 
@@ -68,7 +74,10 @@ fn run_test(root: &Path, test: &str, filter: &str, mode: GoldenMode) -> anyhow::
     }
     let ended = cargo.output().context("failed to start cargo")?;
     let said = String::from_utf8_lossy(&ended.stdout);
-    let ran: u32 = said.lines().filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u32>().ok()).sum();
+    let ran: u32 = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u32>().ok())
+        .sum();
     if !ended.status.success() || ran == 0 {
         anyhow::bail!("`{test}` does not pass\n{said}{}", String::from_utf8_lossy(&ended.stderr));
     }
@@ -88,7 +97,9 @@ mod tests {
         let cases = cases_of(&root(), "").expect("the fixtures are there");
         let wrong: Vec<String> = cases
             .iter()
-            .filter_map(|case| Some(format!("{}: {:#}", case.name(), case.check(GoldenMode::from_env()).err()?)))
+            .filter_map(|case| {
+                Some(format!("{}: {:#}", case.name(), case.check(GoldenMode::from_env()).err()?))
+            })
             .collect();
         assert!(wrong.is_empty(), "\n\n{}\n", wrong.join("\n"));
         assert!(cases.len() > 10, "only {} cases were found", cases.len());

@@ -11,8 +11,7 @@ use inspan_engine::{
     Clock, CountingIds, Filter, Hub, IdSource, Observer, PermissionPolicy, ProviderRegistry, SystemClock,
 };
 use inspan_flow::{FlowRunResult, FlowRunner, Graph, MemoryStore, builtin_nodes};
-use inspan_protocol::{Envelope, Environment, Erased, SessionId};
-use inspan_providers::ClaudeProvider;
+use inspan_protocol::{Envelope, Environment, SessionId};
 use serde_json::{Map, Value};
 
 /// The session's id in all that runs here.
@@ -59,7 +58,9 @@ impl Surroundings {
 /// Every provider that comes with Inspan.
 pub(crate) fn providers() -> ProviderRegistry {
     let mut registry = ProviderRegistry::new();
-    registry.register(Arc::new(Erased(ClaudeProvider::new())));
+    for provider in inspan_providers::builtin() {
+        registry.register(provider);
+    }
     registry
 }
 

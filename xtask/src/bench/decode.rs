@@ -21,7 +21,8 @@ fn lines() -> Vec<String> {
                   0 ignored; 0 measured; 0 filtered out; finished in 0.03s\n";
     let line = |index: usize| {
         // A call, its answer, and three lines around them.
-        let (uuid, tool) = (format!("0190a1b2-c3d4-7e5f-8a9b-{index:012x}"), format!("toolu_{:024}", index / 5));
+        let (uuid, tool) =
+            (format!("0190a1b2-c3d4-7e5f-8a9b-{index:012x}"), format!("toolu_{:024}", index / 5));
         let assistant = |content: Value| {
             json!({
                 "type": "assistant",
@@ -80,7 +81,8 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let mut broken = 0;
     let parsed = median(operations, || {
         for _ in 0..PASSES {
-            broken += lines.iter().filter(|line| black_box(serde_json::from_str::<Value>(line)).is_err()).count();
+            broken +=
+                lines.iter().filter(|line| black_box(serde_json::from_str::<Value>(line)).is_err()).count();
         }
     });
     ensure!(broken == 0, "{broken} lines are no JSON");

@@ -35,7 +35,13 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let chains = [(10, None), (100, Some(2_000.0)), (1_000, None), (10_000, None), (100_000, Some(3_000.0))];
     bench.grow("chain", chain, Kept::Nowhere, &chains, &mut rows)?;
     bench.grow("chain, kept", chain, Kept::InMemory, &[(100, None), (10_000, None)], &mut rows)?;
-    bench.grow("fan-out", fan_out, Kept::Nowhere, &[(10, None), (100, None), (1_000, None), (10_000, None)], &mut rows)?;
+    bench.grow(
+        "fan-out",
+        fan_out,
+        Kept::Nowhere,
+        &[(10, None), (100, None), (1_000, None), (10_000, None)],
+        &mut rows,
+    )?;
     rows.push(bench.check()?);
     Ok(rows)
 }
@@ -73,11 +79,16 @@ impl Bench {
         let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         let sessions = AT_LEAST.div_ceil(size);
         let mut failed = None;
-        let value = median_of((sessions * size) as u64, 5, || (), |()| {
-            for _ in 0..sessions {
-                failed = failed.take().or(self.session(&loaded, size, kept).err());
-            }
-        });
+        let value = median_of(
+            (sessions * size) as u64,
+            5,
+            || (),
+            |()| {
+                for _ in 0..sessions {
+                    failed = failed.take().or(self.session(&loaded, size, kept).err());
+                }
+            },
+        );
         failed.map_or(Ok(value), Err)
     }
 
@@ -108,13 +119,23 @@ impl Bench {
     fn check(&self) -> anyhow::Result<Row> {
         let text = chain(1_000);
         let mut failed = false;
-        let value = median_of(1, 15, || (), |()| {
-            let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
-            failed |= black_box(compile(&loaded, &self.nodes)).is_err();
-        });
-        let yaml = median_of(1, 15, || (), |()| {
-            failed |= black_box(serde_saphyr::from_str::<Value>(&text)).is_err();
-        });
+        let value = median_of(
+            1,
+            15,
+            || (),
+            |()| {
+                let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
+                failed |= black_box(compile(&loaded, &self.nodes)).is_err();
+            },
+        );
+        let yaml = median_of(
+            1,
+            15,
+            || (),
+            |()| {
+                failed |= black_box(serde_saphyr::from_str::<Value>(&text)).is_err();
+            },
+        );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
         let reference = Some(("reading its YAML", yaml));
         Ok(Row { work: "check of 1000 nodes".to_owned(), value, reference, goal: Some(Goal::Within(15e6)) })
@@ -123,7 +144,8 @@ impl Bench {
 
 /// Each node takes the text of the one before it.
 fn chain(size: usize) -> String {
-    let mut text = String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
+    let mut text =
+        String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
     for node in 1..size {
         let before = node - 1;
         // Writing to a string cannot fail.
@@ -137,7 +159,8 @@ fn chain(size: usize) -> String {
 
 /// One node, and all others take its text.
 fn fan_out(size: usize) -> String {
-    let mut text = String::from("flow: { name: fan }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
+    let mut text =
+        String::from("flow: { name: fan }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
     for node in 1..size {
         let _ = writeln!(
             text,

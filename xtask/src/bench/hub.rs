@@ -132,7 +132,8 @@ fn mpsc_emit(receivers: usize) -> anyhow::Result<f64> {
     let hub = hub();
     let run = RunId::from("run-1");
     let template = hub.emit(Event::SessionClose { run_id: run.clone() });
-    let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..receivers).map(|_| mpsc::unbounded_channel()).unzip();
+    let (senders, mut receivers): (Vec<_>, Vec<_>) =
+        (0..receivers).map(|_| mpsc::unbounded_channel()).unzip();
     let mut lost = 0;
     let value = median(EMITS, || {
         for _ in 0..BATCHES {

@@ -89,7 +89,8 @@ pub(crate) const HEAD: &str = "work                                           va
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reference = self.reference.map_or_else(String::new, |(what, value)| format!("{} {what}", time(value)));
+        let reference =
+            self.reference.map_or_else(String::new, |(what, value)| format!("{} {what}", time(value)));
         let ratio = self.ratio().map_or_else(String::new, |ratio| format!("{ratio:.2} ×"));
         let goal = match self.goal {
             Some(Goal::Within(limit)) => format!("≤ {}", time(limit)),
@@ -101,7 +102,11 @@ impl fmt::Display for Row {
             Some(false) => "NOT MET",
             None => "",
         };
-        let row = format!("{:<40} {:>11}  {reference:<36} {ratio:>8}  {goal:<10} {met}", self.work, time(self.value));
+        let row = format!(
+            "{:<40} {:>11}  {reference:<36} {ratio:>8}  {goal:<10} {met}",
+            self.work,
+            time(self.value)
+        );
         f.write_str(row.trim_end())
     }
 }
@@ -121,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_row_says_whether_its_goal_is_met() {
-        let row = |goal| Row { work: "emit".to_owned(), value: 120.0, reference: Some(("mpsc", 100.0)), goal };
+        let row =
+            |goal| Row { work: "emit".to_owned(), value: 120.0, reference: Some(("mpsc", 100.0)), goal };
         let goals = [None, Some(Goal::Within(120.0)), Some(Goal::Within(119.0)), Some(Goal::Times(1.3))];
         assert_eq!(goals.map(|goal| row(goal).met()), [None, Some(true), Some(false), Some(true)]);
         let lone = Row { reference: None, ..row(Some(Goal::Times(1.3))) };

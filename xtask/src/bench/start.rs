@@ -19,7 +19,10 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     let empty = build_empty(root)?;
     let folder = tempfile::tempdir()?;
     let flow = folder.path().join("flow.yaml");
-    std::fs::write(&flow, "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n")?;
+    std::fs::write(
+        &flow,
+        "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n",
+    )?;
     let run = || {
         let mut command = Command::new(&inspan);
         command.args(["run", "--events", "-"]).arg(&flow);
@@ -33,14 +36,23 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     }
     let reference = Some(("an empty tokio program", middle(empties)));
     let value = middle(starts);
-    Ok(vec![Row { work: "process start to first event".to_owned(), value, reference, goal: Some(Goal::Within(4e6)) }])
+    Ok(vec![Row {
+        work: "process start to first event".to_owned(),
+        value,
+        reference,
+        goal: Some(Goal::Within(4e6)),
+    }])
 }
 
 /// Nanoseconds from the start of a process to its first line, which contains this word.
 fn first_line(mut command: Command, word: &str) -> anyhow::Result<f64> {
     let watch = Stopwatch::start();
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("failed to start")?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("failed to start")?;
     let mut lines = BufReader::new(child.stdout.take().context("the process has no output")?);
     let mut first = String::new();
     lines.read_line(&mut first)?;
@@ -62,9 +74,14 @@ fn build_empty(root: &Path) -> anyhow::Result<std::path::PathBuf> {
         .context("failed to start cargo")?;
     let messages = Message::parse_stream(BufReader::new(&built.stdout[..]));
     let programs = messages.filter_map(|message| match message {
-        Ok(Message::CompilerArtifact(artifact)) if artifact.target.name == "empty-tokio" => artifact.executable,
+        Ok(Message::CompilerArtifact(artifact)) if artifact.target.name == "empty-tokio" => {
+            artifact.executable
+        }
         _ => None,
     });
     let said = String::from_utf8_lossy(&built.stderr);
-    Ok(programs.last().with_context(|| format!("failed to build the empty program: {said}"))?.into_std_path_buf())
+    Ok(programs
+        .last()
+        .with_context(|| format!("failed to build the empty program: {said}"))?
+        .into_std_path_buf())
 }

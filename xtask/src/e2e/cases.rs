@@ -62,14 +62,20 @@ fn says(text: &str) -> Value {
 }
 
 fn same<T: PartialEq + Debug>(what: &str, actual: &T, expected: &T) -> anyhow::Result<()> {
-    ensure!(actual == expected, "{what} is\n  {actual:?}\nand not\n  {expected:?}");
+    let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
+    ensure!(actual == expected, "{what} is\n  {}\nand not\n  {}", shown(actual), shown(expected));
     Ok(())
 }
+
+/// How much of a value is shown when it is not what it should be: a whole request would bury everything.
+const SHOWN: usize = 2_000;
 
 /// The run ended with this code, its log is in order, and the word of its outcome is this.
 fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<Value> {
     run.expect_code(code)?;
-    check_order(&run.events).map_err(anyhow::Error::msg).with_context(|| format!("the log is out of order: {run}"))?;
+    check_order(&run.events)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the log is out of order: {run}"))?;
     let summary = run.json()?;
     same("the outcome", &summary["outcome"], &json!(outcome)).with_context(|| run.to_string())?;
     Ok(summary)
@@ -112,7 +118,7 @@ fn main_requests(server: &ModelServer) -> Vec<RecordedRequest> {
     server.requests().into_iter().filter(|request| request.kind == RequestKind::Main).collect()
 }
 
-/// The messages of a request as `role: text` of each text block, those that the program adds left out.
+/// What user and assistant said, as `role: text` of each text block; what the program adds by itself is left out.
 fn conversation(request: &RecordedRequest) -> Vec<String> {
     let messages = request.body["messages"].as_array().cloned().unwrap_or_default();
     let said = messages.iter().flat_map(|message| {
@@ -123,7 +129,7 @@ fn conversation(request: &RecordedRequest) -> Vec<String> {
         };
         blocks.into_iter().map(move |text| (role.clone(), text))
     });
-    said.filter(|(_, text)| !text.trim_start().starts_with("<system-reminder>"))
+    said.filter(|(role, text)| role != "system" && !text.trim_start().starts_with("<system-reminder>"))
         .map(|(role, text)| format!("{role}: {}", text.trim()))
         .collect()
 }

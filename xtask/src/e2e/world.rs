@@ -209,7 +209,12 @@ impl Artefacts {
             let lines: Vec<_> = text.lines().rev().take(12).collect();
             lines.into_iter().rev().collect::<Vec<_>>().join("\n")
         };
-        format!("stdout: {}\nstderr: {}\nevents: {}", tail(&self.stdout), tail(&self.stderr), tail(&self.events))
+        format!(
+            "stdout: {}\nstderr: {}\nevents: {}",
+            tail(&self.stdout),
+            tail(&self.stderr),
+            tail(&self.events)
+        )
     }
 }
 

@@ -69,13 +69,17 @@ impl Names {
 
     fn to_real(&self, value: &Value) -> Value {
         let given = self.given();
-        replaced(value, &|text| given.pairs.iter().fold(text.to_owned(), |text, (real, name)| text.replace(name, real)))
+        replaced(value, &|text| {
+            given.pairs.iter().fold(text.to_owned(), |text, (real, name)| text.replace(name, real))
+        })
     }
 
     fn to_stable<T: Serialize + DeserializeOwned>(&self, said: &T) -> Option<T> {
         let value = serde_json::to_value(said).ok()?;
         let given = self.given();
-        let name = |text: &str| given.pairs.iter().fold(text.to_owned(), |text, (real, name)| text.replace(real, name));
+        let name = |text: &str| {
+            given.pairs.iter().fold(text.to_owned(), |text, (real, name)| text.replace(real, name))
+        };
         serde_json::from_value(replaced(&value, &name)).ok()
     }
 }
@@ -159,7 +163,8 @@ pub(super) fn without_times(text: &str) -> String {
 
 /// FNV-1a: the same on every machine and in every version of the standard library.
 fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -194,7 +199,11 @@ mod tests {
 
     #[test]
     fn times_are_left_out_of_a_recording() {
-        let text = "{\n  \"events\": [\n    {\n      \"atMs\": 12,\n      \"event\": \"atMs\"\n    }\n  ]\n}\n";
-        assert_eq!(without_times(text), "{\n  \"events\": [\n    {\n      \"event\": \"atMs\"\n    }\n  ]\n}\n");
+        let text =
+            "{\n  \"events\": [\n    {\n      \"atMs\": 12,\n      \"event\": \"atMs\"\n    }\n  ]\n}\n";
+        assert_eq!(
+            without_times(text),
+            "{\n  \"events\": [\n    {\n      \"event\": \"atMs\"\n    }\n  ]\n}\n"
+        );
     }
 }

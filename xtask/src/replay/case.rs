@@ -85,8 +85,11 @@ impl FlowCase {
         let (graph, events) = self.replay()?;
         check_order(&events).map_err(anyhow::Error::msg).context("the log is out of order")?;
         prefixes::check(&graph, &self.input()?, &events)?;
-        let lines: Vec<String> =
-            events.iter().map(serde_json::to_string).collect::<Result<_, _>>().context("an event is no JSON")?;
+        let lines: Vec<String> = events
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<Result<_, _>>()
+            .context("an event is no JSON")?;
         compare_golden(self.folder.join("events.jsonl"), &format!("{}\n", lines.join("\n")), mode)?;
         Ok(())
     }
@@ -116,7 +119,11 @@ impl FlowCase {
             if let Some(error) = &result.error
                 && error.message.contains("no recording")
             {
-                bail!("a call was not recorded; `cargo xtask record {}` records anew\n{}", self.name(), error.message);
+                bail!(
+                    "a call was not recorded; `cargo xtask record {}` records anew\n{}",
+                    self.name(),
+                    error.message
+                );
             }
             Ok((graph, result.events.iter().map(|envelope| (**envelope).clone()).collect()))
         })

@@ -22,7 +22,8 @@ pub(crate) fn check(graph: &Arc<Graph>, input: &Map<String, Value>, log: &[Envel
         let now = before.last().map_or_else(Timestamp::default, |envelope| envelope.timestamp);
         let mut actions = Vec::new();
         run.next(now, &mut actions);
-        judge(before, rest, &actions).with_context(|| format!("the log cut after event {cut} goes on wrongly"))?;
+        judge(before, rest, &actions)
+            .with_context(|| format!("the log cut after event {cut} goes on wrongly"))?;
     }
     Ok(())
 }
@@ -32,7 +33,11 @@ fn judge(before: &[Envelope], rest: &[Envelope], actions: &[Action]) -> anyhow::
     for action in actions {
         match action {
             Action::Start(start) => {
-                ensure!(!finished.contains(&start.path), "`{}` has finished and would start again", start.path);
+                ensure!(
+                    !finished.contains(&start.path),
+                    "`{}` has finished and would start again",
+                    start.path
+                );
             }
             Action::Emit { task, event } => {
                 let came = rest.iter().any(|envelope| is_same(task.as_ref(), event, envelope));
@@ -67,7 +72,9 @@ fn finished(before: &[Envelope]) -> BTreeSet<NodePath> {
 /// Whether the event is the one in the envelope, but for how long it took until the cut.
 fn is_same(task: Option<&NodePath>, event: &Event, envelope: &Envelope) -> bool {
     match (event, &envelope.event) {
-        (Event::HarnessComplete { outcome, .. }, Event::HarnessComplete { outcome: came, .. }) => outcome == came,
+        (Event::HarnessComplete { outcome, .. }, Event::HarnessComplete { outcome: came, .. }) => {
+            outcome == came
+        }
         // A cut can fall between a question and its answer, which in the session came at the same moment.
         (Event::FlowWaiting { .. }, _) => true,
         (event, came) => task == envelope.context.task.as_ref() && event == came,

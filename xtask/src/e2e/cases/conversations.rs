@@ -4,8 +4,8 @@ use inspan_protocol::MessageMode;
 use serde_json::json;
 
 use super::{
-    agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve, session_of,
-    spoken,
+    agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
+    session_of, spoken,
 };
 use crate::e2e::library::{self, Step};
 use crate::e2e::world::World;
@@ -22,10 +22,15 @@ pub(super) fn one_turn(world: &mut World) -> anyhow::Result<()> {
     let summary = ended(&run, 0, "success")?;
     let session = session_of(&run.events)?;
     let output = output(&summary);
-    let facts = json!([output["text"], output["sessionId"], output["stopReason"], output["usage"]["outputTokens"]]);
+    let facts =
+        json!([output["text"], output["sessionId"], output["stopReason"], output["usage"]["outputTokens"]]);
     same("the output", &facts, &json!(["Hello from the scripted model.", session, "complete", 30]))?;
     same("what was streamed", &spoken(&run.events), &"Hello from the scripted model.".to_owned())?;
-    same("the conversation", &conversation(&main_requests(&server)[0]), &vec!["user: role=one. Say hello.".to_owned()])?;
+    same(
+        "the conversation",
+        &conversation(&main_requests(&server)[0]),
+        &vec!["user: role=one. Say hello.".to_owned()],
+    )?;
     let shown = ["agent:start", "agent:session", "agent:usage", "agent:complete"];
     same("the events", &shown.map(|name| count(&run.events, name)), &[1, 1, 1, 1])?;
     anyhow::ensure!(count(&run.events, "agent:text") > 1, "the text came in one piece: {run}");
@@ -59,7 +64,8 @@ pub(super) fn two_turns_by_message(world: &mut World) -> anyhow::Result<()> {
         }),
         Step::after("agent:usage", 2, |hub| {
             let run = hub.active_runs().pop().ok_or("no run is active")?;
-            hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp).map_err(|error| error.to_string())?;
+            hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp)
+                .map_err(|error| error.to_string())?;
             hub.close(run).map_err(|error| error.to_string())
         }),
     ];
@@ -76,7 +82,8 @@ pub(super) fn two_turns_by_message(world: &mut World) -> anyhow::Result<()> {
     same("the third request", &conversation(&requests[2]), &expected.map(str::to_owned).to_vec())?;
     same("the requests", &requests.len(), &3)?;
     let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
-    let counts = ["agent:start", "agent:complete", "session:message", "session:close"].map(|name| count(&events, name));
+    let counts = ["agent:start", "agent:complete", "session:message", "session:close"]
+        .map(|name| count(&events, name));
     same("the events", &counts, &[1, 1, 2, 1])
 }
 
@@ -88,9 +95,16 @@ pub(super) fn resume_in_a_new_process(world: &mut World) -> anyhow::Result<()> {
     let summary = ended(&second, 0, "success")?;
     same("the answer", &output(&summary)["text"], &json!("It was yoke."))?;
     same("the conversation of both", &output(&summary)["sessionId"], &session)?;
-    let expected =
-        ["user: role=first. Remember a word.", "assistant: The word is yoke.", "user: role=second. What was it?"];
-    same("the second request", &conversation(&main_requests(&server)[1]), &expected.map(str::to_owned).to_vec())
+    let expected = [
+        "user: role=first. Remember a word.",
+        "assistant: The word is yoke.",
+        "user: role=second. What was it?",
+    ];
+    same(
+        "the second request",
+        &conversation(&main_requests(&server)[1]),
+        &expected.map(str::to_owned).to_vec(),
+    )
 }
 
 pub(super) fn prompt_as_written(world: &mut World) -> anyhow::Result<()> {
@@ -102,7 +116,10 @@ pub(super) fn prompt_as_written(world: &mut World) -> anyhow::Result<()> {
     let requests = main_requests(&server);
     anyhow::ensure!(!requests.is_empty(), "no request reached the model: {run}");
     let body = requests[0].body["messages"].to_string();
-    anyhow::ensure!(body.contains("/compact is a word, and @notes.txt is another."), "the prompt was changed: {body}");
+    anyhow::ensure!(
+        body.contains("/compact is a word, and @notes.txt is another."),
+        "the prompt was changed: {body}"
+    );
     anyhow::ensure!(!body.contains("SECRET NOTES"), "a file was drawn in: {body}");
     Ok(())
 }

@@ -11,7 +11,13 @@ fn http_error(status: u16, kind: &str, message: &str) -> Value {
 }
 
 /// A run that fails with this exit code and error, having asked the model so often.
-fn refused(world: &mut World, turn: Value, code: i32, error: &str, retryable: bool) -> anyhow::Result<Finished> {
+fn refused(
+    world: &mut World,
+    turn: Value,
+    code: i32,
+    error: &str,
+    retryable: bool,
+) -> anyhow::Result<Finished> {
     let server = serve(world, &[turn])?;
     let run = world.run(&agent("role=refused. Answer.", &json!({})), &[])?;
     told(&run, code, error, retryable)?;
@@ -80,9 +86,15 @@ pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
     world.set("PATH", &empty.display().to_string());
     let run = world.run(&agent("role=missing. Answer.", &json!({})), &[])?;
     run.expect_code(4)?;
-    let failure = failure(&run)?;
-    same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["CONFIG_MISSING", false]))?;
-    let message = failure["message"].as_str().unwrap_or_default();
-    ensure!(message.contains("claude") && message.contains("npm"), "it does not say what to do: {message}");
+    // Found before anything is started, so there is no session, and no event of one.
+    same("the events", &run.events.len(), &0)?;
+    let summary = run.json()?;
+    same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))?;
+    let message = summary["error"]["message"].as_str().unwrap_or_default();
+    let tells = |word: &&str| message.contains(word);
+    ensure!(
+        ["`a`", "claude", "npm install", "CONFIG_MISSING"].iter().all(tells),
+        "it does not say what to do: {message}"
+    );
     Ok(())
 }

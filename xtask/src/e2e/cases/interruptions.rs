@@ -19,7 +19,11 @@ fn is_under_way(requests: &[RecordedRequest], events: usize) -> bool {
 }
 
 fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
-    requests.iter().filter(|request| request.kind == RequestKind::Main).map(|request| request.ending).collect()
+    requests
+        .iter()
+        .filter(|request| request.kind == RequestKind::Main)
+        .map(|request| request.ending)
+        .collect()
 }
 
 pub(super) fn mid_text(world: &mut World) -> anyhow::Result<()> {
@@ -79,7 +83,8 @@ pub(super) fn node_timeout(world: &mut World) -> anyhow::Result<()> {
 }
 
 pub(super) fn stall(world: &mut World) -> anyhow::Result<()> {
-    let silent = json!({ "blocks": [{ "type": "text", "text": "Half of it and no more." }], "stallAfter": 4 });
+    let silent =
+        json!({ "blocks": [{ "type": "text", "text": "Half of it and no more." }], "stallAfter": 4 });
     let _server = serve(world, &[silent])?;
     let run = world.run(&agent("role=stall. Talk.", &json!({ "stallTimeoutMs": 3000 })), &[])?;
     ended(&run, 1, "failed")?;

@@ -13,7 +13,8 @@ use crate::e2e::world::World;
 /// A model that makes the file `made.txt`, then says so.
 fn makes_a_file(world: &mut World) -> anyhow::Result<ModelServer> {
     let input = json!({ "command": "echo yoke > made.txt && echo written", "description": "make a file" });
-    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "id": "toolu_make", "input": input }] });
+    let call =
+        json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "id": "toolu_make", "input": input }] });
     serve(world, &[call, says("Done.")])
 }
 
@@ -33,7 +34,8 @@ fn tool_ends(events: &[Envelope]) -> Vec<bool> {
 /// What the model was told of its tool call.
 fn told(server: &ModelServer) -> anyhow::Result<Value> {
     let requests = main_requests(server);
-    let messages = requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
+    let messages =
+        requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     let results = blocks.filter(|block| block["type"] == "tool_result");
     let told = results.last().context("the model was told nothing of its tool")?;
