@@ -11,6 +11,7 @@ mod fixtures;
 mod form;
 mod generated;
 mod layers;
+mod portrait;
 mod purity;
 mod record;
 mod replay;
@@ -69,6 +70,8 @@ enum Command {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Draws the README's picture of the console from a real run
+    Picture,
     /// Measures the hot paths, each beside a reference of the same run
     Bench {
         /// Only the parts whose names contain this
@@ -106,6 +109,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
         Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::Picture => {
+            print_changed(&[portrait::draw(&root)?.to_owned()]);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);
