@@ -143,7 +143,6 @@ impl Hub {
     }
 
     #[inline]
-
     fn envelope(&self, event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;
         let timestamp = shared.clock.now();
