@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Graph, Join, NodeIx, Occupies, OnExhausted, RetryOn},
+    graph::{Graph, Join, NodeIx, OnExhausted, RetryOn},
     state::{Conversation, Ending, RunState},
 };
 
@@ -148,12 +148,8 @@ impl Run {
             }
         }
         while actions.is_empty()
-            && let Some(&Reverse(node)) = self.state.candidates.peek()
+            && let Some(node) = self.next_candidate()
         {
-            if self.is_full(node) {
-                break;
-            }
-            self.state.candidates.pop();
             self.consider(node, now, actions);
         }
         if actions.is_empty() {
@@ -271,7 +267,7 @@ impl Run {
             }
             self.state.timers.pop();
             if retries {
-                self.state.candidates.push(Reverse(node));
+                self.state.candidates.push(&self.graph, node);
             } else if expires {
                 self.cancel(node, CancelReason::TimedOut, actions);
             }
@@ -396,8 +392,11 @@ impl Run {
         }
     }
 
-    fn is_full(&self, node: NodeIx) -> bool {
-        self.graph.node(node).occupies == Occupies::Slot && self.state.slots >= self.max_concurrency
+    fn next_candidate(&mut self) -> Option<NodeIx> {
+        match self.state.slots >= self.max_concurrency {
+            true => self.state.candidates.pop_waiting(),
+            false => self.state.candidates.pop(),
+        }
     }
 
     /// Starts or skips a candidate, unless it is stale.

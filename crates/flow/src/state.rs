@@ -22,6 +22,10 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
+mod candidates;
+
+use candidates::Candidates;
+
 use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure};
 
 /// The events that are facts of a run; all others change nothing here.
@@ -73,8 +77,8 @@ pub struct RunState {
     /// Attempts that run, and how many of them take a place for work.
     pub(crate) running: u32,
     pub(crate) slots: u32,
-    /// Nodes that may have become ready, least index first; entries can be stale.
-    pub(crate) candidates: BinaryHeap<Reverse<NodeIx>>,
+    /// Nodes that may have become ready.
+    pub(crate) candidates: Candidates,
     /// Nodes that ended and whose edges are to be resolved; entries can be stale.
     pub(crate) settling: VecDeque<NodeIx>,
     /// Moments at which something may be due; entries can be stale.
@@ -164,7 +168,7 @@ impl RunState {
             failure: None,
             running: 0,
             slots: 0,
-            candidates: BinaryHeap::new(),
+            candidates: Candidates::default(),
             settling: VecDeque::new(),
             timers: BinaryHeap::new(),
         }
@@ -187,7 +191,7 @@ impl RunState {
             Event::PhaseStart { .. } if !self.phase_begun => {
                 self.phase_begun = true;
                 let roots = graph.nodes.iter().enumerate().filter(|(_, node)| node.incoming.is_empty());
-                self.candidates.extend(roots.map(|(ix, _)| Reverse(NodeIx(ix as u32))));
+                roots.for_each(|(ix, _)| self.candidates.push(graph, NodeIx(ix as u32)));
             }
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => {
@@ -400,7 +404,7 @@ impl RunState {
         node.tainted |= tainted && status == EdgeStatus::Skipped;
         let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
         if node.unresolved == 0 || first {
-            self.candidates.push(Reverse(to));
+            self.candidates.push(graph, to);
         }
     }
 
@@ -441,7 +445,7 @@ impl RunState {
             };
         }
         self.edges[edge.0 as usize].iterations = iteration;
-        self.candidates.push(Reverse(to));
+        self.candidates.push(graph, to);
     }
 
     /// What was waiting goes on.
