@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Graph, Join, NodeIx, Occupies, OnExhausted, RetryOn},
+    graph::{Graph, Join, NodeIx, OnExhausted, RetryOn},
     state::{Conversation, Ending, RunState},
 };
 
@@ -148,12 +148,8 @@ impl Run {
             }
         }
         while actions.is_empty()
-            && let Some(&Reverse(node)) = self.state.candidates.peek()
+            && let Some(node) = self.candidate()
         {
-            if self.is_full(node) {
-                break;
-            }
-            self.state.candidates.pop();
             self.consider(node, now, actions);
         }
         if actions.is_empty() {
@@ -271,7 +267,7 @@ impl Run {
             }
             self.state.timers.pop();
             if retries {
-                self.state.candidates.push(Reverse(node));
+                self.state.propose(&self.graph, node);
             } else if expires {
                 self.cancel(node, CancelReason::TimedOut, actions);
             }
@@ -396,8 +392,16 @@ impl Run {
         }
     }
 
-    fn is_full(&self, node: NodeIx) -> bool {
-        self.graph.node(node).occupies == Occupies::Slot && self.state.slots >= self.max_concurrency
+    /// The next candidate in the order of the graph; one that only waits needs no free place.
+    fn candidate(&mut self) -> Option<NodeIx> {
+        let is_full = self.state.slots >= self.max_concurrency;
+        let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
+        let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
+        match (worker, waiter) {
+            (Some(worker), waiter) if waiter.is_none_or(|waiter| worker < waiter) => self.state.workers.pop(),
+            _ => self.state.waiters.pop(),
+        }
+        .map(|Reverse(ix)| ix)
     }
 
     /// Starts or skips a candidate, unless it is stale.
@@ -465,7 +469,7 @@ impl Run {
             }
             return;
         }
-        if self.state.candidates.is_empty() && self.state.timers.is_empty() {
+        if self.state.workers.is_empty() && self.state.timers.is_empty() {
             match self.state.failure.clone() {
                 Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
                 None => self.finish(Outcome::Success, None, now, actions),
