@@ -2,15 +2,21 @@
 //! What a command does is left to the module of its name.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
+mod bench;
 mod documents;
+mod e2e;
 mod events;
 mod finding;
 mod fixtures;
 mod form;
 mod generated;
 mod layers;
+mod portrait;
 mod purity;
+mod record;
+mod replay;
 mod schema;
+mod session;
 mod size;
 mod source;
 mod tidy;
@@ -19,6 +25,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use inspan_testkit::GoldenMode;
 
 /// The project's own commands.
 #[derive(Debug, Parser)]
@@ -41,6 +48,35 @@ enum Command {
         /// Writes nothing and fails if a schema is stale
         #[arg(long)]
         check: bool,
+    },
+    /// Replays every fixture and compares what comes out, whole
+    Replay {
+        /// Accepts what comes out; the diff is the review
+        #[arg(long)]
+        bless: bool,
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Records anew what the vendor's real program answers in the flow fixtures and the example
+    Record {
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Drives flows through the vendor's real program against a scripted model
+    E2e {
+        /// Only the cases whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Draws the README's picture of the console from a real run
+    Picture,
+    /// Measures the hot paths, each beside a reference of the same run
+    Bench {
+        /// Only the parts whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
     },
 }
 
@@ -67,11 +103,26 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let workspace = workspace::Workspace::read(&root)?;
             Ok(report(&schema::check(schema::SCHEMAS, &workspace)))
         }
+        Command::Replay { bless, filter } => {
+            let mode = if bless { GoldenMode::Bless } else { GoldenMode::Check };
+            Ok(code(replay::run(&root, &filter, mode, &mut std::io::stdout())?))
+        }
+        Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::Picture => {
+            print_changed(&[portrait::draw(&root)?.to_owned()]);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn code(holds: bool) -> ExitCode {
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_changed(paths: &[String]) {

@@ -1,9 +1,10 @@
 //! The command line as types. What each verb does stands in `commands`.
 
-use std::path::PathBuf;
+use std::{fmt::Write as _, path::PathBuf};
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder::styling};
 
+use crate::exit::Exit;
 pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
 mod values;
@@ -14,20 +15,26 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .literal(styling::AnsiColor::Cyan.on_default().bold())
     .placeholder(styling::AnsiColor::Cyan.on_default());
 
-const OVERVIEW: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   inspan init hello                       write a small flow that runs without a key
   inspan run hello/flow.yaml              run it and watch
   inspan check flows/*.yaml               find every mistake without running anything
   inspan run fix.yaml -i issue=42 --json  run for a script: one JSON object on stdout
-  inspan doctor                           are the vendors' programs and keys here?
+  inspan doctor                           are the vendors' programs and keys here?";
 
-Exit codes:
-  0 success · 1 the flow failed · 2 wrong usage or invalid flow · 3 waiting for a person
-  4 configuration, authentication or a missing program · 5 budget exceeded · 6 partial
-  7 paused · 75 waiting for a usage limit · 124 timed out · 130 SIGINT · 143 SIGTERM
-
-Results go to stdout, progress to stderr. NO_COLOR, CLICOLOR_FORCE and CI are respected.";
+/// Examples, and the exit codes as the program has them.
+fn overview() -> String {
+    let mut text = format!("{EXAMPLES}\n\nExit codes:\n");
+    for (_, code, _, meaning) in Exit::ALL {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {code:>3}  {meaning}");
+    }
+    text.push_str(
+        "\nResults go to stdout, progress to stderr. NO_COLOR, CLICOLOR_FORCE and CI are respected.",
+    );
+    text
+}
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -47,7 +54,7 @@ Ctrl-C stops the flow and everything it started; a second Ctrl-C does not wait."
 /// them in parallel where it can, shows every step live, and says what failed and why.
 #[derive(Debug, Parser)]
 #[command(
-    name = "inspan", version, styles = STYLES, after_help = OVERVIEW, max_term_width = 100,
+    name = "inspan", version, styles = STYLES, after_help = overview(), max_term_width = 100,
     arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = false,
     subcommand_value_name = "VERB", subcommand_help_heading = "Verbs"
 )]
@@ -72,7 +79,7 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run a flow
-    #[command(after_help = RUN_EXAMPLES, visible_alias = "r")]
+    #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
     /// Find every problem of flows without running anything
     Check(CheckArgs),
@@ -128,10 +135,22 @@ pub(crate) struct RunArgs {
     /// Answer from recordings instead of agents; without DIR from `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
+    /// How fast recordings are played; as recorded where you can watch it, else at once
+    #[arg(long, value_name = "PACE", requires = "replay", help_heading = "Recordings")]
+    pub(crate) pace: Option<ReplayPace>,
 
     /// Write every event as a JSON line to this file; `-` is stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) events: Option<PathBuf>,
+}
+
+/// How fast recordings are played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayPace {
+    /// As they were recorded
+    Recorded,
+    /// As fast as they are read
+    Immediate,
 }
 
 #[derive(Debug, Args)]

@@ -1,11 +1,6 @@
 //! The verbs, one file each, and what several of them share: the registries and reading a flow.
 
-use crate::{
-    args::Verb,
-    exit::Exit,
-    failure::Failure,
-    invocation::Invocation,
-};
+use crate::{args::Verb, exit::Exit, failure::Failure, invocation::Invocation};
 
 mod check;
 mod completions;

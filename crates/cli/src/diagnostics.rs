@@ -16,7 +16,7 @@ pub(crate) fn render(problems: &Diagnostics, loaded: &Loaded, colour: Colour) ->
     let mut out = String::new();
     for problem in problems.iter().take(SHOWN) {
         out.push_str(&one(problem, source(problem, loaded), colour));
-        out.push('\n');
+        out.push_str("\n\n");
     }
     if problems.len() > SHOWN {
         out.push_str(&format!("… and {} problems more\n", problems.len() - SHOWN));

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use inspan_protocol::{ErrorCode, Outcome};
+use inspan_protocol::{ErrorCode, Outcome, SessionStatus};
 
 macro_rules! exits {
     ($( $(#[$meta:meta])* $variant:ident $code:literal $word:literal $meaning:literal; )*) => {
@@ -56,9 +56,11 @@ exits! {
 }
 
 impl Exit {
-    /// What an ended session earns, when no signal and no question ended it.
-    pub(crate) fn of_session(outcome: Outcome, error: Option<ErrorCode>) -> Self {
+    /// What a session earns, when no signal and no question ended it.
+    pub(crate) fn of_session(status: SessionStatus, outcome: Outcome, error: Option<ErrorCode>) -> Self {
         match outcome {
+            _ if status == SessionStatus::Paused => Self::Paused,
+            _ if status == SessionStatus::Waiting => Self::Limit,
             Outcome::Success => Self::Success,
             Outcome::Partial => Self::Partial,
             Outcome::BudgetExceeded => Self::Budget,
@@ -95,18 +97,21 @@ mod tests {
 
     #[test]
     fn a_session_earns_its_code() {
+        use SessionStatus::{Aborted, Complete, Failed, Paused, Waiting};
         let rows = [
-            (Outcome::Success, None),
-            (Outcome::Partial, Some(ErrorCode::Auth)),
-            (Outcome::Failed, None),
-            (Outcome::Failed, Some(ErrorCode::Network)),
-            (Outcome::Failed, Some(ErrorCode::ConfigMissing)),
-            (Outcome::Failed, Some(ErrorCode::Auth)),
-            (Outcome::Stopped, None),
-            (Outcome::BudgetExceeded, None),
-            (Outcome::TimedOut, Some(ErrorCode::Timeout)),
+            (Complete, Outcome::Success, None),
+            (Complete, Outcome::Partial, Some(ErrorCode::Auth)),
+            (Failed, Outcome::Failed, None),
+            (Failed, Outcome::Failed, Some(ErrorCode::Network)),
+            (Failed, Outcome::Failed, Some(ErrorCode::ConfigMissing)),
+            (Failed, Outcome::Failed, Some(ErrorCode::Auth)),
+            (Aborted, Outcome::Stopped, None),
+            (Failed, Outcome::BudgetExceeded, None),
+            (Failed, Outcome::TimedOut, Some(ErrorCode::Timeout)),
+            (Paused, Outcome::Stopped, None),
+            (Waiting, Outcome::Stopped, None),
         ];
-        let codes = rows.map(|(outcome, error)| Exit::of_session(outcome, error).code());
-        assert_eq!(codes, [0, 6, 1, 1, 4, 4, 130, 5, 124]);
+        let codes = rows.map(|(status, outcome, error)| Exit::of_session(status, outcome, error).code());
+        assert_eq!(codes, [0, 6, 1, 1, 4, 4, 130, 5, 124, 7, 75]);
     }
 }

@@ -63,7 +63,9 @@ impl Invocation {
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".local/state"));
         let own = self.env.get("INSPAN_HOME").map(PathBuf::from);
-        own.or_else(|| self.env.get("XDG_STATE_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("inspan")))
+        own.or_else(|| {
+            self.env.get("XDG_STATE_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("inspan"))
+        })
     }
 
     /// The file of the user's settings, as far as the environment tells.
@@ -78,14 +80,17 @@ impl Invocation {
 fn environment() -> Environment {
     let variables = std::env::vars_os();
     // A variable that is no text cannot be one that anything here asks for.
-    variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// The program's own log, for those who look for a fault in it. Nothing is set up unless it is asked for.
 fn trace(env: &Environment) {
     let Some(filter) = env.get("INSPAN_LOG") else { return };
     let filter = tracing_subscriber::EnvFilter::new(filter);
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     // It fails only if there is one already.
     let _ = subscriber.try_init();
 }

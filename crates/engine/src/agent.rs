@@ -171,3 +171,6 @@ impl AgentDefinition for ProviderAgent {
         async move { run.execute().await.map(|end| end.output) }.boxed()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! A channel that returns an error, panics, or takes longer than the limit for one call is detached: it gets
 //! no more events, and `channel:error` says why. One that is only slow misses events, and `channel:error`
 //! says how many. Nothing about a channel's own faults is delivered to it, and a fault in the delivery of a
-//! `channel:error` leaves no event, so that two broken channels do not feed each other.
+//! `channel:error` makes no other, so that two broken channels do not feed each other.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use inspan_protocol::{Envelope, Event};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::{BoundedSubscription, Filter, Hub};
+use crate::hub::{BoundedSubscription, Filter, Hub, Lagged};
 
 /// An interface to a live session.
 pub trait Channel: Send + Sync {
@@ -81,7 +81,7 @@ impl Channels {
     fn register(&self, channel: Arc<dyn Channel>) -> Feed {
         let events = self.hub.subscribe_bounded(Filter::all(), self.limits.queue);
         self.hub.emit(Event::ChannelRegistered { name: channel.name().to_owned() });
-        Feed { hub: self.hub.clone(), limit: self.limits.call, channel, events }
+        Feed { hub: self.hub.clone(), limit: self.limits.call, channel, events, missed: 0 }
     }
 
     async fn begin(&mut self, feed: Feed) {
@@ -122,12 +122,13 @@ struct Feed {
     limit: Duration,
     channel: Arc<dyn Channel>,
     events: BoundedSubscription,
+    missed: u64,
 }
 
 enum Fault {
     /// The channel failed: it is let go.
     Failed(String),
-    /// It failed on another's `channel:error`: it is let go without an event.
+    /// It failed on another's `channel:error`: it is let go without one of its own.
     FailedSilently(String),
 }
 
@@ -146,28 +147,29 @@ impl Feed {
             }
             Err(Fault::Failed(error)) => self.fail(error),
             Err(Fault::FailedSilently(error)) => {
-                tracing::warn!(
-                    channel = self.channel.name(),
-                    error,
-                    "a channel failed on an error of another"
-                );
+                let name = self.channel.name();
+                tracing::warn!(channel = name, error, "a channel failed on an error of another");
+                self.hub.emit(Event::ChannelUnregistered { name: name.to_owned() });
             }
         }
     }
 
     async fn feed(&mut self, end: &CancellationToken) -> Result<(), Fault> {
-        loop {
-            let next = tokio::select! {
-                biased;
-                next = self.events.next() => next,
-                () = end.cancelled() => break,
+        while !end.is_cancelled() {
+            let next = match self.events.try_next() {
+                Some(item) => Some(item),
+                None => {
+                    self.tell_missed();
+                    tokio::select! {
+                        biased;
+                        next = self.events.next() => next,
+                        () = end.cancelled() => break,
+                    }
+                }
             };
             match next {
                 None => return Ok(()),
                 Some(item) => self.deliver(item).await?,
-            }
-            if end.is_cancelled() {
-                break;
             }
         }
         let limit = self.limit;
@@ -178,30 +180,36 @@ impl Feed {
             Ok(())
         };
         match timeout(limit, rest).await {
-            Ok(fed) => fed,
-            Err(_) => Err(Fault::Failed(format!("it did not take the last events within {limit:?}"))),
+            Ok(fed) => fed?,
+            Err(_) => return Err(Fault::Failed(format!("it did not take the last events within {limit:?}"))),
         }
+        self.tell_missed();
+        Ok(())
     }
 
-    async fn deliver(&self, item: Result<Arc<Envelope>, crate::hub::Lagged>) -> Result<(), Fault> {
+    async fn deliver(&mut self, item: Result<Arc<Envelope>, Lagged>) -> Result<(), Fault> {
         let envelope = match item {
             Ok(envelope) => envelope,
             Err(lagged) => {
-                self.report(lagged.to_string());
+                self.missed += lagged.missed;
                 return Ok(());
             }
         };
-        let own_fault =
-            matches!(&envelope.event, Event::ChannelFailed { name, .. } if name == self.channel.name());
-        if own_fault {
-            return Ok(());
+        match &envelope.event {
+            Event::ChannelFailed { name, .. } if name == self.channel.name() => Ok(()),
+            Event::ChannelFailed { .. } => {
+                self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::FailedSilently)
+            }
+            _ => self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::Failed),
         }
-        let failed = matches!(&envelope.event, Event::ChannelFailed { .. });
-        self.call(|| self.channel.on_event(&envelope)).await.map_err(if failed {
-            Fault::FailedSilently
-        } else {
-            Fault::Failed
-        })
+    }
+
+    /// Told only once the channel has caught up: told earlier, it would add to what the channel misses.
+    fn tell_missed(&mut self) {
+        let missed = std::mem::take(&mut self.missed);
+        if missed > 0 {
+            self.report(Lagged { missed }.to_string());
+        }
     }
 
     async fn call<'a>(
@@ -225,3 +233,6 @@ impl Feed {
         self.hub.emit(Event::ChannelUnregistered { name: self.channel.name().to_owned() });
     }
 }
+
+#[cfg(test)]
+mod tests;

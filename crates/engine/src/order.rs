@@ -2,14 +2,15 @@
 //! Nothing here enforces them: those who emit do.
 //!
 //! - `seq` is dense, and all events are of one session.
-//! - `harness:start` comes before anything but `channel:*`, and nothing but `channel:*` follows
-//!   `harness:complete`; each phase begins and ends once within, and never inside another.
+//! - `harness:start` comes before all and nothing follows `harness:complete`, save what needs no live session:
+//!   `channel:*`, `session:rejected` and extensions. Each phase begins and ends once within, never inside
+//!   another.
 //! - A task begins and ends within a phase (if there is a harness at all), each attempt once and one at a
 //!   time; its attempts count up from one only after a failure that says so; a path completes at most once.
 //! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
 //!   each tool that starts completes once, by its `toolUseId`.
 //! - A reply follows its prompt, once.
-//! - After `flow:paused` only `flow:resumed` (or a channel) goes on, and whatever a crash or a pause left open
+//! - After `flow:paused` only `flow:resumed` goes on, and whatever a crash or a pause left open
 //!   is open no more.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ pub fn check_order(log: &[Envelope]) -> Result<(), String> {
 #[derive(Debug, Default)]
 pub struct OrderCheck {
     last: Option<(u64, SessionId)>,
+    began: bool,
     harness: Harness,
     phase: Option<String>,
     phases_done: BTreeSet<String>,
@@ -88,15 +90,19 @@ impl OrderCheck {
         }
         self.last = Some((envelope.seq, session.clone()));
         let name = envelope.event.name();
-        if name.starts_with("channel:") {
+        if name.starts_with("channel:") || name.starts_with('_') || name == "session:rejected" {
             return Ok(());
         }
+        let first = !std::mem::replace(&mut self.began, true);
         match self.harness {
             Harness::Complete => return Err("it follows `harness:complete`".to_owned()),
             Harness::Paused if !matches!(envelope.event, Event::FlowResumed { .. }) => {
                 return Err("it follows `flow:paused`".to_owned());
             }
             _ => {}
+        }
+        if let Event::HarnessStart { .. } = envelope.event {
+            ensure(first, || "it is not the first".to_owned())?;
         }
         self.session(&envelope.event)?;
         self.task(envelope)?;
@@ -105,14 +111,7 @@ impl OrderCheck {
 
     fn session(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::HarnessStart { .. } => {
-                let first = self.harness == Harness::Absent
-                    && self.tasks.is_empty()
-                    && self.runs.is_empty()
-                    && self.prompts.is_empty();
-                ensure(first, || "it is not the first".to_owned())?;
-                self.harness = Harness::Running;
-            }
+            Event::HarnessStart { .. } => self.harness = Harness::Running,
             Event::HarnessComplete { .. } => {
                 ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
                 ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))?;

@@ -58,3 +58,84 @@ impl ProviderRegistry {
         join_all(ends).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::{StreamExt, future::BoxFuture, stream};
+    use inspan_protocol::{
+        AgentError, ExecutionContext, InputFacts, OutputFacts, ProviderCapabilities, ProviderDescriptor,
+        ProviderSessionId, ProviderStream,
+    };
+    use serde_json::Value;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// A provider that only shuts down, after a time.
+    struct Sleepy(&'static str, Duration);
+
+    impl DynProvider for Sleepy {
+        fn descriptor(&self) -> ProviderDescriptor {
+            ProviderDescriptor {
+                provider_type: self.0.to_owned(),
+                display_name: self.0.to_owned(),
+                capabilities: ProviderCapabilities::default(),
+            }
+        }
+        fn input_schema(&self) -> Value {
+            Value::Null
+        }
+        fn output_schema(&self) -> Value {
+            Value::Null
+        }
+        fn execute(&self, _: Value, _: ExecutionContext) -> ProviderStream<Value> {
+            stream::empty().boxed()
+        }
+        fn resume(&self, input: Value, _: &ProviderSessionId, _: &str) -> Result<Value, AgentError> {
+            Ok(input)
+        }
+        fn input_facts(&self, _: &Value) -> Result<InputFacts, AgentError> {
+            Ok(InputFacts::default())
+        }
+        fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
+            unreachable!("it gives no output")
+        }
+        fn shutdown(&self) -> BoxFuture<'static, ()> {
+            Box::pin(sleep(self.1))
+        }
+    }
+
+    #[test]
+    fn providers_are_found_by_their_type() {
+        let provider = |name| Arc::new(Sleepy(name, Duration::ZERO)) as Arc<dyn DynProvider>;
+        let mut registry = ProviderRegistry::new();
+        let first = provider("codex");
+        assert!(registry.register(first.clone()).is_none());
+        assert!(registry.register(provider("claude")).is_none());
+        let replaced = registry.register(provider("codex")).unwrap();
+        assert!(Arc::ptr_eq(&replaced, &first));
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["claude", "codex"]);
+        let types = |registry: &ProviderRegistry| {
+            registry
+                .iter()
+                .map(|(name, p)| (name.to_owned(), p.descriptor().provider_type))
+                .collect::<Vec<_>>()
+        };
+        let pair = |name: &str, of: &str| (name.to_owned(), of.to_owned());
+        assert_eq!(types(&registry), [pair("claude", "claude"), pair("codex", "codex")]);
+        let wrapped = registry.map(|_| provider("echo"));
+        assert_eq!(types(&wrapped), [pair("claude", "echo"), pair("codex", "echo")]);
+        assert!(registry.get("claude").is_some() && registry.get("openai").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_shut_down_at_once_and_none_holds_the_rest() {
+        let mut registry = ProviderRegistry::new();
+        for (name, seconds) in [("a", 3), ("b", 5), ("c", 1000)] {
+            registry.register(Arc::new(Sleepy(name, Duration::from_secs(seconds))));
+        }
+        let began = Instant::now();
+        registry.shutdown().await;
+        assert_eq!(began.elapsed().as_secs(), 10);
+    }
+}

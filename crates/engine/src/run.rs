@@ -6,6 +6,11 @@
 //! in progress as soon as the vendor has named its conversation, and becomes the next turn: the engine
 //! cancels and resumes, which is as strong as the vendor's own interrupt; what the interrupted turn had said
 //! stays said. Closing a run lets it deliver what already waits, then it ends.
+//!
+//! The model turns of all provider calls are added up against `maxTurns` before each further message, so the
+//! last call may go over. An answer after which no message waits must fit the output schema if there is one;
+//! if not, the agent is asked once to mend it, whatever `maxTurns` says. Every message that no turn will read
+//! is told by a warning `undelivered`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -71,16 +71,6 @@ impl Watch {
     pub(crate) fn names(&mut self) -> Vec<String> {
         self.envelopes().iter().map(|envelope| envelope.event.name().to_owned()).collect()
     }
-
-    /// Waits until an event of this name comes; the ones before it are lost.
-    pub(crate) async fn until(&mut self, name: &str) -> Envelope {
-        loop {
-            let envelope = self.0.next().await.unwrap();
-            if envelope.event.name() == name {
-                return (*envelope).clone();
-            }
-        }
-    }
 }
 
 pub(crate) fn session_context() -> EventContext {

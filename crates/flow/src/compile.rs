@@ -12,6 +12,8 @@ mod node;
 mod types;
 mod validate;
 
+use std::sync::Arc;
+
 use inspan_protocol::NodeId;
 use rustc_hash::FxHashMap;
 
@@ -59,6 +61,8 @@ struct World<'a> {
     index: FxHashMap<NodeId, NodeIx>,
     links: Links<'a>,
     types: Types<'a>,
+    /// The keys of each node's output, where its type names them.
+    outputs: Vec<Option<Arc<[String]>>>,
     input_schema: Option<serde_json::Value>,
 }
 
@@ -68,8 +72,9 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     check_packs(&spec.header, registry, sink);
     let links = Links::read(spec, &index, sink);
     let input_schema = files::input_schema(&spec.header, loaded, sink);
-    let types = Types::new(registry, spec.header.packs.as_deref());
-    let mut world = World { loaded, spec, index, links, types, input_schema };
+    let mut types = Types::new(registry, spec.header.packs.as_deref());
+    let outputs = spec.nodes.iter().map(|node| types.get(node.node_type?.0)?.outputs.clone()).collect();
+    let mut world = World { loaded, spec, index, links, types, outputs, input_schema };
     given::check_defaults(&world, sink);
     let mut nodes: Vec<_> = spec.nodes.iter().map(|node| node::compile(node, &mut world, sink)).collect();
     let edges = edges::compile(&world, sink);

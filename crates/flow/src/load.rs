@@ -13,6 +13,8 @@ use crate::spec::{self, Document};
 
 /// How large a flow file, and each file that it draws in, may be.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
+/// How large the files that a flow draws in may be together.
+const MAX_DRAWN: usize = 64 * 1024 * 1024;
 
 /// Why a flow file could not be read, or a flow's input is refused.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +89,7 @@ pub(crate) enum Drawn {
     Missing,
     /// It lies outside of the flow's folder.
     Outside,
-    /// It is larger than a file may be.
+    /// It is larger than a file may be, or the files together are.
     TooLarge,
     /// It is there and cannot be used.
     Unusable(String),
@@ -146,7 +148,16 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     let root = folder.canonicalize().map_err(|source| FlowError::Unreadable { path: named(), source })?;
     let document = spec::parse(&text, 0);
     let wanted = document.root.as_ref().map(spec::drawn_files).unwrap_or_default();
-    let files = wanted.into_iter().map(|file| (file.to_owned(), draw(&root, file))).collect();
+    let mut total = 0;
+    let files = wanted.into_iter().map(|file| {
+        let drawn = match draw(&root, file) {
+            Drawn::Text(text) if total + text.len() > MAX_DRAWN => Drawn::TooLarge,
+            drawn => drawn,
+        };
+        total += if let Drawn::Text(text) = &drawn { text.len() } else { 0 };
+        (file.to_owned(), drawn)
+    });
+    let files = files.collect();
     Ok(Loaded { name: path.display().to_string().into(), folder: root, text, document, files })
 }
 

@@ -58,7 +58,9 @@ pub struct NodeTypeInfo {
     pub pack: &'static str,
     /// One line for people.
     pub help: String,
-    /// The JSON Schema of its input.
+    /// The JSON Schema of its input. Two words of our own steer the compiler: a value under `"x-when": true`
+    /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
+    /// what looks like a template stays text.
     pub input: Value,
     /// The JSON Schema of its output.
     pub output: Value,

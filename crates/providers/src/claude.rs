@@ -31,7 +31,7 @@ mod wire;
 
 pub use decode::{Decoded as ClaudeDecoded, Decoder as ClaudeDecoder, TurnEnd as ClaudeTurnEnd};
 pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
-pub use probe::probe as probe_claude;
+pub use probe::{find as find_claude, probe as probe_claude};
 pub use session::ClaudeSession;
 
 use error::Kind;

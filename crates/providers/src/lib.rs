@@ -15,7 +15,7 @@ mod transport;
 
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
-    PermissionMode, SettingSource, probe_claude,
+    PermissionMode, SettingSource, find_claude, probe_claude,
 };
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use output::{PermissionDenial, TurnOutput};

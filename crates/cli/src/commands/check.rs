@@ -31,7 +31,12 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
         let (problems, about) = match compile(&loaded, &nodes) {
             Ok(compiled) => {
                 let graph = &compiled.graph;
-                let about = format!("flow `{}`, {} nodes, {} edges", graph.name, graph.nodes.len(), graph.edges.len());
+                let about = format!(
+                    "flow `{}`, {} nodes, {} edges",
+                    graph.name,
+                    graph.nodes.len(),
+                    graph.edges.len()
+                );
                 (compiled.warnings, Ok(about))
             }
             Err(problems) => (problems, Err(())),

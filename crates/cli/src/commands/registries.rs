@@ -1,10 +1,7 @@
 //! What flows may use: the providers that come with Inspan, and the node types over them.
 
-use std::sync::Arc;
-
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{NodeRegistry, builtin_nodes};
-use inspan_protocol::DynProvider;
 
 /// Every provider.
 pub(super) fn providers() -> ProviderRegistry {
@@ -13,13 +10,6 @@ pub(super) fn providers() -> ProviderRegistry {
         registry.register(provider);
     }
     registry
-}
-
-/// Every provider, each put into another.
-pub(super) fn providers_in(
-    wrap: impl Fn(Arc<dyn DynProvider>) -> Arc<dyn DynProvider>,
-) -> ProviderRegistry {
-    providers().map(wrap)
 }
 
 /// Every node type over these providers.

@@ -3,18 +3,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_engine::{Channel, PermissionPolicy, ProviderRegistry, Recorder, Replayer, SystemClock};
+use inspan_engine::{Channel, Pace, PermissionPolicy, ProviderRegistry, Recorder, Replayer, SystemClock};
 use inspan_flow::{FlowRunner, Graph, NodeRegistry, check_input};
 use inspan_protocol::SessionId;
 use serde_json::{Map, Value};
 
 use super::{flow, registries};
 use crate::{
-    args::RunArgs,
+    args::{ReplayPace, RunArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    terminal::Person,
+    terminal::{Person, Progress},
 };
 use events::Events;
 use host::Host;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.no_input {
         invocation.terminal.person = Person::Absent;
     }
-    let providers = providers(args)?;
+    let providers = providers(args, invocation.terminal.progress)?;
     let nodes = registries::nodes(&providers);
     let loaded = input::changed(flow::read(&args.file)?, args)?;
     let graph = Arc::new(flow::ready(&loaded, &nodes, &invocation)?.graph);
@@ -59,7 +59,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
 }
 
 /// The providers, as they are, recorded or replayed.
-fn providers(args: &RunArgs) -> Result<ProviderRegistry, Failure> {
+fn providers(args: &RunArgs, progress: Progress) -> Result<ProviderRegistry, Failure> {
     if let Some(dir) = &args.record {
         let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
         return Ok(registries::providers().map(|provider| recorder.record(provider)));
@@ -72,6 +72,11 @@ fn providers(args: &RunArgs) -> Result<ProviderRegistry, Failure> {
         return Err(failure.with_hint(hint));
     }
     let replayer = Replayer::load(&dir).map_err(|error| Failure::usage(error.to_string()))?;
+    let pace = match (args.pace, progress) {
+        (Some(ReplayPace::Recorded), _) | (None, Progress::Live) => Pace::Recorded,
+        (Some(ReplayPace::Immediate), _) | (None, Progress::Lines) => Pace::Immediate,
+    };
+    let replayer = replayer.pace(pace);
     Ok(registries::providers().map(|provider| replayer.replay(provider)))
 }
 
@@ -114,7 +119,8 @@ impl Session<'_> {
         let Ended { by, result } = ended;
         let Some(result) = result else {
             // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
-            return Ok(by.unwrap_or(Exit::Interrupted));
+            let exit = by.unwrap_or(Exit::Interrupted);
+            return Err(Failure::new(exit, "stopped at once; what was running was killed"));
         };
         self.providers.shutdown().await;
         let kept = match writing {

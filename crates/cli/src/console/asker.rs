@@ -13,7 +13,6 @@ use super::{
     line::{Line, Tone},
     painter::Shared,
     question::{Answer, block, read, settled},
-    screen::Screen,
     state::Question,
 };
 

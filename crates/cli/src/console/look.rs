@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, NodeStatus, Outcome, SkipReason};
 use super::{
     format,
     line::{Line, Tone, clean},
-    state::Question,
+    state::{Cause, Ended, Question},
 };
 
 /// The sign of a status.
@@ -33,8 +33,9 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
 }
 
 /// How a session ended, with its sign.
-pub(crate) fn outcome(outcome: Outcome) -> (Tone, &'static str, &'static str) {
-    match outcome {
+pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
+    match ended.outcome {
+        Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waits for a person"),
         Outcome::Success => (Tone::Good, "✔", "succeeded"),
         Outcome::Partial => (Tone::Warning, "✘", "succeeded in part"),
         Outcome::Stopped => (Tone::Warning, "■", "stopped"),
@@ -46,7 +47,12 @@ pub(crate) fn outcome(outcome: Outcome) -> (Tone, &'static str, &'static str) {
 
 /// An error in one line, its code at the end.
 pub(crate) fn error(line: &mut Line, error: &AgentError) {
-    line.push(Tone::Plain, &clean(&error.message)).push(Tone::Faint, &format!(" [{}]", error.code));
+    let mut said = error.message.lines();
+    line.push(Tone::Plain, &clean(said.next().unwrap_or_default()));
+    if said.next().is_some() {
+        line.push(Tone::Plain, "…");
+    }
+    line.push(Tone::Faint, &format!(" [{}]", error.code));
 }
 
 /// The answers that a question takes, and what happens without one.

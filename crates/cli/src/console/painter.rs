@@ -27,7 +27,7 @@ const FRAME: Duration = Duration::from_millis(75);
 const WAITING: usize = 20_000;
 
 /// What events are brought to the terminal, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) terminal: Terminal,
     /// The time of day.
@@ -87,7 +87,12 @@ impl Painter {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
         };
-        Self { shared: Arc::new(shared), thread: Mutex::default(), asker: Mutex::default(), answers: OnceLock::new() }
+        Self {
+            shared: Arc::new(shared),
+            thread: Mutex::default(),
+            asker: Mutex::default(),
+            answers: OnceLock::new(),
+        }
     }
 
     /// Begins to draw, and to ask where a person is present.

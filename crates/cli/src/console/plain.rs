@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use inspan_protocol::{Envelope, Event, LogLevel, NodePath, PromptKind, RunId, WaitingOn};
+use inspan_protocol::{Envelope, Event, LogLevel, NodePath, PromptId, PromptKind, RunId, WaitingOn};
 
 use super::{
     agent::call,
@@ -20,6 +20,8 @@ const LONGEST: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct PlainLog {
     texts: HashMap<RunId, String>,
+    /// Which node asked, since an answer comes from outside of it.
+    asked: HashMap<PromptId, NodePath>,
 }
 
 /// Which events become lines.
@@ -37,6 +39,17 @@ impl PlainLog {
         let mut lines = Vec::new();
         if detail == Detail::Everything {
             self.text_lines(envelope, state, &mut lines);
+            if let Event::SessionReply { prompt_id, content, choice } = &envelope.event {
+                let asker = self.asked.remove(prompt_id);
+                let mut line = head_of(asker.as_ref(), envelope, state, Tone::Accent, "↩");
+                line.push(Tone::Plain, &clean(choice.as_deref().unwrap_or(content)));
+                lines.push(line);
+            }
+            if let (Event::SessionPrompt { prompt_id, .. }, Some(task)) =
+                (&envelope.event, &envelope.context.task)
+            {
+                self.asked.insert(prompt_id.clone(), task.clone());
+            }
         }
         let line = note(envelope, state).or_else(|| match detail {
             Detail::Everything => progress(envelope, state),
@@ -98,7 +111,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Faint, &format!(" (session {})", envelope.context.session_id));
             line
         }
-        Event::PhaseStart { name, phase_number: Some(number) } => {
+        Event::PhaseStart { name, phase_number: Some(number) } if name != "Run Flow" => {
             let mut line = new(Tone::Accent, "▸");
             line.push(Tone::Plain, &format!("phase {number}: {}", clean(name)));
             line
@@ -166,11 +179,6 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         Event::SessionPrompt { prompt_id, .. } => {
             let question = state.question(prompt_id)?;
             asked(new(Tone::Warning, "?"), question)
-        }
-        Event::SessionReply { content, choice, .. } => {
-            let mut line = new(Tone::Accent, "↩");
-            line.push(Tone::Plain, &clean(choice.as_deref().unwrap_or(content)));
-            line
         }
         Event::SessionMessage { content, .. } => {
             let mut line = new(Tone::Accent, "✉");
@@ -246,10 +254,19 @@ fn asked(mut line: Line, question: &Question) -> Line {
 
 /// The time, the node and the sign.
 fn head(envelope: &Envelope, state: &ConsoleState, tone: Tone, sign: &str) -> Line {
+    head_of(envelope.context.task.as_ref(), envelope, state, tone, sign)
+}
+
+fn head_of(
+    place: Option<&NodePath>,
+    envelope: &Envelope,
+    state: &ConsoleState,
+    tone: Tone,
+    sign: &str,
+) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, &format::clock(envelope.timestamp)).push(Tone::Plain, " ");
-    let place = envelope.context.task.as_ref().map_or("", |task: &NodePath| label(task));
-    line.push(Tone::Strong, place).pad_to(9 + state.label_width);
+    line.push(Tone::Strong, place.map_or("", label)).pad_to(9 + state.label_width);
     line.push(Tone::Plain, " ").push(tone, sign).push(Tone::Plain, " ");
     line
 }

@@ -54,8 +54,8 @@ pub(crate) fn block(question: &Question, now: Timestamp) -> Vec<Line> {
     if let Some(deadline) = question.deadline {
         let left = format::duration(deadline.since(now));
         how.push_str(&match &question.default {
-            Some(_) => format!(", and so does {} UTC (in {left})", format::clock(deadline)),
-            None => format!("; it expires at {} UTC (in {left})", format::clock(deadline)),
+            Some(_) => format!(", and so does waiting until {} UTC ({left})", format::clock(deadline)),
+            None => format!("; the question expires at {} UTC (in {left})", format::clock(deadline)),
         });
     }
     lines.push(indented(&how, Tone::Faint));
@@ -209,7 +209,7 @@ mod tests {
             "  }",
             "  1  allow",
             "  2  deny (default)",
-            "  type a number or a word; Enter takes `deny`, and so does 00:01:30 UTC (in 1m 30s)",
+            "  type a number or a word; Enter takes `deny`, and so does waiting until 00:01:30 UTC (1m 30s)",
         ];
         assert_eq!(shown, expected);
         let words = ["y", "yes", "allow", "n", "", "x"].map(|typed| read(&asked, typed).map(|a| a.content));

@@ -46,6 +46,7 @@ pub(crate) struct ConsoleState {
     pub(crate) asked: u64,
     pub(crate) waiting: Option<(WaitingOn, Option<Timestamp>)>,
     pub(crate) error: Option<AgentError>,
+    pub(crate) course: Course,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
     /// Columns for the names of nodes.
@@ -56,11 +57,30 @@ pub(crate) struct ConsoleState {
     by_run: HashMap<RunId, String>,
 }
 
+/// Whether the session goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Course {
+    #[default]
+    Onwards,
+    /// It was told to stop and has not ended yet.
+    Stopping,
+}
+
 /// How the session ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     pub(crate) duration_ms: u64,
+    pub(crate) cause: Cause,
+}
+
+/// Why the session ended, as far as its events do not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cause {
+    #[default]
+    Own,
+    /// A question that only a person could have answered.
+    NobodyThere,
 }
 
 /// One node, or one node of one iteration of a frame.
@@ -118,6 +138,13 @@ impl ConsoleState {
         self.questions.iter().find(|question| question.id == *id)
     }
 
+    /// Says that the session ended because a person was needed and none was there.
+    pub(crate) fn nobody_there(&mut self) {
+        if let Some(ended) = &mut self.ended {
+            ended.cause = Cause::NobodyThere;
+        }
+    }
+
     /// Takes over where each node stands at the end, in case events of it were missed.
     pub(crate) fn settle<'a>(
         &mut self,
@@ -137,11 +164,6 @@ impl ConsoleState {
     /// The loop edge between two nodes.
     pub(crate) fn loop_between(&self, from: &str, to: &str) -> Option<&PlannedLoop> {
         self.loops.iter().find(|edge| edge.from == from && edge.to == to)
-    }
-
-    /// The row of a run.
-    pub(crate) fn label_of_run(&self, run: &RunId) -> Option<&str> {
-        self.by_run.get(run).map(String::as_str)
     }
 
     /// The row of a place in the run.
@@ -166,10 +188,11 @@ impl ConsoleState {
                 self.started = Some(at);
             }
             Event::HarnessComplete { outcome, duration_ms, .. } => {
-                self.ended = Some(Ended { outcome: *outcome, duration_ms: *duration_ms });
+                self.ended = Some(Ended { outcome: *outcome, duration_ms: *duration_ms, cause: Cause::Own });
                 self.withdraw(|_| true);
                 self.waiting = None;
             }
+            Event::SessionAbort { .. } => self.course = Course::Stopping,
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::TaskStart { node_type, attempt, path, .. } => {
                 let row = self.row_mut(path);

@@ -4,7 +4,7 @@
 use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 
 use super::{
-    line::{Line, Tone, clean},
+    line::{Line, Tone, clean, harmless},
     look,
     state::ConsoleState,
     tree::{Canvas, tree},
@@ -31,7 +31,12 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
         }
         look::error(&mut line, error);
         lines.push(line);
-        if let Some(hint) = hint(error.code)
+        for said in error.message.lines().skip(1) {
+            let mut line = Line::new();
+            line.push(Tone::Plain, "  ").push(Tone::Faint, harmless(said).trim_end());
+            lines.push(line);
+        }
+        if let Some(hint) = hint(error)
             && !hints.contains(&hint)
         {
             hints.push(hint);
@@ -58,9 +63,12 @@ fn help(text: &str) -> Line {
 }
 
 /// What to do about an error, where there is something to do.
-pub(crate) fn hint(code: ErrorCode) -> Option<&'static str> {
-    let hint = match code {
+fn hint(error: &AgentError) -> Option<&'static str> {
+    let hint = match error.code {
         ErrorCode::ConfigMissing => "`inspan doctor` says what is missing and how to get it",
+        ErrorCode::ConfigInvalid if error.message.contains("recording") => {
+            "the flow has changed since it was recorded: record it again with `inspan run FILE --record DIR`"
+        }
         ErrorCode::ConfigInvalid => "`inspan check` and `inspan nodes TYPE` say what the node takes",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` says which",
         ErrorCode::Billing => "the vendor's account has to be topped up",
@@ -68,11 +76,11 @@ pub(crate) fn hint(code: ErrorCode) -> Option<&'static str> {
             "let the node try again: `policy: { retry: { maxAttempts: 3, backoff: 10s } }`"
         }
         ErrorCode::ModelNotFound => "name another model in the node's `options.model`",
-        ErrorCode::Timeout => "give the node more time: `policy: { timeout: 30m }`",
+        ErrorCode::Timeout => "give it more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or let it begin a new conversation",
         ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or say `onExhausted: continue`",
         ErrorCode::ToolDenied => "allow the tool in the node's `options`, or run at a terminal and be asked",
-        ErrorCode::Process => "`inspan doctor` says whether the program works",
+        ErrorCode::Process if error.provider.is_some() => "`inspan doctor` says whether the program works",
         _ => return None,
     };
     Some(hint)

@@ -184,7 +184,7 @@ fn review_tale() -> Tale {
         )
         .at(
             20_000,
-            "ok",
+            "",
             Event::SessionReply {
                 prompt_id: PromptId::from("p1"),
                 content: "yes".to_owned(),

@@ -1,14 +1,14 @@
 //! The picture of a session: a head line and one branch per node, cut to the room there is. Drawing it on a
 //! terminal is left to `live`.
 
-use inspan_protocol::{NodeStatus, Timestamp};
+use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 
 use super::{
     agent::{AgentView, Doing},
     format,
     line::{Line, Tone, clean},
     look,
-    state::{COLUMN, ConsoleState, Row, indent},
+    state::{COLUMN, ConsoleState, Course, Row, indent},
 };
 
 /// The room for the picture, and the moment it shows.
@@ -35,14 +35,18 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
     let mut line = Line::new();
     let elapsed = match (&state.ended, state.started) {
         (Some(ended), _) => {
-            let (tone, sign, word) = look::outcome(ended.outcome);
+            let (tone, sign, word) = look::outcome(ended);
             line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             line.push(Tone::Plain, " ").push(tone, word);
-            Some(format!(" in {}", format::millis(ended.duration_ms)))
+            let preposition = if ended.outcome == Outcome::Success { "in" } else { "after" };
+            Some(format!(" {preposition} {}", format::millis(ended.duration_ms)))
         }
         (None, started) => {
             line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
+            if state.course == Course::Stopping {
+                line.push(Tone::Warning, " stopping; Ctrl-C does not wait");
+            }
             started.map(|started| format!(" {}", format::duration(canvas.now.since(started))))
         }
     };

@@ -1,3 +1,5 @@
+//! The order, the filters and the queues of the hub.
+
 use std::{
     collections::BTreeSet,
     sync::{
@@ -45,8 +47,7 @@ async fn an_event_gets_its_place_identity_time_and_context() {
         agent: Some(run),
         ..session_context()
     };
-    let expected =
-        [envelope(1, 0, session_context(), log("a")), envelope(2, 5, place, text("run-1", "hi"))];
+    let expected = [envelope(1, 0, session_context(), log("a")), envelope(2, 5, place, text("run-1", "hi"))];
     assert_eq!(drain(&mut all), expected);
     assert_eq!(*emitted, expected[1]);
     assert_eq!(hub.last_seq(), 2);
@@ -56,8 +57,7 @@ async fn an_event_gets_its_place_identity_time_and_context() {
 fn a_scoped_handle_merges_contexts_and_keeps_the_session() {
     let hub = quiet_hub().with_phase("one").with_task(path("a"));
     let other = EventContext { task: Some(path("b")), ..EventContext::session("other".into()) };
-    let merged =
-        EventContext { phase: Some("one".into()), task: Some(path("b")), ..session_context() };
+    let merged = EventContext { phase: Some("one".into()), task: Some(path("b")), ..session_context() };
     assert_eq!(**hub.scoped(other).context(), merged);
 }
 

@@ -1,1 +1,290 @@
-//! Placeholder.
+//! A log that keeps every rule, and one for each rule that is broken.
+
+use std::sync::Arc;
+
+use inspan_protocol::{
+    AgentError, ErrorCode, EventContext, LogLevel, Outcome, PromptKind, StopReason, Usage,
+};
+use serde_json::{Map, Value, json};
+
+use super::*;
+
+/// A log from short lines: `[task] [run] what…`, where `-` stands for no task or run.
+fn log(lines: &[&str]) -> Vec<Envelope> {
+    let envelope = |(index, line): (usize, &&str)| {
+        let words: Vec<_> = line.split(' ').collect();
+        let path = |text: &str| serde_json::from_value::<NodePath>(json!(text)).unwrap();
+        let named = |word: &str| (word != "-").then(|| word.to_owned());
+        let (task, run) = (named(words[0]).map(|task| path(&task)), named(words[1]));
+        let event = event(&words[2..], task.as_ref(), run.as_deref());
+        let context =
+            EventContext { task, agent: run.map(RunId::from), ..EventContext::session("flow-1".into()) };
+        Envelope {
+            v: 1,
+            id: inspan_protocol::EventId(uuid::Uuid::nil()),
+            seq: index as u64 + 1,
+            timestamp: inspan_protocol::Timestamp::default(),
+            context: Arc::new(context),
+            event,
+        }
+    };
+    lines.iter().enumerate().map(envelope).collect()
+}
+
+fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
+    let node = || NodeId::new(task.unwrap().node()).unwrap();
+    let run = || RunId::from(run.unwrap());
+    let error = || AgentError::new(ErrorCode::NodeFailed, "no");
+    let word = |index: usize| words[index].to_owned();
+    match words[0] {
+        "harness:start" => Event::HarnessStart { name: "f".to_owned() },
+        "harness:complete" => {
+            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 1 }
+        }
+        "phase:start" => Event::PhaseStart { name: word(1), phase_number: None },
+        "phase:complete" => Event::PhaseComplete { name: word(1) },
+        "phase:failed" => Event::PhaseFailed { name: word(1), error: error() },
+        "start" => Event::TaskStart {
+            task_id: node(),
+            node_type: "echo".to_owned(),
+            attempt: words[1].parse().unwrap(),
+            path: task.unwrap().clone(),
+        },
+        "complete" => Event::TaskComplete { task_id: node(), result: Arc::new(Value::Null), duration_ms: 1 },
+        "failed" => Event::TaskFailed { task_id: node(), error: error(), will_retry: words[1] == "retry" },
+        "cancelled" => Event::TaskCancelled { task_id: node(), session_id: None },
+        "agent:start" => Event::AgentStart {
+            agent_name: "a".to_owned(),
+            run_id: run(),
+            provider: "p".to_owned(),
+            model: None,
+            turn: 1,
+        },
+        "agent:text" => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run() },
+        "tool:start" => Event::AgentToolStart {
+            tool_name: "t".to_owned(),
+            tool_use_id: word(1),
+            input: Value::Null,
+            run_id: run(),
+        },
+        "tool:complete" => Event::AgentToolComplete {
+            tool_name: "t".to_owned(),
+            tool_use_id: word(1),
+            result: Value::Null,
+            is_error: false,
+            run_id: run(),
+        },
+        "agent:complete" => Event::AgentComplete {
+            agent_name: "a".to_owned(),
+            success: true,
+            run_id: run(),
+            stop_reason: StopReason::Complete,
+            usage: Usage::default(),
+            duration_ms: 1,
+        },
+        "prompt" => Event::SessionPrompt {
+            prompt_id: word(1).into(),
+            prompt: "?".to_owned(),
+            choices: None,
+            allow_text: None,
+            kind: PromptKind::Input,
+            detail: None,
+            deadline: None,
+            default: None,
+        },
+        "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
+        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None },
+        "flow:resumed" => Event::FlowResumed { node_ids: vec![], message: "continue".to_owned() },
+        "channel" => Event::ChannelStopped { name: "console".to_owned() },
+        "rejected" => Event::SessionRejected {
+            command: inspan_protocol::CommandKind::Send,
+            reason: "the session is not active".to_owned(),
+        },
+        "log" => Event::Log { level: LogLevel::Info, message: "x".to_owned(), fields: Map::default() },
+        other => panic!("{other}"),
+    }
+}
+
+const WHOLE: &[&str] = &[
+    "- - rejected",
+    "- - channel",
+    "- - harness:start",
+    "- - phase:start one",
+    "a - start 1",
+    "b - start 1",
+    "a r1 agent:start",
+    "a r1 agent:text",
+    "a r1 tool:start t",
+    "a r1 tool:start u",
+    "a r1 tool:complete t",
+    "a r1 tool:start t",
+    "a r1 tool:complete t",
+    "a r1 tool:complete u",
+    "- - prompt p",
+    "- - reply p",
+    "a r1 agent:complete",
+    "a - failed retry",
+    "b - complete",
+    "a - start 2",
+    "a r2 agent:start",
+    "a r2 agent:complete",
+    "a - complete",
+    "a#2 - start 1",
+    "a#2 - failed -",
+    "scan[0]/a - start 1",
+    "scan[0]/a - complete",
+    "- - log",
+    "- - phase:failed one",
+    "- - phase:start two",
+    "- - phase:complete two",
+    "- - harness:complete",
+    "- - rejected",
+    "- - channel",
+];
+
+#[test]
+fn a_whole_log_and_each_beginning_of_it_keep_the_rules() {
+    assert_eq!(check_order(&log(WHOLE)), Ok(()));
+    let mut check = OrderCheck::default();
+    let pushed: Vec<_> = log(WHOLE).iter().map(|envelope| check.push(envelope)).collect();
+    assert_eq!(pushed, vec![Ok(()); WHOLE.len()]);
+}
+
+#[test]
+fn a_whole_log_without_any_one_line_that_matters_does_not() {
+    let keeps: Vec<_> = (0..WHOLE.len())
+        .filter(|&left_out| {
+            let mut lines = WHOLE.to_vec();
+            lines.remove(left_out);
+            check_order(&log(&lines)).is_ok()
+        })
+        .map(|left_out| WHOLE[left_out])
+        .collect();
+    // A prompt may stay open; all else that is missing leaves something unpaired.
+    let expected = ["rejected", "channel", "agent:text", "reply p", "log", "rejected", "channel"]
+        .map(|what| what.to_owned());
+    let what = |line: &&str| line.splitn(3, ' ').nth(2).unwrap().to_owned();
+    assert_eq!(keeps.iter().map(what).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn resuming_voids_what_a_pause_or_a_crash_left() {
+    let begun = ["- - harness:start", "- - phase:start one", "a - start 1", "a r1 agent:start"];
+    let paused = ["a r1 agent:complete", "a - cancelled", "- - flow:paused"];
+    let resumed =
+        ["- - flow:resumed", "a - start 1", "a r2 agent:start", "a r2 agent:complete", "a - complete"];
+    let ended = ["- - phase:complete one", "- - harness:complete"];
+    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    assert_eq!(check(&[&begun, &paused]), Ok(()));
+    assert_eq!(check(&[&begun, &paused, &resumed, &ended]), Ok(()));
+    assert_eq!(check(&[&begun, &resumed, &ended]), Ok(()));
+    let late = check(&[&begun, &paused, &["- - log"]]);
+    assert_eq!(late, Err("event 8 `log`: it follows `flow:paused`".to_owned()));
+}
+
+#[test]
+fn each_broken_rule_is_named() {
+    let rows: &[(&[&str], &str)] = &[
+        (&["- - log", "- - harness:start"], "event 2 `harness:start`: it is not the first"),
+        (&["- - harness:start", "- - harness:start"], "event 2 `harness:start`: it is not the first"),
+        (&["- r agent:start", "- - harness:start"], "event 2 `harness:start`: it is not the first"),
+        (&["- - harness:complete"], "event 1 `harness:complete`: the harness has not started"),
+        (&["- - harness:start", "- - harness:complete"], "event 2 `harness:complete`: there was no phase"),
+        (
+            &["- - harness:start", "- - phase:start one"],
+            "the log ends without `harness:complete` or `flow:paused`",
+        ),
+        (&["- - phase:start one"], "event 1 `phase:start`: the harness has not started"),
+        (
+            &["- - harness:start", "- - phase:start a", "- - phase:start b"],
+            "event 3 `phase:start`: phase Some(\"a\") is open",
+        ),
+        (
+            &["- - harness:start", "- - phase:start a", "- - phase:complete a", "- - phase:start a"],
+            "event 4 `phase:start`: phase `a` began before",
+        ),
+        (&["- - phase:complete a"], "event 1 `phase:complete`: phase `a` is not open"),
+        (
+            &["- - harness:start", "- - phase:start a", "a - start 1", "- - phase:complete a"],
+            "event 4 `phase:complete`: task Some((NodePath(\"a\"), Open { attempt: 1 })) is open",
+        ),
+        (
+            &[
+                "- - harness:start",
+                "- - phase:start a",
+                "- - phase:complete a",
+                "- - harness:complete",
+                "- - log",
+            ],
+            "event 5 `log`: it follows `harness:complete`",
+        ),
+        (&["- - harness:start", "a - start 1"], "event 2 `task:start`: no phase is open"),
+        (&["a - start 2"], "event 1 `task:start`: attempt 2 of `a` cannot begin: None"),
+        (
+            &["a - start 1", "a - start 2"],
+            "event 2 `task:start`: attempt 2 of `a` cannot begin: Some(Open { attempt: 1 })",
+        ),
+        (
+            &["a - start 1", "a - complete", "a - start 1"],
+            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(Ended)",
+        ),
+        (
+            &["a - start 1", "a - failed retry", "a - start 1"],
+            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(WillRetry { attempt: 1 })",
+        ),
+        (&["a - complete"], "event 1 `task:complete`: task `a` is not open"),
+        (
+            &["a - start 1", "a r agent:start", "a - complete"],
+            "event 3 `task:complete`: run Some(RunId(\"r\")) of `a` is open",
+        ),
+        (&["a - start 1"], "at the end of the log task Some((NodePath(\"a\"), Open { attempt: 1 })) is open"),
+        (
+            &["- - harness:start", "- - phase:start one", "a r agent:start"],
+            "event 3 `agent:start`: task `a` is not open",
+        ),
+        (
+            &["- r agent:start", "- r agent:complete", "- r agent:start"],
+            "event 3 `agent:start`: run `r` began before",
+        ),
+        (&["- r agent:text"], "event 1 `agent:text`: run `r` is not open"),
+        (
+            &["- r agent:start", "- r agent:complete", "- r agent:complete"],
+            "event 3 `agent:complete`: run `r` is not open",
+        ),
+        (
+            &["- r agent:start", "- r tool:start t", "- r tool:start t"],
+            "event 3 `agent:tool:start`: tool `t` is open",
+        ),
+        (&["- r agent:start", "- r tool:complete t"], "event 2 `agent:tool:complete`: tool `t` is not open"),
+        (
+            &["- r agent:start", "- r tool:start t", "- r agent:complete"],
+            "event 3 `agent:complete`: tools {\"t\"} are open",
+        ),
+        (&["- - reply p"], "event 1 `session:reply`: prompt `p` is not open"),
+        (&["- - prompt p", "- - reply p", "- - reply p"], "event 3 `session:reply`: prompt `p` is not open"),
+    ];
+    let seen: Vec<_> = rows.iter().map(|(lines, _)| check_order(&log(lines))).collect();
+    let expected: Vec<_> = rows.iter().map(|(_, fault)| Err((*fault).to_owned())).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn seq_session_and_place_must_fit() {
+    let mut gap = log(&["- - log", "- - log"]);
+    gap[1].seq = 3;
+    let mut stranger = log(&["- - log", "- - log"]);
+    stranger[1].context = Arc::new(EventContext::session("flow-2".into()));
+    let mut misplaced = log(&["a - start 1", "b - start 1"]);
+    misplaced[1].context = misplaced[0].context.clone();
+    let mut foreign = log(&["- r agent:start"]);
+    foreign[0].context = Arc::new(EventContext::session("flow-1".into()));
+    assert_eq!(
+        [gap, stranger, misplaced, foreign].map(|log| check_order(&log).unwrap_err()),
+        [
+            "event 3 `log`: its seq follows 1",
+            "event 2 `log`: it is of session `flow-2`, not `flow-1`",
+            "event 2 `task:start`: its context says Some(NodePath(\"a\")) and not `b`",
+            "event 1 `agent:start`: its context says None and not `r`",
+        ]
+    );
+}

@@ -1,1 +1,433 @@
-//! Placeholder.
+//! Recordings whole, without secrets, and played back.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::TryStreamExt;
+use inspan_protocol::{Environment, StopReason};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    AgentRun, Hub, RunEnd, check_order,
+    testing::{Do, Script, Watch, hub, say, session, tool_complete, tool_start},
+};
+
+type Items = Result<Vec<ProviderItem<Value>>, AgentError>;
+
+const PLANTED: &str = "sk-planted-0123456789";
+
+fn environment() -> Environment {
+    [("ANTHROPIC_API_KEY", PLANTED), ("SHORT_KEY", "text"), ("PATH", "/usr/bin"), ("TOKEN", "tok-abcdefgh")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect()
+}
+
+fn context() -> ExecutionContext {
+    ExecutionContext { env: environment(), ..ExecutionContext::default() }
+}
+
+async fn call(provider: &Arc<dyn DynProvider>, input: Value) -> Items {
+    provider.execute(input, context()).try_collect().await
+}
+
+fn output(text: &str) -> Value {
+    json!({ "text": text, "sessionId": "s-1" })
+}
+
+/// The files of a folder with what they hold.
+fn files(dir: &Path) -> BTreeMap<String, Value> {
+    let file = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        (entry.file_name().into_string().unwrap(), serde_json::from_str(&text).unwrap())
+    };
+    std::fs::read_dir(dir).unwrap().map(file).collect()
+}
+
+fn replayed(dir: &Path) -> (Replayer, Arc<dyn DynProvider>) {
+    let replayer = Replayer::load(dir).unwrap();
+    // It panics when it is called, so a replay that calls it is noticed.
+    let provider = replayer.replay(Script::new([]).provider());
+    (replayer, provider)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_recorded_whole_and_played_back_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new([vec![
+        Do::Say(session("s-1")),
+        Do::Sleep(Duration::from_millis(20)),
+        Do::Say(tool_start("t")),
+        Do::Say(tool_complete("t")),
+        Do::Output(output("done")),
+    ]]);
+    let provider = Recorder::new(dir.path().join("new/folder")).unwrap().record(script.provider());
+    let input = json!({ "prompt": "go", "options": { "model": "m", "cwd": "/here" } });
+    let live = call(&provider, input.clone()).await;
+
+    let key = "05d21a84dccc47c76ec253c4e7d1f90f6d6a21219598a0c39166459e3a86200e";
+    let found = files(&dir.path().join("new/folder"));
+    let name = format!("script-{}-1.json", &key[..12]);
+    let expected = json!({
+        "version": 1,
+        "provider": "script",
+        "key": key,
+        "input": { "prompt": "go", "options": { "model": "m" } },
+        "events": [
+            { "atMs": 0, "event": session("s-1") },
+            { "atMs": 20, "event": tool_start("t") },
+            { "atMs": 20, "event": tool_complete("t") },
+        ],
+        "output": { "text": "done", "sessionId": "s-1", "stopReason": "complete", "numTurns": 1,
+            "usage": inspan_protocol::Usage::default() },
+    });
+    assert_eq!(found, [(name.clone(), expected)].into());
+
+    let (replayer, provider) = replayed(&dir.path().join("new/folder"));
+    assert_eq!(replayer.unplayed(), [name]);
+    // Another directory is no other request.
+    let elsewhere = json!({ "prompt": "go", "options": { "model": "m", "cwd": "/there" } });
+    assert_eq!(call(&provider, elsewhere).await, live);
+    assert_eq!(replayer.unplayed(), [""; 0]);
+    assert_eq!(provider.descriptor(), script.provider().descriptor());
+    assert_eq!(provider.input_schema(), script.provider().input_schema());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nth_call_of_a_request_gets_its_nth_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let failed = AgentError::new(ErrorCode::RateLimited, "slow down").from_provider("script");
+    let calls = [
+        vec![Do::Output(output("first"))],
+        vec![Do::Output(output("other"))],
+        vec![Do::Say(say("x")), Do::Fail(failed.clone())],
+        vec![Do::Output(output("third"))],
+    ];
+    let record = |provider| Recorder::new(dir.path()).unwrap().record(provider);
+    let inputs = ["a", "b", "a", "a"].map(|prompt| json!({ "prompt": prompt }));
+    let live = play_all(&record(Script::new(calls).provider()), &inputs).await;
+    assert_eq!(live[2], Err(failed));
+    let (replayer, provider) = replayed(dir.path());
+    assert_eq!(play_all(&provider, &inputs).await, live);
+    assert_eq!(replayer.unplayed(), [""; 0]);
+    let once_more = call(&provider, json!({ "prompt": "b" })).await;
+    let message = format!(
+        "this request of `script` is recorded 1 times in `{}` and made once more",
+        dir.path().display()
+    );
+    assert_eq!(once_more, Err(AgentError::new(ErrorCode::ConfigInvalid, message).from_provider("script")));
+}
+
+async fn play_all(provider: &Arc<dyn DynProvider>, inputs: &[Value]) -> Vec<Items> {
+    let mut all = Vec::new();
+    for input in inputs {
+        all.push(call(provider, input.clone()).await);
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn recording_a_request_anew_replaces_its_old_recordings_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = async |prompts: &[&str], text: &str| {
+        let calls = prompts.iter().map(|_| vec![Do::Output(output(text))]).collect::<Vec<_>>();
+        let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+        for prompt in prompts {
+            call(&provider, json!({ "prompt": prompt })).await.unwrap();
+        }
+    };
+    record(&["a", "a", "a", "b"], "old").await;
+    record(&["a"], "new").await;
+    let mut texts: Vec<_> = files(dir.path())
+        .values()
+        .map(|file| (file["input"]["prompt"].clone(), file["output"]["text"].clone()))
+        .collect();
+    texts.sort_by_key(|(prompt, _)| prompt.to_string());
+    assert_eq!(texts, [(json!("a"), json!("new")), (json!("b"), json!("old"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_keeps_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = [vec![Do::Say(say("half")), Do::Hang], vec![Do::Output(output("second"))]];
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    let mut dropped = provider.execute(json!({ "prompt": "a" }), context());
+    dropped.next().await.unwrap().unwrap();
+    drop(dropped);
+    let second = call(&provider, json!({ "prompt": "a" })).await;
+
+    let (_, provider) = replayed(dir.path());
+    let cancel = CancellationToken::new();
+    let mut first =
+        provider.execute(json!({ "prompt": "a" }), ExecutionContext { cancel: cancel.clone(), ..context() });
+    assert_eq!(first.next().await, Some(Ok(ProviderItem::Event(say("half")))));
+    // Nothing cut the live call short on its own, so the replay waits until something does.
+    assert!(tokio::time::timeout(Duration::from_secs(59), first.next()).await.is_err());
+    cancel.cancel();
+    let aborted = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");
+    assert_eq!(first.next().await, Some(Err(aborted)));
+    assert_eq!(call(&provider, json!({ "prompt": "a" })).await, second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
+    let written = |input: Value| Request::new("p", &input, &Redactor::new(&Environment::default()));
+    let full = json!({
+        "prompt": "p", "messages": [{ "role": "user", "content": "b" }], "threadId": "t", "sessionToken": "c",
+        "model": "m", "cwd": "/home/me", "env": { "A": "b" }, "nothing": null, "extra": { "b": 1, "a": [2] },
+        "options": {
+            "model": "m", "maxTurns": 1, "resume": "s", "outputSchema": {}, "tools": [], "disallowedTools": ["x"],
+            "permissionMode": "plan", "systemPrompt": "s", "thinking": "high", "maxTokens": 5, "temperature": 0.5,
+            "multiTurn": true, "idleTimeoutMs": 9, "cwd": "/home/me", "env": { "A": "b" }, "apiKey": "hidden",
+        },
+    });
+    let seen = written(full.clone()).input;
+    let mut expected = full.clone();
+    for name in ["cwd", "env", "nothing"] {
+        expected.as_object_mut().unwrap().remove(name);
+        expected["options"].as_object_mut().unwrap().remove(name);
+    }
+    expected["extra"] = json!("sha256:63c9663d");
+    expected["options"]["apiKey"] = json!("sha256:86d3147e");
+    assert_eq!(seen, expected);
+
+    let key = |input: Value| written(input).key;
+    let base = key(json!({ "prompt": "a" }));
+    let same = [
+        json!({ "prompt": "a", "options": {} }),
+        json!({ "prompt": "a", "options": { "cwd": "/x", "env": {}, "model": null } }),
+        json!({ "cwd": "/y", "prompt": "a" }),
+    ];
+    assert_eq!(same.map(key), [0; 3].map(|_| base.clone()));
+    let others = [
+        json!({ "prompt": "b" }),
+        json!({ "prompt": "a", "options": { "model": "m" } }),
+        json!({ "prompt": "a", "options": { "apiKey": "1" } }),
+        json!({ "prompt": "a", "options": { "apiKey": "2" } }),
+        json!("a"),
+    ];
+    let mut keys: Vec<_> = others.map(key).into_iter().chain([base]).collect();
+    keys.push(Request::new("q", &json!({ "prompt": "a" }), &Redactor::new(&Environment::default())).key);
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), count);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_secret_is_written_wherever_it_appears() {
+    let dir = tempfile::tempdir().unwrap();
+    let (head, tail) = PLANTED.split_at(9);
+    let (middle, end) = tail.split_at(5);
+    let whole =
+        |text: &str| StreamEvent::Text { content: text.to_owned(), chunk: inspan_protocol::Chunk::Whole };
+    let thought =
+        |text: &str| StreamEvent::Thinking { content: text.to_owned(), chunk: inspan_protocol::Chunk::Delta };
+    let tool = StreamEvent::ToolStart {
+        tool_name: format!("Bash {PLANTED}"),
+        tool_use_id: "t".to_owned(),
+        input: json!({ PLANTED: [format!("curl -H 'x: {PLANTED}' tok-abcdefgh")] }),
+    };
+    let answer = StreamEvent::ToolComplete {
+        tool_use_id: "t".to_owned(),
+        result: json!(format!("a{PLANTED}b{PLANTED}c")),
+        is_error: false,
+    };
+    let warning = StreamEvent::Warning { code: "c".to_owned(), message: format!("of {PLANTED}") };
+    let events = [
+        say(&format!("key: {head}")),
+        thought(head),
+        say(middle),
+        session(PLANTED),
+        tool.clone(),
+        say(&format!("{end} and text")),
+        thought(&format!("{tail}, tok-abcdefgh")),
+        answer,
+        whole(PLANTED),
+        warning,
+    ];
+    let said = events.iter().cloned().map(Do::Say);
+    let failed = AgentError::new(ErrorCode::Auth, format!("bad key {PLANTED}"))
+        .with_detail(json!({ "header": PLANTED }));
+    let calls = [said.chain([Do::Output(output(PLANTED))]).collect(), vec![Do::Say(tool), Do::Fail(failed)]];
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    let input = json!({ "prompt": format!("use {PLANTED}"), "options": { "secretSauce": PLANTED } });
+    let live = call(&provider, input.clone()).await.unwrap();
+    // The run itself sees what the provider says.
+    assert_eq!(live[..events.len()], events.map(ProviderItem::Event));
+    call(&provider, input.clone()).await.unwrap_err();
+
+    let found = files(dir.path());
+    let first = found.iter().find(|(name, _)| name.ends_with("-1.json")).unwrap().1;
+    let told: Vec<_> =
+        first["events"].as_array().unwrap().iter().map(|event| event["event"].clone()).collect();
+    let key = "[redacted ANTHROPIC_API_KEY]";
+    let token = "[redacted TOKEN]";
+    let expected = [
+        serde_json::to_value(say(&format!("key: {key}"))).unwrap(),
+        serde_json::to_value(thought(key)).unwrap(),
+        serde_json::to_value(say("")).unwrap(),
+        serde_json::to_value(session(key)).unwrap(),
+        json!({ "type": "toolStart", "toolName": format!("Bash {key}"), "toolUseId": "t",
+            "input": { key: [format!("curl -H 'x: {key}' {token}")] } }),
+        serde_json::to_value(say(" and text")).unwrap(),
+        serde_json::to_value(thought(&format!(", {token}"))).unwrap(),
+        json!({ "type": "toolComplete", "toolUseId": "t", "result": format!("a{key}b{key}c"), "isError": false }),
+        serde_json::to_value(whole(key)).unwrap(),
+        json!({ "type": "warning", "code": "c", "message": format!("of {key}") }),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(first["input"]["prompt"], json!(format!("use {key}")));
+    assert_eq!(first["output"]["text"], json!(key));
+    let all = serde_json::to_string(&found).unwrap();
+    assert!(!all.contains(PLANTED) && !all.contains("tok-abcdefgh"), "{all}");
+    assert!(all.contains(&format!("bad key {key}")));
+    // The same request is found again.
+    let (_, provider) = replayed(dir.path());
+    assert_eq!(call(&provider, input).await.unwrap().len(), live.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_not_recorded_shows_how_it_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, empty) = replayed(dir.path());
+    let shown = dir.path().display().to_string();
+    let missing =
+        AgentError::new(ErrorCode::ConfigInvalid, format!("there is no recording of `script` in `{shown}`"));
+    assert_eq!(call(&empty, json!({ "prompt": "a" })).await, Err(missing.from_provider("script")));
+
+    let calls = [vec![Do::Output(output("x"))], vec![Do::Output(output("y"))]];
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    let near = json!({ "prompt": "Plan the change.\nBe brief.", "options": { "model": "m" } });
+    call(&provider, json!({ "prompt": "something else entirely" })).await.unwrap();
+    call(&provider, near.clone()).await.unwrap();
+    let name = files(dir.path())
+        .into_iter()
+        .find_map(|(name, file)| (file["input"] == near).then_some(name))
+        .unwrap();
+    let (_, provider) = replayed(dir.path());
+    let wanted = json!({ "prompt": "Plan the change.\nBe thorough.", "options": { "model": "m" } });
+    let message = format!(
+        "no recording in `{shown}` fits this request of `script`; it differs from the nearest:\n\
+         --- {name}\n+++ this request\n@@ -4,4 +4,4 @@\n   }},\n   \"prompt\": \"Plan the \
+         change.\\n\n-    Be brief.\"\n+    Be thorough.\"\n }}\n"
+    );
+    let expected = AgentError::new(ErrorCode::ConfigInvalid, message).from_provider("script");
+    assert_eq!(call(&provider, wanted).await, Err(expected));
+}
+
+#[test]
+fn files_that_are_no_recordings_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("nowhere");
+    assert!(matches!(Replayer::load(&missing), Err(RecordingError::Io { path, .. }) if path == missing));
+    let path = dir.path().join("a.json");
+    let rows = [
+        ("{", "EOF while parsing an object at line 1 column 1"),
+        ("{}", "it has no `version`, so it is no recording"),
+        (r#"{"version": 2}"#, "it has format version 2, and this program reads up to 1"),
+        (r#"{"version": 1, "provider": "p"}"#, "missing field `key`"),
+    ];
+    let seen = rows.map(|(text, _)| {
+        std::fs::write(&path, text).unwrap();
+        Replayer::load(dir.path()).err().unwrap().to_string()
+    });
+    assert_eq!(seen, rows.map(|(_, fault)| format!("recording `{}`: {fault}", path.display())));
+    std::fs::write(dir.path().join("notes.txt"), "not read").unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(Replayer::load(dir.path()).is_ok());
+}
+
+/// Two turns, the second by a message, one of which is interrupted: the same run from recordings.
+async fn scenario(hub: &Hub, provider: Arc<dyn DynProvider>) -> RunEnd {
+    let options = json!({ "multiTurn": true });
+    let run = AgentRun::new(hub.clone(), "coder", provider, json!({ "prompt": "go", "options": options }));
+    let running = tokio::spawn(run.execute());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    hub.send_to_run("run-1".into(), "stop", inspan_protocol::MessageMode::Steer).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    hub.send("more").unwrap();
+    running.await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replayed_run_is_the_recorded_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let aborted = json!({ "text": "half", "sessionId": "s-1", "stopReason": "aborted" });
+    let turn = |text: &str| {
+        vec![
+            Do::Say(session("s-1")),
+            Do::Sleep(Duration::from_secs(1)),
+            Do::Say(say(text)),
+            Do::Output(output(text)),
+        ]
+    };
+    let script = Script::new([
+        vec![Do::Say(session("s-1")), Do::Say(tool_start("t")), Do::AwaitCancel, Do::Output(aborted)],
+        turn("two"),
+        turn("three"),
+    ]);
+    let record = async |provider: Arc<dyn DynProvider>| {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let end = scenario(&hub, provider).await;
+        (end, watch.envelopes())
+    };
+    let live = record(Recorder::new(dir.path()).unwrap().record(script.provider())).await;
+    check_order(&live.1).unwrap();
+    assert_eq!(live.0.turns, 3);
+
+    let replayer = Replayer::load(dir.path()).unwrap().pace(Pace::Recorded);
+    assert_eq!(record(replayer.replay(Script::new([]).provider())).await, live);
+
+    // At once, only the times differ.
+    let replayer = Replayer::load(dir.path()).unwrap();
+    let at_once = record(replayer.replay(Script::new([]).provider())).await;
+    let told = |log: &[inspan_protocol::Envelope]| {
+        log.iter().map(|envelope| (envelope.seq, envelope.event.name().to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!((at_once.0, told(&at_once.1)), (live.0, told(&live.1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_that_is_cancelled_early_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        Script::new([vec![Do::Sleep(Duration::from_secs(9)), Do::Say(say("x")), Do::Output(output("x"))]]);
+    let provider = Recorder::new(dir.path()).unwrap().record(script.provider());
+    call(&provider, json!({ "prompt": "a" })).await.unwrap();
+    let provider =
+        Replayer::load(dir.path()).unwrap().pace(Pace::Recorded).replay(Script::new([]).provider());
+    let cancel = CancellationToken::new();
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let run = AgentRun::new(hub, "coder", provider, json!({ "prompt": "a" })).cancel(cancel.clone());
+    let running = tokio::spawn(run.execute());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cancel.cancel();
+    let end = running.await.unwrap().unwrap();
+    let expected = json!({ "text": "x", "sessionId": "s-1", "stopReason": "aborted", "numTurns": 1,
+        "usage": inspan_protocol::Usage::default() });
+    assert_eq!((end.output, end.facts.stop_reason), (expected, StopReason::Aborted));
+    assert_eq!(watch.names(), ["agent:start", "agent:session", "agent:usage", "agent:complete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recording_that_cannot_be_written_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::new(dir.path().join("gone")).unwrap();
+    std::fs::remove_dir(dir.path().join("gone")).unwrap();
+    let provider = recorder.record(Script::new([vec![Do::Output(output("x"))]]).provider());
+    let items = call(&provider, json!({ "prompt": "a" })).await.unwrap();
+    let codes: Vec<_> = items
+        .iter()
+        .map(|item| match item {
+            ProviderItem::Event(StreamEvent::Warning { code, .. }) => code.as_str(),
+            ProviderItem::Event(_) => "event",
+            ProviderItem::Output(_) => "output",
+        })
+        .collect();
+    assert_eq!(codes, ["notRecorded", "output"]);
+}

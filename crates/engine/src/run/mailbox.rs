@@ -168,3 +168,57 @@ impl Drop for Mailbox {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use inspan_protocol::MultiTurn;
+
+    use super::*;
+    use crate::testing::hub;
+
+    fn mail(content: &str, mode: MessageMode) -> Mail {
+        Mail { content: content.to_owned(), mode }
+    }
+
+    #[tokio::test]
+    async fn what_wakes_a_run() {
+        let mailbox = hub().open_mailbox(&"run-1".into(), "a", MultiTurn::On);
+        let look = || (mailbox.wakeup().now_or_never(), mailbox.steered().now_or_never());
+        let empty = look();
+        mailbox.inbox.post(mail("a", MessageMode::FollowUp));
+        let followed = look();
+        mailbox.inbox.post(mail("b", MessageMode::Steer));
+        let steered = look();
+        mailbox.inbox.close_soon();
+        let closing = look();
+        assert_eq!(mailbox.take().len(), 2);
+        assert_eq!(
+            [empty, followed, steered, closing, look()],
+            [
+                (None, None),
+                (Some(Wakeup::Mail), None),
+                (Some(Wakeup::Mail), Some(())),
+                (Some(Wakeup::Mail), Some(())),
+                (Some(Wakeup::Closing), None),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_taken_before_the_close_is_all_that_was_accepted() {
+        for _ in 0..300 {
+            let hub = hub();
+            let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
+            let inbox = Arc::clone(&mailbox.inbox);
+            let posting = std::thread::spawn(move || {
+                let accepted = |_: &u32| inbox.post(mail("m", MessageMode::FollowUp)) == Posted::Taken;
+                (0..500).take_while(accepted).count()
+            });
+            let batches = std::iter::from_fn(|| Some(mailbox.take_or_close().len()));
+            let taken: usize = batches.take_while(|count| *count > 0).sum();
+            assert_eq!(taken, posting.join().unwrap());
+            assert_eq!((mailbox.is_closing(), hub.active_runs()), (true, vec![]));
+        }
+    }
+}

@@ -1,20 +1,21 @@
 //! From what a provider says to `agent:*` events: pure, and the only place that decides whether something
 //! may follow. Driving the provider, its clocks and its messages are left to `driver` and `turn`.
 //!
-//! | Stage   | begin            | turn begins | stream event           | turn ends                 | end                     |
-//! |---------|------------------|-------------|------------------------|---------------------------|-------------------------|
-//! | new     | start → between  | nothing     | nothing                | nothing                   | nothing                 |
-//! | between | nothing          | → turn      | warning `afterOutput`  | nothing                   | complete → ended        |
-//! | turn    | nothing          | nothing     | see below              | tools, session, usage → between | as turn ends, complete → ended |
-//! | ended   | nothing          | nothing     | nothing                | nothing                   | nothing                 |
+//! | Stage | begin | turn begins | text | turn ends | end |
+//! |---|---|---|---|---|---|
+//! | new | agent:start → between | - | - | - | - |
+//! | between | - | → turn | warning `afterOutput` | - | agent:complete → ended |
+//! | turn | - | - | agent:text | agent:usage → between | agent:usage, agent:complete → ended |
+//! | ended | - | - | - | - | - |
 //!
-//! Within a turn each tool call, known by the vendor's id, is unseen, open or closed:
+//! Within a turn each tool call, known by the vendor's id, is unseen, open or closed; a call that is open at
+//! the turn's end is completed as failed.
 //!
-//! | Call   | tool start                    | tool complete                     | turn ends                     |
-//! |--------|-------------------------------|-----------------------------------|-------------------------------|
-//! | unseen | start → open                  | warning `toolNotStarted`          | nothing                       |
-//! | open   | warning `toolStartedTwice`    | complete → closed                 | complete with an error → unseen |
-//! | closed | warning `toolStartedTwice`    | warning `toolCompletedTwice`      | → unseen                      |
+//! | Call | tool start | tool complete | turn ends |
+//! |---|---|---|---|
+//! | unseen | agent:tool:start → open | warning `toolNotStarted` | - |
+//! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:tool:complete → unseen |
+//! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
 //!
 //! A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
 //! usage is kept and told once, at the turn's end.
@@ -244,3 +245,6 @@ impl RunState {
         self.identity.run_id.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,10 @@ pub(super) fn text<'l>(
             Code::FileOutsideFolder,
             format!("`{path}` lies outside of the flow's folder, and a flow draws in nothing from there"),
         ),
-        Some(Drawn::TooLarge) => (Code::TooLarge, format!("`{path}` has more than 8 MiB")),
+        Some(Drawn::TooLarge) => (
+            Code::TooLarge,
+            format!("`{path}` has more than 8 MiB, or all such files have more than 64 MiB together"),
+        ),
         Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("`{path}` cannot be read: {reason}")),
         Some(Drawn::Missing) | None => (Code::FileMissing, format!("there is no file `{path}`")),
     };

@@ -71,7 +71,8 @@ pub(super) fn check(
             // Of a name that is used twice in one text one problem is enough.
             _ if told.contains(&root) => None,
             _ => match world.index.get(root) {
-                Some(&node) => order(root, node, used.bare, user, world),
+                Some(&node) => order(root, node, used.bare, user, world)
+                    .or_else(|| output(root, node, parts.next(), world)),
                 None if BUILTINS.contains(&root) => None,
                 None => Some(unknown(root, world)),
             },
@@ -141,6 +142,17 @@ fn flow(name: Option<&str>, key: Option<&str>, world: &World<'_>) -> Option<Faul
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
     Some(Fault { severity, message, help })
+}
+
+fn output(name: &str, node: NodeIx, key: Option<&str>, world: &World<'_>) -> Option<Fault> {
+    let keys = world.outputs.get(node.0 as usize)?.as_deref()?;
+    let key = key.filter(|key| !keys.iter().any(|known| known == key))?;
+    let known = || keys.iter().map(String::as_str).filter(|key| !matches!(*key, "failed" | "error"));
+    let help = did_you_mean(key, known()).unwrap_or_else(|| {
+        format!("it has {}", known().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
+    });
+    let message = format!("the output of `{name}` has no `{key}`");
+    Some(Fault { severity: Severity::Warning, message, help: Some(help) })
 }
 
 fn order(name: &str, node: NodeIx, bare: bool, user: &User, world: &World<'_>) -> Option<Fault> {

@@ -86,6 +86,12 @@ fn checked(
         check_capabilities(spec, known, effective, json, sink);
     }
     check_output_schema(spec, effective, sink);
+    if known.info.kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
+        let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
+        let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
+        let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
+    }
     parsed.draft.into()
 }
 
@@ -93,14 +99,18 @@ fn checked(
 fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
     let Some(names) = known.node_type.providers() else { return true };
     let Some(value) = input.get("provider") else { return true };
-    let Some(name) = value.text().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
+    let written = value.json();
+    let Some(name) = written.as_str().filter(|name| !name.contains("{{") && !name.contains("{%")) else {
         return true;
     };
     if names.iter().any(|known| known == name) {
         return true;
     }
-    let help = did_you_mean(name, names.iter().map(String::as_str))
-        .unwrap_or_else(|| format!("registered: {}", names.join(", ")));
+    let help =
+        did_you_mean(name, names.iter().map(String::as_str)).unwrap_or_else(|| match names.as_slice() {
+            [] => "no provider is registered".to_owned(),
+            names => format!("registered: {}", names.join(", ")),
+        });
     let message = format!("there is no provider `{name}`");
     let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));

@@ -26,6 +26,8 @@ pub(super) struct Types<'a> {
 pub(super) struct Known {
     pub(super) info: NodeTypeInfo,
     pub(super) node_type: Arc<dyn NodeType>,
+    /// The keys of its output, if its schema names them.
+    pub(super) outputs: Option<Arc<[String]>>,
     schema: Arc<Schema>,
 }
 
@@ -54,6 +56,10 @@ impl<'a> Types<'a> {
         let key = format!("nodes[{}].type", node.at);
         let Some(known) = self.get(name) else {
             let help = did_you_mean(name, self.registry.names())
+                .or_else(|| {
+                    let agent = format!("{name}.agent");
+                    self.registry.get(&agent).map(|_| format!("did you mean `{agent}`?"))
+                })
                 .or_else(|| Some("`inspan nodes` lists the node types".to_owned()));
             let message = format!("there is no node type `{name}`");
             let problem = Problem::error(Code::UnknownNodeType, span, message).help(help);
@@ -80,7 +86,8 @@ impl<'a> Types<'a> {
         let node_type = self.registry.get(name)?.clone();
         let info = node_type.describe();
         let schema = Schema::new(info.input.clone());
-        let known = Arc::new(Known { info, node_type, schema });
+        let outputs = output_keys(&info.output);
+        let known = Arc::new(Known { info, node_type, outputs, schema });
         self.known.insert(name.to_owned(), known.clone());
         Some(known)
     }
@@ -96,6 +103,14 @@ impl<'a> Types<'a> {
     pub(super) fn kind_of(&mut self, node: &NodeSpec<'_>) -> Option<crate::NodeKind> {
         Some(self.get(node.node_type?.0)?.info.kind)
     }
+}
+
+fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
+    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object()?;
+    // Any node may give the marker of an error that was handled.
+    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
+    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
 }
 
 /// "node `review`", for a message.

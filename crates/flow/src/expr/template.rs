@@ -14,6 +14,9 @@ use crate::expr::{
     vocabulary,
 };
 
+/// How deep blocks may be nested in a template.
+const MAX_BLOCKS: usize = 60;
+
 /// A value with bindings in it, parsed.
 #[derive(Debug)]
 pub struct Template {
@@ -232,20 +235,18 @@ fn script(
     parts: &[Segment<'_>],
     resolver: &dyn Resolver,
 ) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+    check_depth(parts)?;
     // What stands outside of every block is evaluated for certain.
     let mut depth = 0_i32;
     let mut outside = Vec::new();
     for part in parts {
         match part {
             Segment::Statement { source, .. } => {
-                let word = source.split_whitespace().next().unwrap_or_default();
-                if word.starts_with("end") {
-                    depth -= 1;
-                } else if matches!(word, "if" | "for" | "with" | "filter" | "autoescape")
-                    || (word == "set" && !source.contains('='))
-                {
-                    depth += 1;
-                }
+                depth += match Block::of(source) {
+                    Block::Opens => 1,
+                    Block::Closes => -1,
+                    Block::Branches | Block::Stands => 0,
+                };
             }
             Segment::Expression { source, .. } if depth == 0 && !is_guarded(source) => outside.push(*source),
             _ => {}
@@ -259,6 +260,50 @@ fn script(
     };
     let (script, uses) = Script::parse(text, bare, resolver)?;
     Ok((Binding::Script(excerpt(text), script), uses))
+}
+
+/// What a statement does to the nesting of a template.
+enum Block {
+    Opens,
+    Closes,
+    Branches,
+    Stands,
+}
+
+impl Block {
+    fn of(source: &str) -> Self {
+        match source.split_whitespace().next().unwrap_or_default() {
+            word if word.starts_with("end") => Self::Closes,
+            "if" | "for" | "with" | "filter" | "autoescape" => Self::Opens,
+            "set" if !source.contains('=') => Self::Opens,
+            "elif" => Self::Branches,
+            _ => Self::Stands,
+        }
+    }
+}
+
+/// Refuses a template that is nested too deep to be parsed safely; each `elif` nests once more.
+fn check_depth(parts: &[Segment<'_>]) -> Result<(), SyntaxFault> {
+    let mut open: Vec<usize> = Vec::new();
+    for part in parts {
+        let Segment::Statement { source, offset } = part else { continue };
+        let depth = open.last().copied().unwrap_or_default();
+        match Block::of(source) {
+            Block::Opens => open.push(depth + 1),
+            Block::Closes => drop(open.pop()),
+            Block::Branches => {
+                if let Some(last) = open.last_mut() {
+                    *last += 1;
+                }
+            }
+            Block::Stands => {}
+        }
+        if open.last().is_some_and(|depth| *depth > MAX_BLOCKS) {
+            let reason = format!("blocks are nested deeper than {MAX_BLOCKS} levels");
+            return Err(SyntaxFault { reason, offset: *offset, help: None });
+        }
+    }
+    Ok(())
 }
 
 /// The first lines of a template, for an error.

@@ -1,1 +1,299 @@
+//! Tests of templates and conditions as the author writes them. Which names exist is tested with the
+//! compiler.
 
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::graph::NodeIx;
+
+/// `plan` has run, `review` has not.
+struct Names;
+
+impl Resolver for Names {
+    fn root(&self, name: &str) -> Option<Root> {
+        match name {
+            "plan" => Some(Root::Node(NodeIx(0))),
+            "review" => Some(Root::Node(NodeIx(1))),
+            "flow" => Some(Root::Flow),
+            "state" => Some(Root::State),
+            "loop" => Some(Root::Local(name.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+struct Values {
+    outputs: Vec<Option<Arc<Value>>>,
+    flow: Value,
+    state: Value,
+    locals: Map<String, Value>,
+}
+
+impl Values {
+    fn new() -> Self {
+        let plan = json!({
+            "title": "Fix it",
+            "items": [{ "n": 1 }, { "n": 2.5 }],
+            "a-b": true,
+            "none": null,
+            "text": "<b> & \"q\"",
+            "big": 9_007_199_254_740_993_u64,
+        });
+        let mut locals = Map::new();
+        locals.insert("loop".to_owned(), json!({ "index": 3 }));
+        Self {
+            outputs: vec![Some(Arc::new(plan)), None],
+            flow: json!({ "input": { "topic": "rust", "empty": "" }, "name": "f", "sessionId": "s" }),
+            state: json!({ "seen": [1, 2] }),
+            locals,
+        }
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        Scope { outputs: &self.outputs, flow: &self.flow, state: &self.state, locals: &self.locals }
+    }
+
+    fn resolve(&self, text: &str) -> Result<Value, String> {
+        let place: Arc<str> = "node `x`, key `input.y`".into();
+        let draft = match parse_template(text, &Names) {
+            Ok(None) => Draft::Literal(Value::String(text.to_owned())),
+            Ok(Some((binding, _))) => Draft::Bound(place, binding),
+            Err(fault) => return Err(format!("{} at {}", fault.reason, fault.offset)),
+        };
+        Template::from(draft).resolve(&self.scope()).map_err(|error| error.to_string())
+    }
+
+    fn holds(&self, text: &str) -> Result<bool, String> {
+        let place: Arc<str> = "node `x`, key `when`".into();
+        match parse_condition(text, &Names) {
+            Ok((test, _)) => {
+                Condition::new(&place, test).holds(&self.scope()).map_err(|error| error.to_string())
+            }
+            Err(fault) => Err(format!("{} at {}", fault.reason, fault.offset)),
+        }
+    }
+}
+
+#[test]
+fn templates_give_values_and_texts() {
+    let values = Values::new();
+    let rows = [
+        // Literals stay as they are.
+        ("plain { text } of 100 %", json!("plain { text } of 100 %")),
+        ("{# a remark #}kept\n", json!("kept\n")),
+        // One whole binding keeps the type.
+        ("{{ plan.items }}", json!([{ "n": 1 }, { "n": 2.5 }])),
+        ("{{plan.items[0].n}}", json!(1)),
+        ("  {{ plan.items[-1].n }}\n", json!(2.5)),
+        ("{{ plan[\"a-b\"] }}", json!(true)),
+        ("{{ plan.none }}", json!(null)),
+        ("{{ plan.big }}", json!(9_007_199_254_740_993_u64)),
+        ("{{ plan.big + 0 }}", json!(9_007_199_254_740_993_u64)),
+        ("{{ state.seen }}", json!([1, 2])),
+        ("{{ loop.index }}", json!(3)),
+        ("{{ plan.items | length }}", json!(2)),
+        ("{{ plan.items[0].n + 1 }}", json!(2)),
+        ("{{ plan.title == 'Fix it' }}", json!(true)),
+        ("{{ {\"a\": {\"b\": 1}} }}", json!({ "a": { "b": 1 } })),
+        ("{{ [flow.input.topic, 1, none] }}", json!(["rust", 1, null])),
+        ("{{ '}}' }}", json!("}}")),
+        ("{{ plan.items | map(attribute='n') | list }}", json!([1, 2.5])),
+        // Anything else becomes text.
+        ("on {{ flow.input.topic }}", json!("on rust")),
+        ("{{ plan.title }}{{ loop.index }}", json!("Fix it3")),
+        ("n: {{ plan.items }}", json!("n: [{\"n\":1},{\"n\":2.5}]")),
+        ("n: {{ plan.items | list }}", json!("n: [{\"n\":1},{\"n\":2.5}]")),
+        ("{{ plan.none }} and {{ plan[\"a-b\"] }}", json!("null and true")),
+        ("{{ plan.none }} and {{ plan[\"a-b\"] | bool }}", json!("null and true")),
+        ("raw {{ plan.text }}", json!("raw <b> & \"q\"")),
+        ("{% if true %}{{ plan.text }}{% endif %}\n", json!("<b> & \"q\"\n")),
+        ("a {{- plan.title -}} b", json!("aFix itb")),
+        ("{% for item in plan.items %}{{ loop.index }}={{ item.n }};{% endfor %}", json!("1=1;2=2.5;")),
+        ("{% raw %}{{ plan }}{% endraw %}", json!("{{ plan }}")),
+        ("{% set t = plan.title %}{{ t | upper }}!", json!("FIX IT!")),
+        // What has not run may be tested.
+        ("a{% if review %} b {{ review.text }}{% endif %}", json!("a")),
+        ("{{ review | default('none') }}", json!("none")),
+        ("{{ 'yes' if review is defined else 'no' }}", json!("no")),
+        ("x {{ review.a if review }}", json!("x ")),
+    ];
+    let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
+    let expected: Vec<_> = rows.iter().map(|(text, value)| (*text, Ok(value.clone()))).collect();
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn what_cannot_be_worked_out_names_its_place_and_expression() {
+    let values = Values::new();
+    let rows = [
+        ("{{ review }}", "`review`: `review` has no output: the node has not run"),
+        ("a {{ review.text }}", "`review.text`: `review` has no output: the node has not run"),
+        ("{{ plan.titel }}", "`plan.titel`: `plan` has no `titel`"),
+        ("{{ plan.items[7].n }}", "`plan.items[7].n`: `plan.items` has no item 7"),
+        ("{{ plan.title.x }}", "`plan.title.x`: `plan.title` has no `x`"),
+        ("{{ plan.titel | upper }}", "`plan.titel | upper`: `plan` has no `titel`"),
+        (
+            "{{ plan.nope or plan.title }}{{ plan.x.y }}",
+            "`{{ plan.nope or plan.title }}{{ plan.x.y }}`: `plan` has no `nope`",
+        ),
+        (
+            "{{ plan.title * plan.title }}",
+            "`plan.title * plan.title`: invalid operation: strings can only be multiplied with integers",
+        ),
+        (
+            "{{ range(100000) | map('upper') | list | length }}{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}",
+            "`{{ range(100000) | map('upper') | list | length }}{% for a in range(9999) %}{% f…`: takes more than 1000000 steps",
+        ),
+    ];
+    let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
+    let expected: Vec<_> = rows
+        .iter()
+        .map(|(text, reason)| (*text, Err(format!("node `x`, key `input.y`: {reason}"))))
+        .collect();
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn what_is_no_template_is_refused_with_its_place() {
+    let values = Values::new();
+    let rows = [
+        ("ok {{ plan.title", "the braces that open here are not closed at 3"),
+        ("{% if x %}", "unexpected end of input, expected end of block at 0"),
+        ("é {{ plan.title | uper }}", "there is no filter `uper` at 19"),
+        ("{% if plan is not define %}{% endif %}", "there is no test `define` at 18"),
+        ("a\n{% include 'x' %}", "unknown statement include at 2"),
+        ("{% import 'x' as y %}", "unknown statement import at 0"),
+        ("{% macro f() %}{% endmacro %}", "unknown statement macro at 0"),
+    ];
+    let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
+    let expected: Vec<_> = rows.iter().map(|(text, reason)| (*text, Err((*reason).to_owned()))).collect();
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn conditions_are_strict() {
+    let values = Values::new();
+    let fails =
+        |expression: &str, reason: &str| Err(format!("node `x`, key `when`: `{expression}`: {reason}"));
+    let rows = [
+        ("plan.title", Ok(true)),
+        ("not plan.title", Ok(false)),
+        ("flow.input.empty", Ok(false)),
+        ("plan.none", Ok(false)),
+        ("plan.items | length > 1 and plan.title != ''", Ok(true)),
+        ("{{ plan.items[0].n == 1.0 }}", Ok(true)),
+        ("review is defined and review.passed", Ok(false)),
+        ("review is not defined", Ok(true)),
+        ("plan.passed is defined", Ok(false)),
+        ("'rust' in flow.input.topic", Ok(true)),
+        ("not plan.passed", fails("plan.passed", "`plan` has no `passed`")),
+        ("plan.passed", fails("plan.passed", "`plan` has no `passed`")),
+        ("not (plan.passed)", fails("not (plan.passed)", "`plan` has no `passed`")),
+        (
+            "plan.title and review",
+            fails("plan.title and review", "`review` has no output: the node has not run"),
+        ),
+        ("plan.title ==", Err("unexpected end of input, expected expression at 0".to_owned())),
+        ("plan.title is strnig", Err("there is no test `strnig` at 14".to_owned())),
+    ];
+    let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.holds(text))).collect();
+    assert_eq!(said, rows.to_vec());
+}
+
+#[test]
+fn a_structure_compares_values_and_takes_the_undefined_for_null() {
+    let values = Values::new();
+    let equals = |path: &str, value: Value| {
+        let (test, _) = parse_variable(path, value, &Names).unwrap();
+        test
+    };
+    let holds = |test: Test| Condition::new(&"x".into(), test).holds(&values.scope());
+    let said = [
+        holds(equals("plan.title", json!("Fix it"))),
+        holds(equals("plan.items[0].n", json!(1.0))),
+        holds(equals("plan.items", json!([{ "n": 1 }, { "n": 2.5 }]))),
+        holds(equals("review.text", json!(null))),
+        holds(equals("review.text", json!("x"))),
+        holds(Test::Not(Box::new(equals("plan.none", json!(null))))),
+        holds(Test::All(vec![equals("plan.none", json!(null)), Test::Constant(false)])),
+        holds(Test::Any(vec![equals("plan.none", json!(1)), Test::Constant(true)])),
+        holds(Test::All(Vec::new())),
+        holds(Test::Any(Vec::new())),
+    ];
+    let expected = [true, true, true, true, false, false, false, true, true, false];
+    assert_eq!(said, expected.map(Ok));
+}
+
+#[test]
+fn uses_tell_where_a_name_stands_and_whether_it_must_be_there() {
+    let uses = |text: &str| -> Vec<(String, usize, bool)> {
+        let (_, uses) = parse_template(text, &Names).unwrap().unwrap();
+        uses.into_iter().map(|used| (used.path, used.offset, used.bare)).collect()
+    };
+    let row = |path: &str, offset: usize, bare: bool| (path.to_owned(), offset, bare);
+    assert_eq!(
+        [
+            uses("{{ plan.a.b }}"),
+            uses("é {{ plan.items[0].n }} {{ review }}"),
+            uses("{{ plan.a | upper }}"),
+            uses("{{ review | default(plan.b) }}"),
+            uses("{% if review %}{{ review.x }}{% endif %}{{ plan.y }}"),
+            uses("{% for p in plan.items %}{{ p.n }}{{ range(2) }}{% endfor %}"),
+        ],
+        [
+            vec![row("plan.a.b", 3, true)],
+            vec![row("plan.items", 6, true), row("review", 28, true)],
+            vec![row("plan.a", 3, true)],
+            vec![row("review", 3, false), row("plan.b", 20, false)],
+            vec![row("review", 6, false), row("review.x", 18, false), row("plan.y", 43, true)],
+            vec![row("plan.items", 12, false), row("range", 37, false)],
+        ]
+    );
+}
+
+/// Whatever is nested without end is refused or worked out, and never ends the program.
+#[test]
+fn deep_nesting_is_survived() {
+    let values = Values::new();
+    let deep = [
+        format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
+        format!("{{{{ {}plan }}}}", "not ".repeat(20_000)),
+        format!("{{{{ plan{} }}}}", ".a".repeat(20_000)),
+        format!("{{{{ plan{} }}}}", "|string".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(20_000)),
+        format!("{}{}", "{% if 1 %}".repeat(20_000), "{% endif %}".repeat(20_000)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)),
+    ];
+    let failed = deep.each_ref().map(|text| values.resolve(text).is_err());
+    assert_eq!(failed, [true; 10]);
+    // As deep as it may be.
+    let wide = [
+        format!("{{{{ {}1{} }}}}", "(".repeat(40), ")".repeat(40)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(300)),
+        format!("{{{{ plan.title{} }}}}", "|string".repeat(299)),
+        format!("{}{}", "{% if 1 %}".repeat(60), "{% endif %}".repeat(60)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(59)),
+    ];
+    let worked = wide.each_ref().map(|text| values.resolve(text));
+    let expected = [json!(1), json!(301), json!("Fix it"), json!(""), json!("")];
+    assert_eq!(worked, expected.map(Ok));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_template_or_refused(text in "(\\{\\{|\\}\\}|\\{%|%\\}|[ .\\[\\]|'\"a-z0-9é-]|plan|raw|endraw|if|for|not){0,24}") {
+        let values = Values::new();
+        let (resolved, held) = (values.resolve(&text), values.holds(&text));
+        // Literals come back as they went in.
+        if !text.contains('{') {
+            prop_assert_eq!(resolved, Ok(Value::String(text)));
+        } else {
+            prop_assert!(resolved.is_ok() || resolved.is_err_and(|reason| !reason.is_empty()));
+            prop_assert!(held.is_ok() || held.is_err_and(|reason| !reason.is_empty()));
+        }
+    }
+}

@@ -92,9 +92,25 @@ const TESTS: &[&str] = &[
     "upper",
 ];
 
-/// Finds the first filter or test of an expression or statement that does not exist.
+/// How many signs and operators an expression may have: each may nest it once more, and parsing it takes
+/// stack for every level.
+const MAX_OPERATORS: usize = 300;
+
+/// Finds the first filter or test of an expression or statement that does not exist, and refuses one that is
+/// too long to be parsed safely.
 pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
     let words = words(source);
+    let nests = |word: &str| match word {
+        "," | ":" | "\"" => false,
+        "and" | "or" | "not" | "if" | "is" | "in" => true,
+        word => !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'),
+    };
+    let mut operators = words.iter().filter(|(word, _)| nests(word));
+    if let Some(&(_, offset)) = operators.nth(MAX_OPERATORS) {
+        let reason = format!("the expression has more than {MAX_OPERATORS} operators");
+        let help = Some("work it out in parts, with `{% set … %}`".to_owned());
+        return Err(SyntaxFault { reason, offset, help });
+    }
     for (at, &(word, offset)) in words.iter().enumerate() {
         let before = |back: usize| at.checked_sub(back).map(|before| words[before].0);
         let (kind, known) = match (before(2), before(1)) {

@@ -85,7 +85,6 @@ impl<'a> NodeSpec<'a> {
             effects: effects.unwrap_or_default(),
             policy: policy(&mut fields, sink),
         };
-        fields.unbuilt("forEach", sink);
         fields.finish(sink);
         Some(spec)
     }

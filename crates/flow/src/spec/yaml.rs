@@ -85,7 +85,30 @@ struct Frame {
 
 enum Open {
     List(Vec<Yaml>),
-    Map { entries: Vec<Entry>, places: FxHashMap<String, Position>, key: Option<(String, Span)> },
+    Map { entries: Vec<Entry>, keys: Keys, key: Option<(String, Span)> },
+}
+
+/// Finds a key that a mapping has already. Most mappings are small, and looking through them is cheaper than
+/// keeping an index.
+#[derive(Default)]
+struct Keys {
+    places: FxHashMap<String, Position>,
+    indexed: usize,
+}
+
+impl Keys {
+    const SMALL: usize = 16;
+
+    fn find(&mut self, key: &str, entries: &[Entry]) -> Option<Position> {
+        if entries.len() < Self::SMALL {
+            return entries.iter().find(|entry| entry.key == key).map(|entry| entry.key_span.start);
+        }
+        for entry in &entries[self.indexed..] {
+            self.places.entry(entry.key.clone()).or_insert(entry.key_span.start);
+        }
+        self.indexed = entries.len();
+        self.places.get(key).copied()
+    }
 }
 
 type Step = Result<(), Box<Problem>>;
@@ -129,7 +152,7 @@ impl Builder {
                 self.open(span, anchor, tag.as_deref(), Open::List(Vec::new()))?
             }
             Event::MappingStart(_, anchor, tag) => {
-                let open = Open::Map { entries: Vec::new(), places: FxHashMap::default(), key: None };
+                let open = Open::Map { entries: Vec::new(), keys: Keys::default(), key: None };
                 self.open(span, anchor, tag.as_deref(), open)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span)?,
@@ -185,7 +208,7 @@ impl Builder {
         match self.stack.last_mut().map(|frame| &mut frame.open) {
             None => self.root = Some(value),
             Some(Open::List(items)) => items.push(value),
-            Some(Open::Map { entries, places, key: pending }) => match pending.take() {
+            Some(Open::Map { entries, keys, key: pending }) => match pending.take() {
                 Some((key, key_span)) => entries.push(Entry { key, key_span, value }),
                 None => {
                     let text = match (plain, value.data) {
@@ -196,14 +219,12 @@ impl Builder {
                             return Err(Box::new(Problem::error(Code::YamlSyntax, value.span, message)));
                         }
                     };
-                    if let Some(first) = places.get(&text) {
+                    if let Some(first) = keys.find(&text, entries) {
                         let message = format!(
                             "`{text}` stands twice: first at line {}, column {}",
                             first.line, first.column
                         );
                         self.problems.push(Problem::error(Code::DuplicateKey, value.span, message));
-                    } else {
-                        places.insert(text.clone(), value.span.start);
                     }
                     *pending = Some((text, value.span));
                 }

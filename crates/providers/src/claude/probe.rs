@@ -46,6 +46,11 @@ pub async fn probe(environment: &Environment) -> ProgramStatus {
     status
 }
 
+/// Where the program is, found as a call without options would find it; it is not started.
+pub fn find(environment: &Environment) -> Result<PathBuf, AgentError> {
+    launch::program(None, environment, None)
+}
+
 /// Where a login or key is found. Its value is not looked at.
 fn login(environment: &Environment) -> Option<String> {
     let variables = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];

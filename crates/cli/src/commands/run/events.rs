@@ -70,7 +70,8 @@ impl Writing {
     /// Writes what is left; an error says what is not written down.
     pub(super) fn finish(self) -> Result<(), Failure> {
         self.end.cancel();
-        let lost = |what: String| Err(Failure::new(Exit::Failed, format!("events file {}: {what}", self.name)));
+        let lost =
+            |what: String| Err(Failure::new(Exit::Failed, format!("events file {}: {what}", self.name)));
         match self.thread.join() {
             Ok(Ok(None)) => Ok(()),
             Ok(Ok(Some(seq))) => lost(format!("too slow; the events from {seq} on are missing")),

@@ -11,6 +11,7 @@ use inspan_protocol::Envelope;
 use super::report::Report;
 use crate::{
     console::{Answer, Answers, ConsoleState, Painter, Plan, PlannedLoop, Question, Setting},
+    exit::Exit,
     invocation::Invocation,
 };
 
@@ -41,6 +42,9 @@ impl Host {
     /// Says how the session went. After [`Host::stop`].
     pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
         state.settle(report.nodes());
+        if report.exit == Exit::Waiting {
+            state.nobody_there();
+        }
         self.painter.summarise(&state, &report.hints());
     }
 
@@ -77,7 +81,8 @@ impl Channel for Host {
         // A session starts its channels once.
         let _ = self.desk.hub.set(hub);
         let desk: Arc<dyn Answers> = Arc::<Desk>::clone(&self.desk);
-        let started = self.painter.start(desk).map_err(|error| format!("failed to start the console: {error}"));
+        let started =
+            self.painter.start(desk).map_err(|error| format!("failed to start the console: {error}"));
         std::future::ready(started).boxed()
     }
 

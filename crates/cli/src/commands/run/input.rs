@@ -9,11 +9,7 @@ use std::{
 use inspan_flow::Loaded;
 use serde_json::{Map, Value};
 
-use crate::{
-    args::RunArgs,
-    exit::Exit,
-    failure::Failure,
-};
+use crate::{args::RunArgs, exit::Exit, failure::Failure};
 
 /// How large an input may be, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;
@@ -54,7 +50,8 @@ fn file(path: &Path) -> Result<Map<String, Value>, Failure> {
 pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
     for change in &args.provider {
         let node_type = format!("{}.agent", change.provider);
-        flow.set_type(&change.node, &node_type).map_err(|error| Failure::usage(format!("--provider: {error}")))?;
+        flow.set_type(&change.node, &node_type)
+            .map_err(|error| Failure::usage(format!("--provider: {error}")))?;
     }
     for change in &args.set {
         let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();

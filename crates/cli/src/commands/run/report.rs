@@ -20,7 +20,10 @@ impl<'a> Report<'a> {
         let exit = match (result.outcome, by, waiting) {
             (Outcome::Stopped, Some(signal), _) => signal,
             (Outcome::Stopped, None, [_, ..]) => Exit::Waiting,
-            (outcome, ..) => Exit::of_session(outcome, result.error.as_ref().map(|error| error.code)),
+            (outcome, ..) => {
+                let error = result.error.as_ref().map(|error| error.code);
+                Exit::of_session(result.status, outcome, error)
+            }
         };
         Self { exit, result, waiting }
     }
@@ -61,7 +64,7 @@ impl<'a> Report<'a> {
             let id = &graph.node(node).id;
             let Some(output) = self.result.outputs.get(id) else { continue };
             let text = words(output);
-            let text = text.trim_end();
+            let text = text.trim_matches('\n').trim_end();
             if only {
                 terminal::data_line(text);
             } else {
@@ -73,9 +76,11 @@ impl<'a> Report<'a> {
     /// A node that has something to say, or those before one that only directs.
     fn collect(&self, graph: &Graph, node: NodeIx, last: &mut Vec<NodeIx>) {
         let spec = graph.node(node);
-        let complete = self.result.nodes.get(&spec.id).is_some_and(|report| {
-            matches!(report.status, NodeStatus::Complete | NodeStatus::Reused)
-        });
+        let complete = self
+            .result
+            .nodes
+            .get(&spec.id)
+            .is_some_and(|report| matches!(report.status, NodeStatus::Complete | NodeStatus::Reused));
         if !complete || last.contains(&node) {
             return;
         }

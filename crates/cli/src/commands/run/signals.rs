@@ -7,7 +7,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{console::restore, exit::Exit, terminal};
+use crate::{console::restore, exit::Exit};
 
 type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
 
@@ -20,10 +20,7 @@ pub(super) struct Ended {
 }
 
 /// Waits for a session to end, and stops it on a signal.
-pub(super) async fn watch(
-    mut running: JoinHandle<Result<FlowRunResult, RunError>>,
-    hub: &Hub,
-) -> Ended {
+pub(super) async fn watch(mut running: JoinHandle<Result<FlowRunResult, RunError>>, hub: &Hub) -> Ended {
     let mut interrupt = listen(SignalKind::interrupt());
     let mut terminate = listen(SignalKind::terminate());
     let mut hangup = listen(SignalKind::hangup());
@@ -42,9 +39,6 @@ pub(super) async fn watch(
             return Ended { by: Some(exit), result: None };
         }
         by = Some(exit);
-        if exit == Exit::Interrupted {
-            terminal::progress("\nstopping; press Ctrl-C again to not wait\n");
-        }
         // A session that has just ended needs no stop.
         let _ = hub.abort(Some(format!("stopped by {name}")));
     }
@@ -56,8 +50,11 @@ fn listen(kind: SignalKind) -> Option<Signal> {
 }
 
 async fn next(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) if signal.recv().await.is_some() => {}
-        _ => std::future::pending().await,
+    let heard = match signal {
+        Some(signal) => signal.recv().await.is_some(),
+        None => false,
+    };
+    if !heard {
+        std::future::pending().await
     }
 }

@@ -1,3 +1,5 @@
+//! Questions, answers, defaults and withdrawals.
+
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -81,7 +83,8 @@ async fn what_answers_a_prompt() {
             choices: choices.to_owned(),
         })
     };
-    let rows: [(Prompt, &str, Option<&str>, Result<Reply, Rejection>); 10] = [
+    type Row = (Prompt, &'static str, Option<&'static str>, Result<Reply, Rejection>);
+    let rows: [Row; 10] = [
         (texts(), "hello", None, Ok(reply("hello", None))),
         (texts(), "hello", Some("maybe"), wrong("")),
         (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
@@ -104,7 +107,10 @@ async fn what_answers_a_prompt() {
                 assert_eq!((&mut asked).now_or_never(), None);
                 assert_eq!(
                     watch.events().pop(),
-                    Some(Event::SessionRejected { command: CommandKind::Reply, reason: rejection.to_string() })
+                    Some(Event::SessionRejected {
+                        command: CommandKind::Reply,
+                        reason: rejection.to_string()
+                    })
                 );
                 Err(rejection)
             }
@@ -132,6 +138,17 @@ async fn a_dropped_prompt_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_was_answered_may_be_asked_again() {
+    let hub = hub();
+    let first = hub.ask(choice("?", None, None));
+    hub.reply("p".into(), "yes", None).unwrap();
+    let again = hub.ask(choice("?", None, None));
+    assert_eq!(first.await, Ok(reply("yes", Some("yes"))));
+    drop(again);
+    assert_eq!(hub.reply("p".into(), "no", None), Err(Rejection::UnknownPrompt("p".into())));
+}
+
+#[tokio::test]
 async fn asking_again_withdraws_the_older_question_only() {
     let hub = hub();
     let older = hub.ask(choice("first", None, None));
@@ -148,7 +165,8 @@ async fn the_end_of_the_session_withdraws_all() {
     let open = hub.ask(choice("?", None, None));
     hub.end_session();
     let late = hub.ask(choice("?", None, None));
-    assert_eq!([open.await, late.await], [const { () }; 2].map(|()| Err(Unanswered::Withdrawn("p".into()))));
+    let withdrawn = Err(Unanswered::Withdrawn("p".into()));
+    assert_eq!([open.await, late.await], [withdrawn.clone(), withdrawn]);
     assert_eq!(watch.names(), ["session:prompt"]);
 }
 

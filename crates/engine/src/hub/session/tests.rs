@@ -1,3 +1,5 @@
+//! What each command does, and every refusal.
+
 use inspan_protocol::{CommandKind, NodePath, SessionId};
 
 use super::*;
@@ -51,7 +53,8 @@ fn commands_are_refused_before_the_session_and_after_it() {
     hub.start_session();
     assert_eq!(all(&hub), refused);
 
-    let rejected = |command| Event::SessionRejected { command, reason: "the session is not active".to_owned() };
+    let rejected =
+        |command| Event::SessionRejected { command, reason: "the session is not active".to_owned() };
     use CommandKind::*;
     let six = [Send, SendTo, SendToRun, Reply, Close, Abort].map(rejected);
     let expected = [six.to_vec(), vec![message("taken", None, None, None)], six.to_vec()].concat();

@@ -1,3 +1,5 @@
+//! Tests that the schema of the flow file says what the compiler does. The compiler has its own.
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use super::*;

@@ -1,0 +1,191 @@
+//! `inspan doctor`: whether the vendors' programs and keys are here, and what to do about what is not. No
+//! value of a key is looked at, let alone shown.
+
+use std::path::PathBuf;
+
+use inspan_providers::{ProgramStatus, probe_claude};
+use serde_json::{Value, json};
+
+use super::registries;
+use crate::{
+    console::{Line, Tone, harmless},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    terminal::{self, Colour, Person, Progress},
+};
+
+/// How the program of a provider is got.
+const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
+/// Variables that hold keys.
+const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+
+pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
+    let programs: Vec<Program> =
+        vec![runtime.block_on(probe_claude(&invocation.env))].into_iter().map(Program::judged).collect();
+    let healthy = programs.iter().all(|program| program.status.problem.is_none());
+    let exit = if healthy { Exit::Success } else { Exit::Configuration };
+    match invocation.form {
+        Form::Json => invocation.json(&json(&programs, exit, invocation)),
+        Form::Text => text(&programs, invocation),
+    }
+    Ok(exit)
+}
+
+/// A vendor's program and what is to be said of it.
+struct Program {
+    status: ProgramStatus,
+    /// Versions that the adapter is made for, as `2.1.x`.
+    supported: String,
+    is_supported: bool,
+    /// What to do about its problem.
+    hint: Option<String>,
+}
+
+impl Program {
+    fn judged(status: ProgramStatus) -> Self {
+        let series = series(&status.tested_version);
+        let is_supported = status.version.as_deref().is_none_or(|version| self::series(version) == series);
+        let install = INSTALL.iter().find(|(provider, _)| *provider == status.provider);
+        let hint = match (&status.path, install) {
+            // The problem itself says how to get it.
+            (None, _) => None,
+            _ if !is_supported => install.map(|(_, command)| format!("{command}@{}", status.tested_version)),
+            _ => None,
+        };
+        Self { supported: format!("{series}.x"), is_supported, hint, status }
+    }
+}
+
+/// The first two numbers of a version.
+fn series(version: &str) -> String {
+    version.split('.').take(2).collect::<Vec<_>>().join(".")
+}
+
+fn built_in(programs: &[Program]) -> Vec<String> {
+    let registry = registries::providers();
+    let external = |name: &&str| programs.iter().any(|program| program.status.provider == **name);
+    registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
+}
+
+fn json(programs: &[Program], exit: Exit, invocation: &Invocation) -> Value {
+    let programs_json: Vec<Value> = programs
+        .iter()
+        .map(|program| {
+            let mut value = json!(program.status);
+            value["supported"] = json!(program.supported);
+            value["isSupported"] = json!(program.is_supported);
+            if let Some(hint) = &program.hint {
+                value["hint"] = json!(hint);
+            }
+            value
+        })
+        .collect();
+    let keys: serde_json::Map<String, Value> =
+        KEYS.iter().map(|key| ((*key).to_owned(), json!(invocation.env.get(key).is_some()))).collect();
+    let terminal = invocation.terminal;
+    json!({
+        "outcome": exit.word(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "programs": programs_json,
+        "builtIn": built_in(programs),
+        "keys": keys,
+        "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
+        "terminal": {
+            "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
+            "person": terminal.person == Person::Present,
+            "colour": terminal.stderr == Colour::On,
+        },
+    })
+}
+
+fn text(programs: &[Program], invocation: &Invocation) {
+    let colour = invocation.terminal.stdout;
+    let say = |line: &Line| {
+        terminal::data_line(&line.render(colour));
+    };
+    let title = |text: &str| {
+        let mut line = Line::new();
+        line.push(Tone::Strong, text);
+        say(&line);
+    };
+    let row = |tone, sign: &str, name: &str, about: &str| {
+        let mut line = Line::new();
+        line.push(Tone::Plain, "  ")
+            .push(tone, sign)
+            .push(Tone::Plain, " ")
+            .push(Tone::Plain, name)
+            .pad_to(28);
+        line.push(Tone::Plain, " ").push(Tone::Faint, &harmless(about));
+        say(&line);
+    };
+    let help = |text: &str| {
+        let mut line = Line::new();
+        line.push(Tone::Accent, "      help").push(Tone::Plain, ": ").push(Tone::Plain, &harmless(text));
+        say(&line);
+    };
+    title("Agents");
+    for program in programs {
+        let status = &program.status;
+        match &status.problem {
+            Some(problem) => {
+                let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
+                row(Tone::Bad, "✘", &status.provider, what);
+                if !help_too.is_empty() {
+                    help(help_too);
+                }
+            }
+            None => {
+                let version = status.version.as_deref().unwrap_or("unknown version");
+                let path = status.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+                row(Tone::Good, "✔", &status.provider, &format!("{version}, {path}"));
+            }
+        }
+        if let Some(login) = &status.login {
+            row(Tone::Good, "✔", &format!("{} login", status.provider), login);
+        }
+        if !program.is_supported {
+            let about = format!("made for {}; this version may behave in other ways", program.supported);
+            row(Tone::Warning, "!", &format!("{} version", status.provider), &about);
+        }
+        if let Some(hint) = &program.hint {
+            help(hint);
+        }
+    }
+    for name in built_in(programs) {
+        row(Tone::Good, "✔", &name, "built in, needs nothing");
+    }
+    title("Keys");
+    for key in KEYS {
+        match invocation.env.get(key) {
+            Some(_) => row(Tone::Good, "✔", key, "set"),
+            None => row(Tone::Faint, "·", key, "not set"),
+        }
+    }
+    title("Places");
+    place(&row, "state", invocation.state_folder());
+    place(&row, "settings", invocation.config_file());
+    title("Terminal");
+    let terminal = invocation.terminal;
+    let progress = if terminal.progress == Progress::Live { "a live picture" } else { "lines" };
+    row(Tone::Faint, "·", "progress", progress);
+    let person =
+        if terminal.person == Person::Present { "asked here" } else { "nobody is there to be asked" };
+    row(Tone::Faint, "·", "questions", person);
+    let colours = if terminal.stderr == Colour::On { "on" } else { "off" };
+    row(Tone::Faint, "·", "colours", colours);
+}
+
+fn place(row: &dyn Fn(Tone, &str, &str, &str), name: &str, path: Option<PathBuf>) {
+    match path {
+        Some(path) if path.exists() => row(Tone::Good, "✔", name, &path.display().to_string()),
+        Some(path) => {
+            row(Tone::Faint, "·", name, &format!("{}, not there and not needed yet", path.display()))
+        }
+        None => row(Tone::Warning, "!", name, "unknown: neither HOME nor an XDG variable is set"),
+    }
+}

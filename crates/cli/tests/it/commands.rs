@@ -1,0 +1,240 @@
+//! The program as its users meet it: each row runs it in a fresh folder and keeps its exit code and all that
+//! it printed.
+
+use std::{fs, path::Path};
+
+use crate::program::{Ran, inspan};
+
+const CHAIN: &str = "
+flow: { name: chain, input: { topic: oxen } }
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: 'Say {{ flow.input.topic }}' } }
+  - { id: b, type: echo.agent, input: { prompt: 'b heard: {{ a.text }}' } }
+  - { id: c, type: echo, input: { text: 'c heard: {{ a.text }}' } }
+  - { id: all, type: control.merge, input: { mode: all } }
+edges:
+  - { from: a, to: b }
+  - { from: a, to: c }
+  - { from: b, to: all }
+  - { from: c, to: all }
+";
+
+const FAILING: &str = "
+flow: { name: failing }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo no >&2; exit 3'] } }
+  - { id: b, type: echo, dependsOn: [a], input: { text: never } }
+";
+
+const AUTH: &str = "
+flow: { name: refused }
+nodes:
+  - id: a
+    type: scripted.agent
+    input: { prompt: x, options: { turns: [[{ text: 'so far' }, { error: { code: AUTH, message: 'the key was refused' } }]] } }
+";
+
+const HUMAN: &str = "
+flow: { name: human }
+nodes:
+  - { id: ok, type: human.input, input: { prompt: 'Open it?', choices: [yes, no], default: no, timeout: 1h } }
+  - { id: why, type: human.input, dependsOn: [ok], input: { prompt: 'Why {{ ok.choice }}?' } }
+";
+
+const PERMISSION: &str = "
+flow: { name: permission }
+nodes:
+  - id: a
+    type: scripted.agent
+    input:
+      prompt: x
+      options: { turns: [[{ tool: { name: Bash, input: { command: ls }, result: out, ask: true } }, { text: done }]] }
+";
+
+const CLAUDE: &str = "
+flow: { name: real }
+nodes:
+  - { id: before, type: exec, input: { argv: [touch, started] } }
+  - { id: a, type: claude.agent, dependsOn: [before], input: { prompt: hi } }
+";
+
+const SLOW: &str = "
+flow: { name: slow, policy: { timeout: 100ms } }
+nodes: [{ id: a, type: exec, input: { argv: [sleep, '60'] } }]
+";
+
+const WRONG: &str = "
+flow:
+  name: wrong
+  polcy: { timeout: 1m }
+nodes:
+  - { id: a, type: ecko, input: { text: hi } }
+  - { id: a, type: echo, input: { text: [1] } }
+  - { id: b, type: codex.agent, input: { prompt: '{{ nosuch.text }}' }, promptFile: ../../outside.md }
+edges:
+  - { from: a, to: zz }
+";
+
+/// One call of the program among these files.
+fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), files);
+    let ran = inspan(folder.path(), arguments);
+    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, ran.report());
+    });
+}
+
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+#[test]
+fn verbs_that_only_tell() {
+    check("help", &[], &["--help"]);
+    check("help-run", &[], &["run", "--help"]);
+    check("no-verb", &[], &[]);
+    check("wrong-verb", &[], &["rum"]);
+    check("providers", &[], &["providers"]);
+    check("nodes", &[], &["nodes"]);
+    check("nodes-json", &[], &["nodes", "echo", "--json"]);
+    check("nodes-one", &[], &["nodes", "human.input"]);
+    check("nodes-unknown", &[], &["nodes", "control.merg"]);
+    check("schema-node", &[], &["schema", "node", "echo"]);
+    check("schema-unknown", &[], &["schema", "provider", "claud"]);
+    check("doctor", &[], &["doctor"]);
+    check("doctor-json", &[], &["doctor", "--json"]);
+}
+
+#[test]
+fn verbs_about_a_flow() {
+    let chain: &[_] = &[("flow.yaml", CHAIN)];
+    let both: &[_] = &[("good.yaml", CHAIN), ("wrong.yaml", WRONG)];
+    check("check", both, &["check", "good.yaml", "wrong.yaml", "none.yaml"]);
+    check("check-json", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--json"]);
+    check("graph-mermaid", chain, &["graph", "flow.yaml"]);
+    check("graph-dot", chain, &["graph", "flow.yaml", "--format", "dot"]);
+    check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
+}
+
+#[test]
+fn runs_that_end_well() {
+    let chain: &[_] = &[("flow.yaml", CHAIN), ("in.json", "{\"topic\": \"from a file\"}")];
+    check("run", chain, &["run", "flow.yaml", "--session-id", "s"]);
+    check("run-json", chain, &["run", "flow.yaml", "--session-id", "s", "--json"]);
+    check(
+        "run-input",
+        chain,
+        &["run", "flow.yaml", "--session-id", "s", "--input-file", "in.json", "-i", "topic=[1]"],
+    );
+    check(
+        "run-changed",
+        chain,
+        &[
+            "run",
+            "flow.yaml",
+            "--session-id",
+            "s",
+            "--provider",
+            "b=scripted",
+            "--set",
+            "b.options.turns=[[{\"text\":\"scripted\"}]]",
+            "--max-concurrency",
+            "1",
+        ],
+    );
+    check(
+        "run-default",
+        &[("flow.yaml", HUMAN)],
+        &["run", "flow.yaml", "--session-id", "s", "--set", "why.default=so"],
+    );
+    check(
+        "run-denied",
+        &[("flow.yaml", PERMISSION)],
+        &["run", "flow.yaml", "--session-id", "s", "--no-input"],
+    );
+}
+
+#[test]
+fn runs_that_end_otherwise() {
+    check("run-failed", &[("flow.yaml", FAILING)], &["run", "flow.yaml", "--session-id", "s"]);
+    check("run-failed-json", &[("flow.yaml", FAILING)], &["run", "flow.yaml", "--session-id", "s", "--json"]);
+    check("run-auth", &[("flow.yaml", AUTH)], &["run", "flow.yaml", "--session-id", "s"]);
+    check("run-waiting", &[("flow.yaml", HUMAN)], &["run", "flow.yaml", "--session-id", "s"]);
+    check("run-waiting-json", &[("flow.yaml", HUMAN)], &["run", "flow.yaml", "--session-id", "s", "--json"]);
+    check("run-slow", &[("flow.yaml", SLOW)], &["run", "flow.yaml", "--session-id", "s"]);
+}
+
+#[test]
+fn bad_input_starts_nothing() {
+    let chain: &[_] = &[("flow.yaml", CHAIN)];
+    check("bad-flow", &[("flow.yaml", WRONG)], &["run", "flow.yaml"]);
+    check("bad-flow-json", &[("flow.yaml", WRONG)], &["run", "flow.yaml", "--json"]);
+    check("bad-yaml", &[("flow.yaml", "flow: { name: x\nnodes: [")], &["run", "flow.yaml"]);
+    check("bad-empty", &[("flow.yaml", "")], &["run", "flow.yaml"]);
+    check("bad-missing", &[], &["run", "flow.yaml"]);
+    check("bad-folder", chain, &["run", "."]);
+    check("bad-input", chain, &["run", "flow.yaml", "-i", "topik=1"]);
+    check("bad-input-form", chain, &["run", "flow.yaml", "-i", "topic"]);
+    check(
+        "bad-input-file",
+        &[("flow.yaml", CHAIN), ("in.json", "[1]")],
+        &["run", "flow.yaml", "--input-file", "in.json"],
+    );
+    check("bad-session-id", chain, &["run", "flow.yaml", "--session-id", "../x"]);
+    check("bad-set", chain, &["run", "flow.yaml", "--set", "x.prompt=1"]);
+    check("bad-set-key", chain, &["run", "flow.yaml", "--set", "a.promt=hi"]);
+    check("bad-provider", chain, &["run", "flow.yaml", "--provider", "a=cluade"]);
+    check("bad-events", chain, &["run", "flow.yaml", "--events", "none/events.jsonl"]);
+    check("bad-replay", chain, &["run", "flow.yaml", "--replay"]);
+    check(
+        "bad-replay-empty",
+        &[("flow.yaml", CHAIN), ("recordings/x.txt", "")],
+        &["run", "flow.yaml", "--session-id", "s", "--replay"],
+    );
+    check("bad-program", &[("flow.yaml", CLAUDE)], &["run", "flow.yaml"]);
+    check("bad-program-json", &[("flow.yaml", CLAUDE)], &["run", "flow.yaml", "--json"]);
+}
+
+#[test]
+fn a_flow_that_is_too_large_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::File::create(folder.path().join("big.yaml")).unwrap().set_len(100 * 1024 * 1024).unwrap();
+    let mut bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (name, of) in ('b'..='j').zip('a'..) {
+        let items = vec![format!("*{of}"); 9].join(",");
+        bomb.push_str(&format!("{name}: &{name} [{items}]\n"));
+    }
+    write(folder.path(), &[("bomb.yaml", &bomb)]);
+    let ran = ["big.yaml", "bomb.yaml"].map(|file| inspan(folder.path(), &["run", file]));
+    let first = ran.each_ref().map(|ran| (ran.code, ran.stderr.lines().next().unwrap_or_default()));
+    let expected = [
+        (Some(2), "error: flow file big.yaml has 104857600 bytes, and a flow may have 8388608"),
+        (
+            Some(2),
+            "bomb.yaml:6:23: error[too-large]: with its aliases written out the file has more than 500000 values or 32 MiB of text",
+        ),
+    ];
+    assert_eq!(first, expected);
+}
+
+#[test]
+fn a_new_project_runs_at_once_and_is_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| inspan(folder.path(), arguments);
+    let steps = [
+        run(&["init", "hello"]),
+        run(&["check", "hello/flow.yaml"]),
+        run(&["run", "hello/flow.yaml", "--session-id", "s"]),
+        run(&["init", "hello"]),
+        run(&["init", "hello", "--json"]),
+    ];
+    let report: Vec<String> = steps.iter().map(Ran::report).collect();
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("init", report.join("\n"));
+    });
+}

@@ -1,0 +1,21 @@
+//! The examples run from their recordings, as the README says.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::program::inspan;
+
+#[test]
+fn the_review_loop_is_sent_back_once_and_then_passes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let ran = inspan(&root, &["run", "examples/review-loop/flow.yaml", "--replay", "--json"]);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let attempts = |node: &str| result["nodes"][node]["attempts"].clone();
+    let statuses: Vec<&Value> =
+        result["nodes"].as_object().unwrap().values().map(|node| &node["status"]).collect();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(statuses, vec![&json!("complete"); 6]);
+    assert_eq!(["plan", "code", "review", "note"].map(attempts), [1, 2, 2, 1].map(Value::from));
+    assert_eq!(result["outputs"]["review"]["structuredOutput"], json!({ "passed": true, "issues": [] }));
+}

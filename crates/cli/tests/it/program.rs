@@ -1,0 +1,99 @@
+//! Running the program as a shell would, in a folder and an environment of the test's own, and its output
+//! with times and lengths of time evened out.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// One call that has ended.
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// The program in a folder, with nobody at its terminal and nothing in its environment that matters.
+pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inspan"));
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn inspan(folder: &Path, arguments: &[&str]) -> Ran {
+    ran(folder, &mut program(folder, arguments))
+}
+
+/// Runs a prepared call of the program to its end.
+pub(crate) fn ran(folder: &Path, command: &mut Command) -> Ran {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder.display().to_string(), "~");
+    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+impl Ran {
+    /// All of it as one text that is the same on every run.
+    pub(crate) fn report(&self) -> String {
+        let mut report =
+            format!("exit {}\n", self.code.map_or("by a signal".to_owned(), |code| code.to_string()));
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !text.is_empty() {
+                report.push_str(&format!("── {name}\n{}", evened(text)));
+            }
+        }
+        report
+    }
+}
+
+/// The text with every time of day, length of time and counted id replaced.
+fn evened(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let mut rest = line;
+        if let Some((before, id)) = line.split_once("prompt-") {
+            out.push_str(&format!("{before}prompt-1"));
+            rest = id.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        }
+        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+            let (before, number) = rest.split_at(at);
+            out.push_str(before);
+            let end =
+                number.find(|c: char| !c.is_ascii_digit() && c != ':' && c != '.').unwrap_or(number.len());
+            let (digits, after) = number.split_at(end);
+            let within_word = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let unit = ["ms", "s"].into_iter().find(|unit| {
+                after.strip_prefix(unit).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+            });
+            match unit {
+                _ if within_word => out.push_str(digits),
+                _ if digits.len() == 8 && digits.matches(':').count() == 2 => out.push_str("12:00:00"),
+                _ if before.ends_with("durationMs\": ") => out.push('0'),
+                Some(unit) => {
+                    out.push_str("0ms");
+                    rest = &after[unit.len()..];
+                    continue;
+                }
+                None => out.push_str(digits),
+            }
+            rest = after;
+        }
+        out.push_str(rest);
+    }
+    out
+}
+
+#[test]
+fn times_are_evened_out_and_nothing_else() {
+    let text = "10:11:12 a2 ✔ done in 1.2s · 30 tokens · $0.0040, 17ms\n\"durationMs\": 12, 3 more at 1m 02s\n\"prompt-0a\"\n";
+    let expected = "12:00:00 a2 ✔ done in 0ms · 30 tokens · $0.0040, 0ms\n\"durationMs\": 0, 3 more at 1m 0ms\n\"prompt-1\"\n";
+    assert_eq!(evened(text), expected);
+}

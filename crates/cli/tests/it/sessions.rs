@@ -1,0 +1,195 @@
+//! What a session does beside its output: events as lines, recordings, signals, readers that go away, and
+//! secrets that are seen nowhere.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use inspan_protocol::{Envelope, Event};
+
+use crate::program::{inspan, program, ran};
+
+const SCRIPTED: &str = "
+flow: { name: scripted, input: { topic: oxen } }
+nodes:
+  - id: a
+    type: scripted.agent
+    input:
+      prompt: 'about {{ flow.input.topic }}'
+      options:
+        turns: [[{ thinking: hm }, { text: 'a few words' }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]]
+  - { id: b, type: echo, dependsOn: [a], input: { text: '{{ a.text }}' } }
+";
+
+/// Two programs that would outlive a careless parent, the second deaf to polite signals.
+const LONG: &str = "
+flow: { name: long }
+nodes:
+  - { id: a, type: exec, input: { argv: [sleep, 'MARK'] } }
+  - { id: b, type: exec, input: { argv: [sh, -c, \"trap '' TERM INT; sleep MARK; sleep MARK\"] } }
+";
+
+fn folder(flow: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    folder
+}
+
+fn events(text: &str) -> Vec<Envelope> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn events_on_stdout_are_those_of_the_file() {
+    let folder = folder(SCRIPTED);
+    let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--events", "-"]);
+    let filed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"]);
+    assert_eq!((streamed.code, filed.code), (Some(0), Some(0)));
+    let text = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let [streamed, filed] = [&streamed.stdout, &text].map(|text| {
+        let all = events(text);
+        let dense: Vec<u64> = all.iter().map(|envelope| envelope.seq).collect();
+        assert_eq!(dense, (1..=all.len() as u64).collect::<Vec<_>>());
+        all.iter().map(|envelope| envelope.event.name().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(streamed, filed);
+    let heart: Vec<&str> =
+        filed.iter().map(String::as_str).filter(|name| !name.starts_with("channel:")).collect();
+    assert_eq!(
+        heart,
+        [
+            "harness:start",
+            "phase:start",
+            "task:start",
+            "agent:start",
+            "agent:session",
+            "agent:thinking",
+            "agent:text",
+            "agent:text",
+            "agent:text",
+            "agent:usage",
+            "agent:complete",
+            "task:complete",
+            "edge:fired",
+            "task:start",
+            "task:complete",
+            "phase:complete",
+            "harness:complete",
+        ]
+    );
+}
+
+#[test]
+fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
+    let folder = folder(SCRIPTED);
+    let run = |arguments: &[&str]| {
+        let mut all = vec!["run", "flow.yaml", "--session-id", "s"];
+        all.extend(arguments);
+        inspan(folder.path(), &all)
+    };
+    let recorded = run(&["--record", "recordings"]);
+    let replayed = run(&["--replay"]);
+    assert_eq!(replayed.report(), recorded.report());
+    let missed = run(&["--replay=recordings", "-i", "topic=mules"]);
+    assert_eq!(missed.code, Some(4));
+    for part in ["CONFIG_INVALID", "about oxen", "about mules"] {
+        assert!(missed.stderr.contains(part), "{part} is not in\n{}", missed.stderr);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_fault() {
+    let folder = folder(SCRIPTED);
+    for arguments in
+        [&["run", "flow.yaml", "--events", "-"][..], &["schema"], &["--help"], &["check", "flow.yaml"]]
+    {
+        let mut child = program(folder.path(), arguments).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let code = child.wait().unwrap().code();
+        assert_eq!(
+            (code, stderr.contains("panic"), stderr.contains("error")),
+            (Some(0), false, false),
+            "{stderr}"
+        );
+    }
+}
+
+/// Starts a session of long programs and waits until both run.
+fn long(folder: &Path, mark: &str) -> Child {
+    fs::write(folder.join("flow.yaml"), LONG.replace("MARK", mark)).unwrap();
+    let mut child =
+        program(folder, &["run", "flow.yaml", "--events", "-"]).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut started = 0;
+    while started < 2 {
+        let envelope: Envelope = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        started += u32::from(matches!(envelope.event, Event::TaskStart { .. }));
+    }
+    // Somebody has to go on reading.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Processes whose arguments contain a word.
+fn running(mark: &str) -> Vec<String> {
+    let cmdline = |entry: std::io::Result<fs::DirEntry>| fs::read(entry.ok()?.path().join("cmdline")).ok();
+    let all = fs::read_dir("/proc").unwrap().filter_map(cmdline);
+    let texts = all.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "));
+    texts.filter(|text| text.contains(mark) && !text.contains("inspan")).collect()
+}
+
+#[test]
+fn a_signal_stops_the_session_and_all_that_it_started() {
+    for (name, code, mark) in [("INT", 130, "86411"), ("TERM", 143, "86412"), ("HUP", 143, "86413")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = long(folder.path(), mark);
+        signal(&child, name);
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
+        assert_eq!(running(mark), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = "86414";
+    let mut child = long(folder.path(), mark);
+    signal(&child, "INT");
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(running(mark), Vec::<String>::new());
+}
+
+#[test]
+fn a_planted_secret_is_seen_nowhere() {
+    const SECRET: &str = "sk-ant-planted-9f3b";
+    let folder = folder(SCRIPTED);
+    let calls = [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["run", "flow.yaml", "--record", "tapes", "--events", "events.jsonl"],
+        &["run", "flow.yaml", "--json"],
+    ];
+    for arguments in calls {
+        let mut command = program(folder.path(), arguments);
+        let ran = ran(folder.path(), command.env("ANTHROPIC_API_KEY", SECRET).env("INSPAN_LOG", "trace"));
+        assert!(!ran.stdout.contains(SECRET) && !ran.stderr.contains(SECRET), "{arguments:?}");
+    }
+    let tapes = fs::read_dir(folder.path().join("tapes")).unwrap().map(|entry| entry.unwrap().path());
+    let mut written: Vec<_> = tapes.collect();
+    assert_eq!(written.len(), 1);
+    written.push(folder.path().join("events.jsonl"));
+    for path in written {
+        assert!(!fs::read_to_string(&path).unwrap().contains(SECRET), "{}", path.display());
+    }
+}

@@ -1,0 +1,159 @@
+//! Agents that are code, and providers as agents.
+
+use std::{future::pending, task::Poll};
+
+use inspan_protocol::Envelope;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    check_order,
+    testing::{Do, Script, Watch, hub, session},
+};
+
+type Act = fn(Value, AgentContext) -> BoxFuture<'static, Result<Value, AgentError>>;
+
+struct Custom {
+    brackets: bool,
+    act: Act,
+}
+
+impl AgentDefinition for Custom {
+    fn name(&self) -> &str {
+        "custom agent"
+    }
+
+    fn emits_start_complete(&self) -> bool {
+        self.brackets
+    }
+
+    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
+        (self.act)(input, context)
+    }
+}
+
+fn bind(hub: &Hub, definition: impl AgentDefinition + 'static) -> ExecutableAgent {
+    ExecutableAgent::new(Arc::new(definition), hub.clone(), CancellationToken::new())
+}
+
+/// Checks the order and gives the events after `agent:start` with the reasons of the ends.
+fn told(envelopes: Vec<Envelope>) -> Vec<String> {
+    check_order(&envelopes).unwrap();
+    let brief = |event: Event| match event {
+        Event::AgentComplete { success, stop_reason, .. } => format!("complete {success} {stop_reason:?}"),
+        Event::AgentText { content, .. } => content,
+        other => other.name().to_owned(),
+    };
+    envelopes.into_iter().map(|envelope| brief(envelope.event)).collect()
+}
+
+fn say(context: &AgentContext, content: &str) {
+    let run_id = context.run_id.clone();
+    context.hub.emit(Event::AgentText { content: content.to_owned(), delta: false, run_id });
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_engine_begins_and_completes_an_agent() {
+    let failed = || AgentError::new(ErrorCode::NodeFailed, "no");
+    let aborted = || AgentError::new(ErrorCode::Aborted, "cancelled");
+    let panicked = AgentError::new(ErrorCode::NodeFailed, "agent `custom agent` panicked");
+    let rows: [(Act, _, &str); 5] = [
+        (
+            |input, context| {
+                say(&context, "hi");
+                async { Ok(input) }.boxed()
+            },
+            Ok(json!(1)),
+            "complete true Complete",
+        ),
+        (
+            |_, context| {
+                say(&context, "hi");
+                async { Err(AgentError::new(ErrorCode::NodeFailed, "no")) }.boxed()
+            },
+            Err(failed()),
+            "complete false Error",
+        ),
+        (
+            |_, context| {
+                say(&context, "hi");
+                async { Err(AgentError::new(ErrorCode::Aborted, "cancelled")) }.boxed()
+            },
+            Err(aborted()),
+            "complete false Aborted",
+        ),
+        (
+            |_, context| {
+                async move {
+                    say(&context, "hi");
+                    panic!("on purpose")
+                }
+                .boxed()
+            },
+            Err(panicked.clone()),
+            "complete false Error",
+        ),
+        (
+            |_, context| {
+                say(&context, "hi");
+                panic!("on purpose")
+            },
+            Err(panicked),
+            "complete false Error",
+        ),
+    ];
+    for (act, expected, end) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let agent = bind(&hub, Custom { brackets: false, act });
+        assert_eq!(agent.execute(json!(1)).await, expected);
+        assert_eq!(told(watch.envelopes()), ["agent:start", "hi", end]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_agent_is_completed() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let agent = bind(&hub, Custom { brackets: false, act: |_, _| pending().boxed() });
+    let mut running = Box::pin(agent.execute(Value::Null));
+    assert!(matches!(futures::poll!(&mut running), Poll::Pending));
+    drop(running);
+    assert_eq!(told(watch.envelopes()), ["agent:start", "complete false Aborted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_does_it_itself_is_left_alone() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let agent = bind(&hub, Custom { brackets: true, act: |input, _| async { Ok(input) }.boxed() });
+    assert_eq!((agent.name(), agent.execute(json!(1)).await), ("custom agent", Ok(json!(1))));
+    assert_eq!(told(watch.envelopes()), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_is_an_agent() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let output = json!({ "text": "done", "sessionId": "s-1" });
+    let script = Script::new([vec![Do::Say(session("s-1")), Do::Ask("Bash"), Do::Output(output)]]);
+    let agent = ProviderAgent::new("coder", script.provider())
+        .permissions(PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(5) });
+    let expected = json!({ "text": "done", "sessionId": "s-1", "stopReason": "complete", "numTurns": 1,
+        "usage": Usage::default() });
+    assert_eq!(bind(&hub, agent).execute(json!({ "prompt": "go" })).await, Ok(expected));
+    assert_eq!(
+        told(watch.envelopes()),
+        [
+            "agent:start",
+            "agent:session",
+            "session:prompt",
+            "session:reply",
+            "Deny { message: \"permission was denied\" }",
+            "agent:usage",
+            "complete true Complete",
+        ]
+    );
+    // The run's id is the one that the wrapped view made, and the only one.
+    assert_eq!(hub.ids().run_id(), "run-2");
+}

@@ -1,0 +1,240 @@
+//! The documented tables, walked, and whole runs.
+
+use serde_json::json;
+
+use super::*;
+use crate::testing::{say, session, tool_complete, tool_start};
+
+fn identity() -> Identity {
+    Identity {
+        run_id: "run-1".into(),
+        agent_name: "coder".to_owned(),
+        provider: "script".to_owned(),
+        model: Some("m".to_owned()),
+    }
+}
+
+fn usage(input: u64, output: u64) -> Usage {
+    Usage { input_tokens: input, output_tokens: output, ..Usage::default() }
+}
+
+fn facts(session: Option<&str>, usage: Usage, cost_usd: Option<f64>) -> OutputFacts {
+    OutputFacts {
+        text: "done".to_owned(),
+        structured_output: None,
+        session: session.map(ProviderSessionId::from),
+        stop_reason: StopReason::Complete,
+        usage,
+        cost_usd,
+        num_turns: 1,
+    }
+}
+
+const END: Input<'static> = Input::End { stop_reason: StopReason::Complete, duration_ms: 7 };
+
+fn spent(input: u64, output: u64) -> Input<'static> {
+    Input::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd: Some(0.5) })
+}
+
+/// A run that has been through these inputs.
+fn after(inputs: &[Input<'static>]) -> RunState {
+    let mut state = RunState::new(identity(), None);
+    for input in inputs {
+        state.apply(input.clone());
+    }
+    state
+}
+
+fn in_turn() -> Vec<Input<'static>> {
+    vec![Input::Begin { turn: 1 }, Input::TurnBegins, spent(1, 2)]
+}
+
+/// What the documented tables say of an input, in their words.
+fn cell(events: &[Event], before: &str, after: &str) -> String {
+    let words: Vec<_> = events
+        .iter()
+        .map(|event| match event {
+            Event::AgentWarning { code, .. } => format!("warning `{code}`"),
+            other => other.name().to_owned(),
+        })
+        .collect();
+    match (words.is_empty(), before == after) {
+        (true, true) => "-".to_owned(),
+        (true, false) => format!("→ {after}"),
+        (false, true) => words.join(", "),
+        (false, false) => format!("{} → {after}", words.join(", ")),
+    }
+}
+
+/// The tables of the module's documentation.
+fn documented() -> Vec<String> {
+    include_str!("../state.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | "))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_documented_tables_are_what_happens() {
+    let stage = |state: &RunState| format!("{:?}", state.stage).to_lowercase();
+    let mut table = vec!["Stage | begin | turn begins | text | turn ends | end |".to_owned()];
+    let stages = [vec![], vec![Input::Begin { turn: 1 }], in_turn(), vec![Input::Begin { turn: 1 }, END]];
+    let inputs =
+        [Input::Begin { turn: 2 }, Input::TurnBegins, Input::Stream(say("x")), Input::TurnEnds(None), END];
+    for history in &stages {
+        let before = stage(&after(history));
+        let cells = inputs.each_ref().map(|input| {
+            let mut state = after(history);
+            let events = state.apply(input.clone());
+            cell(&events, &before, &stage(&state))
+        });
+        table.push(format!("{before} | {} |", cells.join(" | ")));
+    }
+
+    let call = |state: &RunState| match state.calls.get("t") {
+        None => "unseen",
+        Some(Call::Open { .. }) => "open",
+        Some(Call::Closed) => "closed",
+    };
+    table.push("Call | tool start | tool complete | turn ends |".to_owned());
+    let begun = vec![Input::Begin { turn: 1 }, Input::TurnBegins];
+    let calls = [vec![], vec![tool_start("t")], vec![tool_start("t"), tool_complete("t")]];
+    let inputs = [Input::Stream(tool_start("t")), Input::Stream(tool_complete("t")), Input::TurnEnds(None)];
+    for history in calls {
+        let history = [begun.clone(), history.into_iter().map(Input::Stream).collect()].concat();
+        let before = call(&after(&history));
+        let cells = inputs.each_ref().map(|input| {
+            let mut state = after(&history);
+            let events = state.apply(input.clone());
+            cell(&events, before, call(&state))
+        });
+        table.push(format!("{before} | {} |", cells.join(" | ")));
+    }
+    assert_eq!(table, documented());
+}
+
+#[test]
+fn a_run_of_two_turns_is_told_whole() {
+    let run_id = RunId::from("run-1");
+    let mut state = RunState::new(identity(), None);
+    let mut told = Vec::new();
+    let first = facts(Some("s-2"), usage(10, 5), Some(0.25));
+    let second = facts(Some("s-2"), usage(1, 1), None);
+    for input in [
+        Input::Begin { turn: 3 },
+        Input::TurnBegins,
+        Input::Stream(session("s-1")),
+        Input::Stream(session("s-1")),
+        Input::Stream(StreamEvent::Thinking { content: "hm".to_owned(), chunk: Chunk::Delta }),
+        Input::Stream(StreamEvent::Text { content: "hi".to_owned(), chunk: Chunk::Whole }),
+        Input::Stream(StreamEvent::Retract),
+        Input::Stream(StreamEvent::Warning { code: "odd".to_owned(), message: "odd".to_owned() }),
+        Input::Stream(tool_start("b")),
+        Input::Stream(tool_start("a")),
+        Input::Stream(tool_start("c")),
+        Input::Stream(tool_complete("a")),
+        spent(99, 99),
+        Input::TurnEnds(Some(&first)),
+        Input::TurnBegins,
+        Input::Stream(tool_start("a")),
+        Input::Stream(tool_complete("a")),
+        Input::TurnEnds(Some(&second)),
+        Input::End { stop_reason: StopReason::Complete, duration_ms: 12 },
+    ] {
+        told.extend(state.apply(input));
+    }
+    let start = |id: &str| Event::AgentToolStart {
+        tool_name: "Bash".to_owned(),
+        tool_use_id: id.to_owned(),
+        input: json!({}),
+        run_id: run_id.clone(),
+    };
+    let complete = |id: &str| Event::AgentToolComplete {
+        tool_name: "Bash".to_owned(),
+        tool_use_id: id.to_owned(),
+        result: json!("ok"),
+        is_error: false,
+        run_id: run_id.clone(),
+    };
+    let cut = |id: &str| Event::AgentToolComplete {
+        tool_name: "Bash".to_owned(),
+        tool_use_id: id.to_owned(),
+        result: json!("the turn ended before the tool answered"),
+        is_error: true,
+        run_id: run_id.clone(),
+    };
+    let expected = [
+        Event::AgentStart {
+            agent_name: "coder".to_owned(),
+            run_id: run_id.clone(),
+            provider: "script".to_owned(),
+            model: Some("m".to_owned()),
+            turn: 3,
+        },
+        Event::AgentSession { run_id: run_id.clone(), session_id: "s-1".into() },
+        Event::AgentThinking { content: "hm".to_owned(), delta: true, run_id: run_id.clone() },
+        Event::AgentText { content: "hi".to_owned(), delta: false, run_id: run_id.clone() },
+        Event::AgentRetract { run_id: run_id.clone() },
+        state.warning("odd", "odd"),
+        start("b"),
+        start("a"),
+        start("c"),
+        complete("a"),
+        cut("b"),
+        cut("c"),
+        Event::AgentSession { run_id: run_id.clone(), session_id: "s-2".into() },
+        Event::AgentUsage { usage: usage(10, 5), cost_usd: Some(0.25), run_id: run_id.clone() },
+        start("a"),
+        complete("a"),
+        Event::AgentUsage { usage: usage(1, 1), cost_usd: None, run_id: run_id.clone() },
+        Event::AgentComplete {
+            agent_name: "coder".to_owned(),
+            success: true,
+            run_id: run_id.clone(),
+            stop_reason: StopReason::Complete,
+            usage: usage(11, 6),
+            duration_ms: 12,
+        },
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(state.session(), Some(&"s-2".into()));
+}
+
+#[test]
+fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_told_it() {
+    let none = facts(None, Usage::default(), None);
+    let told = facts(None, usage(5, 5), None);
+    let rows = [
+        (vec![], Some(&none), Some((Usage::default(), None))),
+        (vec![], Some(&told), Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&none), Some((usage(3, 4), Some(0.5)))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&told), Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], None, Some((usage(3, 4), Some(0.5)))),
+        (vec![], None, None),
+    ];
+    for (stream, facts, expected) in rows {
+        let mut state = after(&[vec![Input::Begin { turn: 1 }, Input::TurnBegins], stream.clone()].concat());
+        let expected: Vec<_> = expected
+            .map(|(usage, cost_usd)| Event::AgentUsage { usage, cost_usd, run_id: "run-1".into() })
+            .into_iter()
+            .collect();
+        assert_eq!(state.apply(Input::TurnEnds(facts)), expected, "{stream:?}");
+    }
+}
+
+#[test]
+fn only_an_end_without_fault_or_abort_is_a_success() {
+    use StopReason::*;
+    let reasons = [Complete, MaxTokens, MaxTurns, Refusal, Aborted, Error];
+    let seen = reasons.map(|stop_reason| {
+        let mut state = after(&[Input::Begin { turn: 1 }]);
+        match &state.apply(Input::End { stop_reason, duration_ms: 1 })[..] {
+            [Event::AgentComplete { success, stop_reason, .. }] => (*success, *stop_reason),
+            other => panic!("{other:?}"),
+        }
+    });
+    let expected = [true, true, true, true, false, false];
+    assert_eq!(seen.map(|(success, _)| success), expected);
+    assert_eq!(seen.map(|(_, reason)| reason), reasons);
+}

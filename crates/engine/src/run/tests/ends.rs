@@ -1,0 +1,215 @@
+//! Every way a run can end other than by itself.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_run_is_an_outcome_with_what_was_done() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let script = Script::new([vec![Do::Say(session("s-1")), Do::AwaitCancel, aborted("half")]]);
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
+    settle().await;
+    message(&hub, "unread", FollowUp).unwrap();
+    cancel.cancel();
+    let end = running.await.unwrap().unwrap();
+    let facts = OutputFacts {
+        text: "half".to_owned(),
+        structured_output: None,
+        session: Some("s-1".into()),
+        stop_reason: StopReason::Aborted,
+        usage: Usage::default(),
+        cost_usd: None,
+        num_turns: 1,
+    };
+    let output = json!({ "text": "half", "sessionId": "s-1", "stopReason": "aborted", "usage": Usage::default(),
+        "numTurns": 1 });
+    assert_eq!(end, RunEnd { run_id: "run-1".into(), output, facts, turns: 1 });
+    assert_eq!(
+        brief(&watch.envelopes()),
+        [
+            "agent:start",
+            "agent:session s-1",
+            "session:message unread",
+            "agent:warning undelivered",
+            "agent:complete Aborted",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_provider_that_does_not_end_well_cannot_hold_the_run() {
+    let other = AgentError::new(ErrorCode::Process, "killed");
+    let rows = [
+        (vec![Do::Hang], 10, vec!["agent:warning unresponsive"]),
+        (vec![Do::AwaitCancel], 0, vec![]),
+        (vec![Do::AwaitCancel, Do::Fail(AgentError::new(ErrorCode::Aborted, "cancelled"))], 0, vec![]),
+        (vec![Do::AwaitCancel, Do::Fail(other)], 0, vec!["agent:warning cancelFailed"]),
+        (vec![Do::AwaitCancel, Do::Panic], 0, vec!["agent:warning cancelFailed"]),
+    ];
+    for (steps, seconds, warnings) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let script = Script::new([[vec![Do::Say(session("s-1"))], steps].concat()]);
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
+        settle().await;
+        let began = Instant::now();
+        cancel.cancel();
+        let end = running.await.unwrap().unwrap();
+        assert_eq!(began.elapsed().as_secs(), seconds);
+        assert_eq!((end.output, end.facts.session), (Value::Null, Some("s-1".into())));
+        let expected =
+            [vec!["agent:start", "agent:session s-1"], warnings, vec!["agent:complete Aborted"]].concat();
+        assert_eq!(brief(&watch.envelopes()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cancelled_before_it_begins_calls_nobody() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let script = Script::new([]);
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let end = run(&hub, &script, json!({})).cancel(cancel).execute().await.unwrap();
+    assert_eq!((end.turns, end.facts.stop_reason, script.inputs()), (0, StopReason::Aborted, vec![]));
+    assert_eq!(brief(&watch.envelopes()), ["agent:start", "agent:complete Aborted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_wait_ends_the_run() {
+    let hub = hub();
+    let cancel = CancellationToken::new();
+    let script = Script::new([turn("one")]);
+    let running =
+        tokio::spawn(run(&hub, &script, json!({ "multiTurn": true })).cancel(cancel.clone()).execute());
+    settle().await;
+    cancel.cancel();
+    let end = running.await.unwrap().unwrap();
+    assert_eq!((end.facts.text.as_str(), end.facts.stop_reason), ("one", StopReason::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_fails_the_run() {
+    let busy = vec![Do::Say(session("s-1")), Do::AwaitCancel, aborted("half")];
+    let rows = [
+        (vec![busy], json!({}), vec!["agent:session s-1"]),
+        (vec![turn("one")], json!({ "multiTurn": true }), vec!["agent:session s-1", "agent:text one"]),
+    ];
+    for (calls, options, told) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let began = Instant::now();
+        let script = Script::new(calls);
+        let run = run(&hub, &script, options).deadline(Duration::from_secs(30));
+        let error = AgentError::new(ErrorCode::Timeout, "the run did not end by its deadline");
+        assert_eq!(run.execute().await, Err(error.from_provider("script")));
+        assert_eq!(began.elapsed().as_secs(), 30);
+        let expected = [vec!["agent:start"], told, vec!["agent:complete Error"]].concat();
+        assert_eq!(brief(&watch.envelopes()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_provider_fails_the_run() {
+    let failed = AgentError::new(ErrorCode::RateLimited, "slow down");
+    let protocol = |message: &str| AgentError::new(ErrorCode::Protocol, message).from_provider("script");
+    let rows = [
+        (vec![Do::Fail(failed.clone())], failed.from_provider("script")),
+        (vec![], protocol("the provider ended without an output")),
+        (vec![Do::Panic], protocol("the provider panicked")),
+    ];
+    for (steps, expected) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let spent =
+            StreamEvent::Usage { usage: Usage { input_tokens: 9, ..Usage::default() }, cost_usd: None };
+        let script = Script::new([[vec![Do::Say(tool_start("t")), Do::Say(spent)], steps].concat()]);
+        assert_eq!(run(&hub, &script, json!({})).execute().await, Err(expected));
+        let mut envelopes = watch.envelopes();
+        assert_eq!(
+            brief(&envelopes),
+            ["agent:start", "agent:tool:start t", "agent:tool:complete t", "agent:complete Error"]
+        );
+        let complete = Event::AgentComplete {
+            agent_name: "coder".to_owned(),
+            success: false,
+            run_id: "run-1".into(),
+            stop_reason: StopReason::Error,
+            usage: Usage { input_tokens: 9, ..Usage::default() },
+            duration_ms: 0,
+        };
+        assert_eq!(envelopes.pop().unwrap().event, complete);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_follows_the_output_is_ignored_and_told() {
+    let late = AgentError::new(ErrorCode::Network, "late");
+    let rows = [
+        (vec![Do::Say(say("late"))], vec!["agent:warning afterOutput"]),
+        (vec![output("second")], vec!["agent:warning afterOutput"]),
+        (vec![Do::Fail(late)], vec!["agent:warning afterOutput"]),
+        (vec![Do::Panic], vec!["agent:warning afterOutput"]),
+        (vec![Do::Hang], vec!["agent:warning lingering"]),
+        (vec![Do::Sleep(Duration::from_secs(1))], vec![]),
+    ];
+    for (after, warnings) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let script = Script::new([[vec![output("one")], after].concat()]);
+        assert_eq!(run(&hub, &script, json!({})).execute().await.unwrap().facts.text, "one");
+        let expected =
+            [vec!["agent:start", "agent:session s-1"], warnings, vec!["agent:complete Complete"]].concat();
+        assert_eq!(brief(&watch.envelopes()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_input_that_does_not_fit_begins_nothing() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let rows = [json!({ "nonsense": 1 }), json!({ "outputSchema": { "type": 7 } })];
+    for options in rows {
+        let error = run(&hub, &Script::new([]), options).execute().await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::ConfigInvalid);
+    }
+    assert_eq!(watch.names(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_run_is_completed_and_its_turn_cancelled() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let script = Script::new([vec![Do::Say(session("s-1")), Do::Say(tool_start("t")), Do::Hang]]);
+    let mut running = Box::pin(run(&hub, &script, json!({})).execute());
+    assert!(matches!(futures::poll!(&mut running), Poll::Pending));
+    message(&hub, "unread", FollowUp).unwrap();
+    drop(running);
+    assert_eq!(
+        brief(&watch.envelopes()),
+        [
+            "agent:start",
+            "agent:session s-1",
+            "agent:tool:start t",
+            "session:message unread",
+            "agent:warning undelivered",
+            "agent:tool:complete t",
+            "agent:complete Aborted",
+        ]
+    );
+    assert_eq!(hub.send_to_run("run-1".into(), "m", FollowUp), Err(Rejection::RunEnded("run-1".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_done_when_it_was_cancelled_counts_as_done() {
+    let hub = hub();
+    let script = Script::new([vec![Do::AwaitCancel, output("done anyway")]]);
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
+    settle().await;
+    cancel.cancel();
+    let end = running.await.unwrap().unwrap();
+    assert_eq!((end.facts.text.as_str(), end.facts.stop_reason), ("done anyway", StopReason::Complete));
+}

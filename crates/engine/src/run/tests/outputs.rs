@@ -1,0 +1,110 @@
+//! Outputs that must fit a schema, and questions for permission.
+
+use super::*;
+
+fn structured(value: Value) -> Vec<Do> {
+    vec![Do::Output(json!({ "text": "x", "sessionId": "s-1", "structuredOutput": value }))]
+}
+
+fn schema() -> Value {
+    json!({ "outputSchema": { "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_output_that_does_not_fit_gets_one_repair() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let script = Script::new([structured(json!({ "n": "one" })), structured(json!({ "n": 1 }))]);
+    let end = run(&hub, &script, schema()).execute().await.unwrap();
+    assert_eq!((end.facts.structured_output, end.turns), (Some(json!({ "n": 1 })), 2));
+    let repair = "Your structured output does not fit the JSON Schema it must fit:\n\
+        - /n: \"one\" is not of type \"integer\"\nGive the whole structured output again so that it fits.";
+    assert_eq!(script.inputs()[1..], [follow_with(repair, schema())]);
+    assert_eq!(
+        brief(&watch.envelopes()),
+        ["agent:start", "agent:session s-1", "agent:warning repair", "agent:complete Complete"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_output_that_still_does_not_fit_fails() {
+    let missing = vec![Do::Output(json!({ "text": "x", "sessionId": "s-1" }))];
+    let without_session = vec![Do::Output(json!({ "text": "x" }))];
+    let refused = vec![Do::Output(json!({ "text": "no", "sessionId": "s-1", "stopReason": "refusal" }))];
+    let rows = [
+        (vec![missing.clone(), structured(json!({}))], "/: \"n\" is a required property", 2),
+        (vec![structured(json!({ "n": "a" })), missing], "there is no structured output", 2),
+        (vec![without_session], "there is no structured output", 1),
+        (vec![refused], "there is no structured output", 1),
+    ];
+    for (calls, fault, turns) in rows {
+        let hub = hub();
+        let script = Script::new(calls);
+        let message = format!("the structured output does not fit its schema: {fault}");
+        let expected = AgentError::new(ErrorCode::OutputInvalid, message).from_provider("script");
+        assert_eq!(run(&hub, &script, schema()).execute().await, Err(expected));
+        assert_eq!(script.inputs().len(), turns);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_last_answer_must_fit_and_each_has_its_own_repair() {
+    let hub = hub();
+    let busy = |value: Value| [vec![Do::Sleep(Duration::from_secs(1))], structured(value)].concat();
+    let script = Script::new([
+        busy(json!({ "n": "unfit, but a message follows" })),
+        busy(json!({})),
+        busy(json!({ "n": "unfit, but a message follows the repair" })),
+        busy(json!({})),
+        busy(json!({ "n": 5 })),
+    ]);
+    let running = tokio::spawn(run(&hub, &script, schema()).execute());
+    settle().await;
+    message(&hub, "a", FollowUp).unwrap();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    message(&hub, "b", FollowUp).unwrap();
+    let end = running.await.unwrap().unwrap();
+    assert_eq!((end.facts.structured_output, end.turns), (Some(json!({ "n": 5 })), 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permission_is_asked_of_a_person_or_denied() {
+    let ask = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+    type Answer = Option<(&'static str, Option<&'static str>)>;
+    let rows: [(PermissionPolicy, Answer, &str, u64); 5] = [
+        (PermissionPolicy::Deny, None, "no broker", 0),
+        (ask, Some(("allow", None)), "Allow { updated_input: None }", 0),
+        (ask, Some(("", Some("deny"))), "Deny { message: \"permission was denied\" }", 0),
+        (ask, Some(("not today", Some("deny"))), "Deny { message: \"not today\" }", 0),
+        (ask, None, "Deny { message: \"permission was denied\" }", 60),
+    ];
+    for (policy, answer, expected, seconds) in rows {
+        let hub = hub();
+        let mut watch = Watch::new(&hub);
+        let script = Script::new([vec![Do::Ask("Bash"), output("x")]]);
+        let began = Instant::now();
+        let running = tokio::spawn(run(&hub, &script, json!({})).permissions(policy).execute());
+        settle().await;
+        if let Some((content, choice)) = answer {
+            hub.reply("prompt-1".into(), content, choice.map(str::to_owned)).unwrap();
+        }
+        running.await.unwrap().unwrap();
+        assert_eq!(began.elapsed().as_secs(), seconds);
+        let events = watch.events();
+        let prompts: Vec<_> =
+            events.iter().filter(|event| matches!(event, Event::SessionPrompt { .. })).cloned().collect();
+        let prompt = Event::SessionPrompt {
+            prompt_id: "prompt-1".into(),
+            prompt: "Allow `Bash`?".to_owned(),
+            choices: Some(vec!["allow".to_owned(), "deny".to_owned()]),
+            allow_text: None,
+            kind: inspan_protocol::PromptKind::Permission,
+            detail: Some(json!({ "toolName": "Bash", "input": { "command": "ls" }, "toolUseId": "t1" })),
+            deadline: Some(crate::testing::NOON + Duration::from_secs(60)),
+            default: Some("deny".to_owned()),
+        };
+        assert_eq!(prompts, if policy == PermissionPolicy::Deny { vec![] } else { vec![prompt] });
+        let said = Event::AgentText { content: expected.to_owned(), delta: true, run_id: "run-1".into() };
+        assert_eq!(events.iter().filter(|event| **event == said).count(), 1, "{events:?}");
+    }
+}

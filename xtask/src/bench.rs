@@ -1,0 +1,55 @@
+//! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
+//! What is measured how is left to a file each.
+
+mod decode;
+mod flow;
+mod hub;
+mod measure;
+mod start;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use measure::{HEAD, Row};
+
+/// A part of the benches.
+struct Part {
+    name: &'static str,
+    rows: fn(&Path) -> anyhow::Result<Vec<Row>>,
+}
+
+const PARTS: &[Part] = &[
+    Part { name: "hub", rows: |_| hub::rows() },
+    Part { name: "flow", rows: |_| flow::rows() },
+    Part { name: "decode", rows: |_| decode::rows() },
+    Part { name: "start", rows: start::rows },
+];
+
+/// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program
+/// builds itself anew for release, and lets that measure.
+pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Result<bool> {
+    if cfg!(debug_assertions) {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["run", "--quiet", "--release", "--bin", "xtask", "--", "bench"])
+            .args([filter])
+            .current_dir(root);
+        return Ok(cargo.status().context("failed to start cargo")?.success());
+    }
+    let chosen: Vec<&Part> = PARTS.iter().filter(|part| part.name.contains(filter)).collect();
+    anyhow::ensure!(!chosen.is_empty(), "no part of the benches is called `{filter}`");
+    writeln!(out, "{HEAD}")?;
+    let mut missed = 0;
+    for part in chosen {
+        for row in (part.rows)(root)? {
+            missed += usize::from(row.met() == Some(false));
+            writeln!(out, "{row}")?;
+            out.flush()?;
+        }
+    }
+    writeln!(out, "{missed} goals are not met")?;
+    Ok(true)
+}

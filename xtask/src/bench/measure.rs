@@ -1,0 +1,153 @@
+//! Measures by medians, and the row that a measured value stands in beside its reference and its goal.
+//! What is measured is left to the benches.
+
+use std::fmt;
+
+use rustix::time::{ClockId, clock_gettime};
+
+const ROUNDS: usize = 9;
+
+/// The processor time of this process. What never waits takes as long on an idle machine, and on a busy one this
+/// does not count what others do.
+fn processor_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Nanoseconds per operation, the median of several rounds after one that does not count. `round` does
+/// `operations` of them.
+pub(crate) fn median(operations: u64, mut round: impl FnMut()) -> f64 {
+    round();
+    let seconds = (0..ROUNDS).map(|_| {
+        let began = processor_seconds();
+        round();
+        processor_seconds() - began
+    });
+    middle(seconds.collect()) * 1e9 / operations as f64
+}
+
+/// As [`median`], where each round first makes what it works on, which is not measured.
+pub(crate) fn median_of<T>(
+    operations: u64,
+    rounds: usize,
+    mut make: impl FnMut() -> T,
+    mut round: impl FnMut(T),
+) -> f64 {
+    round(make());
+    let seconds = (0..rounds).map(|_| {
+        let made = make();
+        let began = processor_seconds();
+        round(made);
+        processor_seconds() - began
+    });
+    middle(seconds.collect()) * 1e9 / operations as f64
+}
+
+/// The value in the middle; not a number if there is none.
+pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// What a value is to reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Goal {
+    /// At most so many nanoseconds.
+    Within(f64),
+    /// At most so many times the reference.
+    Times(f64),
+}
+
+/// One measured value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) work: String,
+    /// Nanoseconds.
+    pub(crate) value: f64,
+    /// What it is held against, in the same run on the same machine, and its nanoseconds.
+    pub(crate) reference: Option<(&'static str, f64)>,
+    pub(crate) goal: Option<Goal>,
+}
+
+impl Row {
+    /// Whether the goal is reached; nothing if there is none, or nothing to hold the value against.
+    pub(crate) fn met(&self) -> Option<bool> {
+        match self.goal? {
+            Goal::Within(limit) => Some(self.value <= limit),
+            Goal::Times(limit) => self.ratio().map(|ratio| ratio <= limit),
+        }
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        self.reference.map(|(_, reference)| self.value / reference)
+    }
+}
+
+/// The head of the table.
+pub(crate) const HEAD: &str = "work                                           value  reference                               \
+                               ratio  goal       ";
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reference =
+            self.reference.map_or_else(String::new, |(what, value)| format!("{} {what}", time(value)));
+        let ratio = self.ratio().map_or_else(String::new, |ratio| format!("{ratio:.2} ×"));
+        let goal = match self.goal {
+            Some(Goal::Within(limit)) => format!("≤ {}", time(limit)),
+            Some(Goal::Times(limit)) => format!("≤ {limit} ×"),
+            None => String::new(),
+        };
+        let met = match self.met() {
+            Some(true) => "met",
+            Some(false) => "NOT MET",
+            None => "",
+        };
+        let row = format!(
+            "{:<40} {:>11}  {reference:<36} {ratio:>8}  {goal:<10} {met}",
+            self.work,
+            time(self.value)
+        );
+        f.write_str(row.trim_end())
+    }
+}
+
+/// Nanoseconds in the unit that suits them.
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        n if n < 1e3 => format!("{n:.1} ns"),
+        n if n < 1e6 => format!("{:.2} µs", n / 1e3),
+        n => format!("{:.2} ms", n / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_whether_its_goal_is_met() {
+        let row =
+            |goal| Row { work: "emit".to_owned(), value: 120.0, reference: Some(("mpsc", 100.0)), goal };
+        let goals = [None, Some(Goal::Within(120.0)), Some(Goal::Within(119.0)), Some(Goal::Times(1.3))];
+        assert_eq!(goals.map(|goal| row(goal).met()), [None, Some(true), Some(false), Some(true)]);
+        let lone = Row { reference: None, ..row(Some(Goal::Times(1.3))) };
+        assert_eq!(lone.met(), None);
+        assert_eq!(
+            row(Some(Goal::Times(1.1))).to_string(),
+            "emit                                        120.0 ns  100.0 ns mpsc                          1.20 ×  \
+             ≤ 1.1 ×    NOT MET"
+        );
+    }
+
+    #[test]
+    fn the_middle_is_not_moved_by_an_outlier() {
+        assert_eq!(middle(vec![3.0, 1000.0, 1.0, 2.0, 2.5]), 2.5);
+        assert!(middle(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn a_time_shows_in_the_unit_that_suits_it() {
+        let shown = [4.0, 999.94, 1_500.0, 2_345_678.0].map(time);
+        assert_eq!(shown, ["4.0 ns", "999.9 ns", "1.50 µs", "2.35 ms"]);
+    }
+}

@@ -1,0 +1,87 @@
+//! How long a user waits: from the start of the process to the first event of a flow, and what memory it takes.
+//! Measuring by medians is left to `measure`.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use cargo_metadata::Message;
+
+use super::measure::{Goal, Row, middle};
+use crate::e2e::{Stopwatch, build_with};
+
+const STARTS: usize = 40;
+
+/// All rows. Time is what passes here, since a start waits for the system.
+pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
+    let inspan = build_with(root, &["--release"])?;
+    let empty = build_empty(root)?;
+    let folder = tempfile::tempdir()?;
+    let flow = folder.path().join("flow.yaml");
+    std::fs::write(
+        &flow,
+        "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n",
+    )?;
+    let run = || {
+        let mut command = Command::new(&inspan);
+        command.args(["run", "--events", "-"]).arg(&flow);
+        command
+    };
+    // In turns, so that a busy moment does not hit one of them alone.
+    let (mut starts, mut empties) = (Vec::new(), Vec::new());
+    for _ in 0..STARTS {
+        starts.push(first_line(run(), "harness:start")?);
+        empties.push(first_line(Command::new(&empty), "empty")?);
+    }
+    let reference = Some(("an empty tokio program", middle(empties)));
+    let value = middle(starts);
+    Ok(vec![Row {
+        work: "process start to first event".to_owned(),
+        value,
+        reference,
+        goal: Some(Goal::Within(4e6)),
+    }])
+}
+
+/// Nanoseconds from the start of a process to its first line, which contains this word.
+fn first_line(mut command: Command, word: &str) -> anyhow::Result<f64> {
+    let watch = Stopwatch::start();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("failed to start")?;
+    let mut lines = BufReader::new(child.stdout.take().context("the process has no output")?);
+    let mut first = String::new();
+    lines.read_line(&mut first)?;
+    let took = watch.elapsed();
+    // The rest is read too, so that the process ends as it would elsewhere.
+    std::io::copy(&mut lines, &mut std::io::sink())?;
+    ensure!(child.wait()?.success(), "the process failed");
+    ensure!(first.contains(word), "the first line is {first:?}");
+    Ok(took.as_secs_f64() * 1e9)
+}
+
+/// Builds the program that starts a runtime and says one word.
+fn build_empty(root: &Path) -> anyhow::Result<std::path::PathBuf> {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--release", "--package", "xtask", "--example", "empty-tokio"])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .output()
+        .context("failed to start cargo")?;
+    let messages = Message::parse_stream(BufReader::new(&built.stdout[..]));
+    let programs = messages.filter_map(|message| match message {
+        Ok(Message::CompilerArtifact(artifact)) if artifact.target.name == "empty-tokio" => {
+            artifact.executable
+        }
+        _ => None,
+    });
+    let said = String::from_utf8_lossy(&built.stderr);
+    Ok(programs
+        .last()
+        .with_context(|| format!("failed to build the empty program: {said}"))?
+        .into_std_path_buf())
+}

@@ -1,0 +1,149 @@
+//! The cases of the real program, one row each, and the words that they share.
+//! Conversations, tools, interruptions and errors are each left to a file.
+
+mod conversations;
+mod errors;
+mod interruptions;
+mod tools;
+
+use std::fmt::Debug;
+
+use anyhow::{Context as _, ensure};
+use inspan_engine::check_order;
+use inspan_protocol::{Envelope, Event};
+use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
+use serde_json::{Value, json};
+
+use super::Case;
+use super::world::{Finished, World};
+
+/// Every case, in the order in which they run.
+pub(super) const CASES: &[Case] = &[
+    Case { name: "one_turn", bound: 30, prove: conversations::one_turn },
+    Case { name: "two_turns_by_session", bound: 30, prove: conversations::two_turns_by_session },
+    Case { name: "two_turns_by_message", bound: 30, prove: conversations::two_turns_by_message },
+    Case { name: "resume_in_a_new_process", bound: 40, prove: conversations::resume_in_a_new_process },
+    Case { name: "prompt_as_written", bound: 30, prove: conversations::prompt_as_written },
+    Case { name: "structured_output", bound: 30, prove: conversations::structured_output },
+    Case { name: "structured_output_repaired", bound: 30, prove: conversations::structured_output_repaired },
+    Case { name: "tool_allowed_by_the_flow", bound: 30, prove: tools::allowed_by_the_flow },
+    Case { name: "tool_denied_without_anyone", bound: 30, prove: tools::denied_without_anyone },
+    Case { name: "tool_allowed_by_a_person", bound: 30, prove: tools::allowed_by_a_person },
+    Case { name: "tool_denied_by_a_person", bound: 30, prove: tools::denied_by_a_person },
+    Case { name: "interrupt_mid_text", bound: 50, prove: interruptions::mid_text },
+    Case { name: "interrupt_mid_tool", bound: 40, prove: interruptions::mid_tool },
+    Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },
+    Case { name: "stall", bound: 40, prove: interruptions::stall },
+    Case { name: "error_401", bound: 30, prove: errors::status_401 },
+    Case { name: "error_429", bound: 30, prove: errors::status_429 },
+    Case { name: "error_529", bound: 30, prove: errors::status_529 },
+    Case { name: "error_529_then_ok", bound: 40, prove: errors::status_529_then_ok },
+    Case { name: "connection_refused", bound: 30, prove: errors::connection_refused },
+    Case { name: "unknown_session", bound: 30, prove: errors::unknown_session },
+    Case { name: "missing_program", bound: 15, prove: errors::missing_program },
+];
+
+/// A flow of one node `a`, a Claude agent.
+fn agent(prompt: &str, options: &Value) -> Value {
+    flow(&[agent_node("a", prompt, options)])
+}
+
+fn agent_node(id: &str, prompt: &str, options: &Value) -> Value {
+    json!({ "id": id, "type": "claude.agent", "input": { "prompt": prompt, "options": options } })
+}
+
+fn flow(nodes: &[Value]) -> Value {
+    json!({ "flow": { "name": "e2e" }, "nodes": nodes })
+}
+
+/// A turn of the scripted model that says this.
+fn says(text: &str) -> Value {
+    json!({ "blocks": [{ "type": "text", "text": text }] })
+}
+
+fn same<T: PartialEq + Debug>(what: &str, actual: &T, expected: &T) -> anyhow::Result<()> {
+    let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
+    ensure!(actual == expected, "{what} is\n  {}\nand not\n  {}", shown(actual), shown(expected));
+    Ok(())
+}
+
+/// How much of a value is shown when it is not what it should be: a whole request would bury everything.
+const SHOWN: usize = 2_000;
+
+/// The run ended with this code, its log is in order, and the word of its outcome is this.
+fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<Value> {
+    run.expect_code(code)?;
+    check_order(&run.events)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the log is out of order: {run}"))?;
+    let summary = run.json()?;
+    same("the outcome", &summary["outcome"], &json!(outcome)).with_context(|| run.to_string())?;
+    Ok(summary)
+}
+
+/// The error that the newest `task:failed` of the run tells.
+fn failure(run: &Finished) -> anyhow::Result<Value> {
+    let failed = run.events.iter().rev().find_map(|envelope| match &envelope.event {
+        Event::TaskFailed { error, .. } => Some(error),
+        _ => None,
+    });
+    Ok(serde_json::to_value(failed.with_context(|| format!("no node failed: {run}"))?)?)
+}
+
+/// How often an event of this name stands in the log.
+fn count(events: &[Envelope], name: &str) -> usize {
+    events.iter().filter(|envelope| envelope.event.name() == name).count()
+}
+
+/// The text of all `agent:text` events, joined.
+fn spoken(events: &[Envelope]) -> String {
+    let texts = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::AgentText { content, .. } => Some(content.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// The vendor's conversation, as the log tells it.
+fn session_of(events: &[Envelope]) -> anyhow::Result<String> {
+    let session = events.iter().find_map(|envelope| match &envelope.event {
+        Event::AgentSession { session_id, .. } => Some(session_id.to_string()),
+        _ => None,
+    });
+    session.context("the log tells no conversation")
+}
+
+/// The requests of the main line.
+fn main_requests(server: &ModelServer) -> Vec<RecordedRequest> {
+    server.requests().into_iter().filter(|request| request.kind == RequestKind::Main).collect()
+}
+
+/// What user and assistant said, as `role: text` of each text block; what the program adds by itself is left out.
+fn conversation(request: &RecordedRequest) -> Vec<String> {
+    let messages = request.body["messages"].as_array().cloned().unwrap_or_default();
+    let said = messages.iter().flat_map(|message| {
+        let role = message["role"].as_str().unwrap_or_default().to_owned();
+        let blocks = match &message["content"] {
+            Value::String(text) => vec![text.clone()],
+            content => content.as_array().into_iter().flatten().filter_map(text_of).collect(),
+        };
+        blocks.into_iter().map(move |text| (role.clone(), text))
+    });
+    said.filter(|(role, text)| role != "system" && !text.trim_start().starts_with("<system-reminder>"))
+        .map(|(role, text)| format!("{role}: {}", text.trim()))
+        .collect()
+}
+
+fn text_of(block: &Value) -> Option<String> {
+    block["text"].as_str().map(str::to_owned)
+}
+
+/// The output of node `a`.
+fn output(summary: &Value) -> &Value {
+    &summary["outputs"]["a"]
+}
+
+/// A world with a server.
+fn serve(world: &mut World, turns: &[Value]) -> anyhow::Result<ModelServer> {
+    world.serve(json!({ "turns": turns }))
+}

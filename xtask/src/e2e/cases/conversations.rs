@@ -1,0 +1,144 @@
+//! Cases in which agent and model talk: turns, conversations gone on with, and answers of a given structure.
+
+use inspan_protocol::MessageMode;
+use serde_json::json;
+
+use super::{
+    agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
+    session_of, spoken,
+};
+use crate::e2e::library::{self, Step};
+use crate::e2e::world::World;
+
+pub(super) fn one_turn(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(
+        world,
+        &[json!({ "blocks": [
+            { "type": "thinking", "text": "A greeting will do." },
+            { "type": "text", "text": "Hello from the scripted model.", "chunks": 5 }
+        ], "usage": { "inputTokens": 120, "outputTokens": 30 } })],
+    )?;
+    let run = world.run(&agent("role=one. Say hello.", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    let session = session_of(&run.events)?;
+    let output = output(&summary);
+    let facts =
+        json!([output["text"], output["sessionId"], output["stopReason"], output["usage"]["outputTokens"]]);
+    same("the output", &facts, &json!(["Hello from the scripted model.", session, "complete", 30]))?;
+    same("what was streamed", &spoken(&run.events), &"Hello from the scripted model.".to_owned())?;
+    same(
+        "the conversation",
+        &conversation(&main_requests(&server)[0]),
+        &vec!["user: role=one. Say hello.".to_owned()],
+    )?;
+    let shown = ["agent:start", "agent:session", "agent:usage", "agent:complete"];
+    same("the events", &shown.map(|name| count(&run.events, name)), &[1, 1, 1, 1])?;
+    anyhow::ensure!(count(&run.events, "agent:text") > 1, "the text came in one piece: {run}");
+    anyhow::ensure!(count(&run.events, "agent:thinking") > 0, "no thinking was shown: {run}");
+    Ok(())
+}
+
+pub(super) fn two_turns_by_session(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("The first."), says("The second.")])?;
+    let mut second = agent_node("b", "role=two. Next: {{ a.text }}", &json!({}));
+    second["dependsOn"] = json!(["a"]);
+    second["session"] = json!("a");
+    let run = world.run(&flow(&[agent_node("a", "role=two. Begin.", &json!({})), second]), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    let texts = [&summary["outputs"]["a"]["text"], &summary["outputs"]["b"]["text"]];
+    same("the texts", &texts, &[&json!("The first."), &json!("The second.")])?;
+    let sessions = [&summary["outputs"]["a"]["sessionId"], &summary["outputs"]["b"]["sessionId"]];
+    same("the conversation of both", &sessions[0], &sessions[1])?;
+    let requests = main_requests(&server);
+    let expected = ["user: role=two. Begin.", "assistant: The first.", "user: role=two. Next: The first."];
+    same("the second request", &conversation(&requests[1]), &expected.map(str::to_owned).to_vec())
+}
+
+pub(super) fn two_turns_by_message(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("I have begun."), says("I heard you."), says("Farewell.")])?;
+    let flow = agent("role=talk. Begin.", &json!({ "multiTurn": true, "idleTimeoutMs": 20000 }));
+    let steps = [
+        Step::after("agent:usage", 1, |hub| {
+            let run = hub.active_runs().pop().ok_or("no run is active")?;
+            hub.send_to_run(run, "More.", MessageMode::FollowUp).map_err(|error| error.to_string())
+        }),
+        Step::after("agent:usage", 2, |hub| {
+            let run = hub.active_runs().pop().ok_or("no run is active")?;
+            hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp)
+                .map_err(|error| error.to_string())?;
+            hub.close(run).map_err(|error| error.to_string())
+        }),
+    ];
+    let result = library::run(world, &flow, steps)?;
+    same("the outcome", &result.outcome, &inspan_protocol::Outcome::Success)?;
+    let requests = main_requests(&server);
+    let expected = [
+        "user: role=talk. Begin.",
+        "assistant: I have begun.",
+        "user: More.",
+        "assistant: I heard you.",
+        "user: The last.",
+    ];
+    same("the third request", &conversation(&requests[2]), &expected.map(str::to_owned).to_vec())?;
+    same("the requests", &requests.len(), &3)?;
+    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    let counts = ["agent:start", "agent:complete", "session:message", "session:close"]
+        .map(|name| count(&events, name));
+    same("the events", &counts, &[1, 1, 2, 1])
+}
+
+pub(super) fn resume_in_a_new_process(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("The word is yoke."), says("It was yoke.")])?;
+    let first = world.run(&agent("role=first. Remember a word.", &json!({})), &[])?;
+    let session = output(&ended(&first, 0, "success")?)["sessionId"].clone();
+    let second = world.run(&agent("role=second. What was it?", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("It was yoke."))?;
+    same("the conversation of both", &output(&summary)["sessionId"], &session)?;
+    let expected = [
+        "user: role=first. Remember a word.",
+        "assistant: The word is yoke.",
+        "user: role=second. What was it?",
+    ];
+    same(
+        "the second request",
+        &conversation(&main_requests(&server)[1]),
+        &expected.map(str::to_owned).to_vec(),
+    )
+}
+
+pub(super) fn prompt_as_written(world: &mut World) -> anyhow::Result<()> {
+    std::fs::write(world.work().join("notes.txt"), "SECRET NOTES")?;
+    let server = serve(world, &[says("Understood.")])?;
+    let run = world.run(&agent("/compact is a word, and @notes.txt is another.", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Understood."))?;
+    let requests = main_requests(&server);
+    anyhow::ensure!(!requests.is_empty(), "no request reached the model: {run}");
+    let body = requests[0].body["messages"].to_string();
+    anyhow::ensure!(
+        body.contains("/compact is a word, and @notes.txt is another."),
+        "the prompt was changed: {body}"
+    );
+    anyhow::ensure!(!body.contains("SECRET NOTES"), "a file was drawn in: {body}");
+    Ok(())
+}
+
+pub(super) fn structured_output(world: &mut World) -> anyhow::Result<()> {
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    let server = serve(world, &[json!({ "structured": { "n": 3 } })])?;
+    let run = world.run(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
+    same("the requests", &main_requests(&server).len(), &1)
+}
+
+pub(super) fn structured_output_repaired(world: &mut World) -> anyhow::Result<()> {
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    // The program asks once more by itself before it gives up; the third answer is the engine's repair turn.
+    let server = serve(world, &[says("Three."), says("It is three."), json!({ "structured": { "n": 3 } })])?;
+    let run = world.run(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
+    same("the requests", &main_requests(&server).len(), &3)
+}

@@ -1,0 +1,100 @@
+//! Cases in which the vendor refuses, cannot be reached, or is not there: each a typed error and an exit code.
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use super::{agent, count, ended, failure, main_requests, output, same, says, serve};
+use crate::e2e::world::{Finished, World};
+
+fn http_error(status: u16, kind: &str, message: &str) -> Value {
+    json!({ "httpError": { "status": status, "type": kind, "message": message } })
+}
+
+/// A run that fails with this exit code and error, having asked the model so often.
+fn refused(
+    world: &mut World,
+    turn: Value,
+    code: i32,
+    error: &str,
+    retryable: bool,
+) -> anyhow::Result<Finished> {
+    let server = serve(world, &[turn])?;
+    let run = world.run(&agent("role=refused. Answer.", &json!({})), &[])?;
+    told(&run, code, error, retryable)?;
+    // The program's own retries are off: attempts are the flow's, and this flow has one.
+    same("the requests", &main_requests(&server).len(), &1)?;
+    Ok(run)
+}
+
+fn told(run: &Finished, code: i32, error: &str, retryable: bool) -> anyhow::Result<()> {
+    run.expect_code(code)?;
+    let failure = failure(run)?;
+    let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &told, &json!([error, retryable, "claude"]))?;
+    same("the runs", &[count(&run.events, "agent:start"), count(&run.events, "agent:complete")], &[1, 1])?;
+    ensure!(!run.stderr.contains("panicked"), "it panicked: {run}");
+    Ok(())
+}
+
+pub(super) fn status_401(world: &mut World) -> anyhow::Result<()> {
+    refused(world, http_error(401, "authentication_error", "invalid x-api-key"), 4, "AUTH", false).map(drop)
+}
+
+pub(super) fn status_429(world: &mut World) -> anyhow::Result<()> {
+    let turn = http_error(429, "rate_limit_error", "This request would exceed your rate limit");
+    refused(world, turn, 1, "RATE_LIMITED", true).map(drop)
+}
+
+pub(super) fn status_529(world: &mut World) -> anyhow::Result<()> {
+    refused(world, http_error(529, "overloaded_error", "Overloaded"), 1, "OVERLOADED", true).map(drop)
+}
+
+pub(super) fn status_529_then_ok(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[http_error(529, "overloaded_error", "Overloaded"), says("Here I am.")])?;
+    let mut flow = agent("role=busy. Answer.", &json!({}));
+    flow["nodes"][0]["policy"] = json!({ "retry": { "maxAttempts": 2, "backoff": "500ms" } });
+    let run = world.run(&flow, &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Here I am."))?;
+    same("the attempts", &summary["nodes"]["a"]["attempts"], &json!(2))?;
+    same("the requests", &main_requests(&server).len(), &2)
+}
+
+pub(super) fn connection_refused(world: &mut World) -> anyhow::Result<()> {
+    // The port of a server that has just gone is one where nobody listens.
+    let server = serve(world, &[says("Never.")])?;
+    drop(server);
+    let run = world.run(&agent("role=refused. Answer.", &json!({})), &[])?;
+    told(&run, 1, "NETWORK", true)
+}
+
+pub(super) fn unknown_session(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("Never.")])?;
+    let resume = json!({ "resume": "00000000-0000-4000-8000-00000000dead" });
+    let run = world.run(&agent("role=unknown. Go on.", &resume), &[])?;
+    run.expect_code(1)?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["INVALID_REQUEST", false]))?;
+    let message = failure["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("00000000-0000-4000-8000-00000000dead"), "the session is not named: {message}");
+    same("the requests", &main_requests(&server).len(), &0)
+}
+
+pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
+    let empty = world.work().join("empty");
+    std::fs::create_dir(&empty)?;
+    world.set("PATH", &empty.display().to_string());
+    let run = world.run(&agent("role=missing. Answer.", &json!({})), &[])?;
+    run.expect_code(4)?;
+    // Found before anything is started, so there is no session, and no event of one.
+    same("the events", &run.events.len(), &0)?;
+    let summary = run.json()?;
+    same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))?;
+    let message = summary["error"]["message"].as_str().unwrap_or_default();
+    let tells = |word: &&str| message.contains(word);
+    ensure!(
+        ["`a`", "claude", "npm install", "CONFIG_MISSING"].iter().all(tells),
+        "it does not say what to do: {message}"
+    );
+    Ok(())
+}

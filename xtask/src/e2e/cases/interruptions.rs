@@ -1,0 +1,93 @@
+//! Cases in which a turn does not come to its own end: Ctrl-C, a timeout, a model that falls silent.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_testkit::{Ending, RecordedRequest, RequestKind};
+use serde_json::json;
+
+use super::{agent, conversation, ended, failure, main_requests, output, same, says, serve, session_of};
+use crate::e2e::processes::marked;
+use crate::e2e::time::{Stopwatch, pause};
+use crate::e2e::world::World;
+
+const GONE: Duration = Duration::from_secs(10);
+
+/// What of a main request's answer has gone out.
+fn is_under_way(requests: &[RecordedRequest], events: usize) -> bool {
+    requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= events)
+}
+
+fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
+    requests
+        .iter()
+        .filter(|request| request.kind == RequestKind::Main)
+        .map(|request| request.ending)
+        .collect()
+}
+
+pub(super) fn mid_text(world: &mut World) -> anyhow::Result<()> {
+    let text = "One word after another, for as long as it may take to be interrupted.";
+    let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
+    let server = serve(world, &[slow, says("I go on.")])?;
+    let running = world.start(&agent("role=slow. Talk.", &json!({})), &[])?;
+    server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
+    // The text has to come all the way to the log before it is cut off.
+    pause(Duration::from_millis(300));
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    let took = cut.elapsed();
+    ended(&run, 130, "stopped")?;
+    ensure!(took < GONE, "it took {took:?} to stop");
+    let over = |requests: &[RecordedRequest]| mains(requests).iter().all(|ending| *ending != Ending::Open);
+    let requests = server.wait_until(world.deadline.left(), over)?;
+    same("how the server saw it end", &mains(&requests), &vec![Ending::ClientGone])?;
+
+    let session = session_of(&run.events)?;
+    let second = world.run(&agent("role=again. Go on.", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    let said = conversation(main_requests(&server).last().context("no second request came")?);
+    let ends = (said.first().cloned(), said.last().cloned());
+    let expected = (Some("user: role=slow. Talk.".to_owned()), Some("user: role=again. Go on.".to_owned()));
+    same("the ends of the conversation", &ends, &expected).with_context(|| format!("{said:?}"))
+}
+
+pub(super) fn mid_tool(world: &mut World) -> anyhow::Result<()> {
+    let input = json!({ "command": "sleep 613", "description": "wait" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(world, &[call, says("Never.")])?;
+    let running = world.start(&agent("role=tool. Wait.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let sleeps = |world: &World| marked(&world.mark).values().any(|line| line == "sleep 613");
+    while !sleeps(world) {
+        ensure!(!world.deadline.is_over(), "the tool never began");
+        pause(Duration::from_millis(20));
+    }
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    ended(&run, 130, "stopped")?;
+    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
+    Ok(())
+}
+
+pub(super) fn node_timeout(world: &mut World) -> anyhow::Result<()> {
+    let _server = serve(world, &[json!({ "hang": true })])?;
+    let mut flow = agent("role=late. Answer.", &json!({}));
+    flow["nodes"][0]["policy"] = json!({ "timeout": "4s" });
+    let run = world.run(&flow, &[])?;
+    ended(&run, 1, "failed")?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["TIMEOUT", true]))
+}
+
+pub(super) fn stall(world: &mut World) -> anyhow::Result<()> {
+    let silent =
+        json!({ "blocks": [{ "type": "text", "text": "Half of it and no more." }], "stallAfter": 4 });
+    let _server = serve(world, &[silent])?;
+    let run = world.run(&agent("role=stall. Talk.", &json!({ "stallTimeoutMs": 3000 })), &[])?;
+    ended(&run, 1, "failed")?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["TIMEOUT", "claude"]))
+}

@@ -1,0 +1,96 @@
+//! Cases in which an agent wants to use a tool, and is allowed to or not.
+
+use anyhow::{Context as _, ensure};
+use inspan_engine::Hub;
+use inspan_protocol::{Envelope, Event, Outcome, PromptKind};
+use inspan_testkit::ModelServer;
+use serde_json::{Value, json};
+
+use super::{agent, count, ended, main_requests, output, same, says, serve};
+use crate::e2e::library::{self, Step};
+use crate::e2e::world::World;
+
+/// A model that makes the file `made.txt`, then says so.
+fn makes_a_file(world: &mut World) -> anyhow::Result<ModelServer> {
+    let input = json!({ "command": "echo yoke > made.txt && echo written", "description": "make a file" });
+    let call =
+        json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "id": "toolu_make", "input": input }] });
+    serve(world, &[call, says("Done.")])
+}
+
+fn is_made(world: &World) -> bool {
+    world.work().join("made.txt").exists()
+}
+
+/// Whether each tool that ended was an error, in order.
+fn tool_ends(events: &[Envelope]) -> Vec<bool> {
+    let ends = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::AgentToolComplete { is_error, .. } => Some(*is_error),
+        _ => None,
+    });
+    ends.collect()
+}
+
+/// What the model was told of its tool call.
+fn told(server: &ModelServer) -> anyhow::Result<Value> {
+    let requests = main_requests(server);
+    let messages =
+        requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
+    let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    let results = blocks.filter(|block| block["type"] == "tool_result");
+    let told = results.next_back().context("the model was told nothing of its tool")?;
+    Ok(json!([told["tool_use_id"], told["is_error"].as_bool().unwrap_or(false)]))
+}
+
+pub(super) fn allowed_by_the_flow(world: &mut World) -> anyhow::Result<()> {
+    let server = makes_a_file(world)?;
+    let run = world.run(&agent("role=maker. Make it.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Done."))?;
+    same("the tools", &tool_ends(&run.events), &vec![false])?;
+    same("what the model was told", &told(&server)?, &json!(["toolu_make", false]))?;
+    ensure!(is_made(world), "the tool did not run: {run}");
+    Ok(())
+}
+
+pub(super) fn denied_without_anyone(world: &mut World) -> anyhow::Result<()> {
+    let server = makes_a_file(world)?;
+    let run = world.run(&agent("role=maker. Make it.", &json!({})), &["--no-input"])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Done."))?;
+    same("the tools", &tool_ends(&run.events), &vec![true])?;
+    same("what the model was told", &told(&server)?, &json!(["toolu_make", true]))?;
+    ensure!(!is_made(world), "the tool ran: {run}");
+    Ok(())
+}
+
+pub(super) fn allowed_by_a_person(world: &mut World) -> anyhow::Result<()> {
+    asked(world, "allow", false)?;
+    ensure!(is_made(world), "the tool did not run");
+    Ok(())
+}
+
+pub(super) fn denied_by_a_person(world: &mut World) -> anyhow::Result<()> {
+    asked(world, "deny", true)?;
+    ensure!(!is_made(world), "the tool ran");
+    Ok(())
+}
+
+/// A person is asked once and chooses this.
+fn asked(world: &mut World, choice: &'static str, is_error: bool) -> anyhow::Result<()> {
+    let server = makes_a_file(world)?;
+    let reply = Step::after("session:prompt", 1, move |hub: &Hub| {
+        let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
+        if prompt.kind != PromptKind::Permission {
+            return Err(format!("it is no question for permission: {prompt:?}"));
+        }
+        hub.reply(prompt.prompt_id, "", Some(choice.to_owned())).map_err(|error| error.to_string())
+    });
+    let result = library::run(world, &agent("role=maker. Make it.", &json!({})), [reply])?;
+    same("the outcome", &result.outcome, &Outcome::Success)?;
+    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    same("the tools", &tool_ends(&events), &vec![is_error])?;
+    let counts = ["session:prompt", "session:reply", "session:rejected"].map(|name| count(&events, name));
+    same("questions, answers, refusals", &counts, &[1, 1, 0])?;
+    same("what the model was told", &told(&server)?, &json!(["toolu_make", is_error]))
+}

@@ -1,0 +1,281 @@
+//! What one case works with: a folder, an environment without the user's own, and `inspan` as a child process.
+//! What is run and what is expected is left to the cases.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use inspan_protocol::Envelope;
+use inspan_testkit::{ModelServer, Scenario};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::install::Installed;
+use super::processes::{MARK, end_all, none_left};
+use super::time::{Deadline, Stopwatch, pause};
+
+/// Planted as the key of every case; no artefact may contain it.
+pub(crate) const PLANTED_KEY: &str = "sk-ant-planted-0f6b1c9e4d7a42d8-not-a-key";
+
+/// The programs under test.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub(crate) inspan: PathBuf,
+    pub(crate) claude: Installed,
+}
+
+/// The world of one case.
+pub(crate) struct World {
+    folder: TempDir,
+    programs: Programs,
+    pub(crate) mark: String,
+    pub(crate) deadline: Deadline,
+    env: BTreeMap<String, String>,
+    runs: std::cell::Cell<u32>,
+}
+
+/// A run of `inspan` that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// The exit code, or 128 and the signal.
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// What `--events` wrote.
+    pub(crate) events: Vec<Envelope>,
+    pub(crate) took: Duration,
+}
+
+/// A run of `inspan` that goes on.
+pub(crate) struct Running {
+    child: Child,
+    artefacts: Artefacts,
+    began: Stopwatch,
+    deadline: Deadline,
+    mark: String,
+}
+
+#[derive(Debug, Clone)]
+struct Artefacts {
+    stdout: PathBuf,
+    stderr: PathBuf,
+    events: PathBuf,
+}
+
+impl World {
+    /// A fresh world, in which all must be over by the deadline.
+    pub(crate) fn new(case: &str, programs: &Programs, bound: Duration) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("inspan-e2e-").tempdir()?;
+        let inside = |name: &str| folder.path().join(name);
+        for name in ["bin", "home", "tmp", "claude", "work", "artefacts"] {
+            std::fs::create_dir(inside(name)).with_context(|| format!("failed to make `{name}`"))?;
+        }
+        std::os::unix::fs::symlink(&programs.claude.program, inside("bin/claude"))?;
+        let mark = format!("{case}-{}", std::process::id());
+        let text = |name: &str| inside(name).display().to_string();
+        let env = [
+            ("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text("bin"))),
+            ("HOME", text("home")),
+            ("TMPDIR", text("tmp")),
+            ("LANG", "C.UTF-8".to_owned()),
+            (MARK, mark.clone()),
+            ("CLAUDE_CONFIG_DIR", text("claude")),
+            ("ANTHROPIC_API_KEY", PLANTED_KEY.to_owned()),
+            // Nothing listens there; a case that needs a model starts its server.
+            ("ANTHROPIC_BASE_URL", "http://127.0.0.1:1".to_owned()),
+            ("DISABLE_TELEMETRY", "1".to_owned()),
+            ("DISABLE_AUTOUPDATER", "1".to_owned()),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+        ];
+        let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let deadline = Deadline::after(bound);
+        Ok(Self { folder, programs: programs.clone(), mark, deadline, env, runs: 0.into() })
+    }
+
+    /// A server that answers by this scenario, and through which every later run reaches its model.
+    pub(crate) fn serve(&mut self, scenario: Value) -> anyhow::Result<ModelServer> {
+        self.serve_scenario(serde_json::from_value(scenario).context("the case's scenario is none")?)
+    }
+
+    /// As [`World::serve`].
+    pub(crate) fn serve_scenario(&mut self, scenario: Scenario) -> anyhow::Result<ModelServer> {
+        let server = ModelServer::start(scenario)?;
+        self.set("ANTHROPIC_BASE_URL", &server.base_url());
+        Ok(server)
+    }
+
+    /// Sets a variable of every later run.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// The environment of every run.
+    pub(crate) fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// The folder the flow and its agents work in.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// The folder for what the user gets to see or keep; it is searched for the planted key.
+    pub(crate) fn artefacts(&self) -> PathBuf {
+        self.folder.path().join("artefacts")
+    }
+
+    /// Fails if a process is left behind, which is ended, or the planted key stands in an artefact.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        none_left(&self.mark).and(check_secret(&self.artefacts()))
+    }
+
+    /// Writes a flow, given as JSON, which is YAML too.
+    pub(crate) fn flow(&self, flow: &Value) -> anyhow::Result<PathBuf> {
+        let path = self.work().join("flow.yaml");
+        std::fs::write(&path, serde_json::to_string_pretty(flow)?)?;
+        Ok(path)
+    }
+
+    /// Runs a flow to its end.
+    pub(crate) fn run(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<Finished> {
+        self.start(flow, arguments)?.finish()
+    }
+
+    /// Starts `inspan run` on a flow.
+    pub(crate) fn start(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<Running> {
+        let flow = self.flow(flow)?;
+        let number = self.runs.get() + 1;
+        self.runs.set(number);
+        let file = |ending: &str| self.artefacts().join(format!("run-{number}.{ending}"));
+        let artefacts =
+            Artefacts { stdout: file("stdout"), stderr: file("stderr"), events: file("events.jsonl") };
+        let child = Command::new(&self.programs.inspan)
+            .arg("run")
+            .arg(flow)
+            .args(["--json", "--events"])
+            .arg(&artefacts.events)
+            .args(arguments)
+            .current_dir(self.work())
+            .env_clear()
+            .envs(&self.env)
+            .stdin(Stdio::null())
+            .stdout(File::create(&artefacts.stdout)?)
+            .stderr(File::create(&artefacts.stderr)?)
+            .spawn()
+            .with_context(|| format!("failed to start {}", self.programs.inspan.display()))?;
+        let began = Stopwatch::start();
+        Ok(Running { child, artefacts, began, deadline: self.deadline, mark: self.mark.clone() })
+    }
+}
+
+impl Running {
+    /// Sends the signal of Ctrl-C.
+    pub(crate) fn interrupt(&self) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("the child has no process id")?;
+        kill_process(pid, Signal::INT).context("failed to interrupt inspan")
+    }
+
+    /// Waits for its end; the whole family is ended if the case's time is up first.
+    pub(crate) fn finish(mut self) -> anyhow::Result<Finished> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if self.deadline.is_over() {
+                end_all(&self.mark);
+                self.child.wait()?;
+                bail!("inspan still ran when the case's time was up\n{}", self.artefacts.told());
+            }
+            pause(Duration::from_millis(5));
+        };
+        let took = self.began.elapsed();
+        let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1);
+        let Artefacts { stdout, stderr, events } = &self.artefacts;
+        let (stdout, stderr) = (read(stdout)?, read(stderr)?);
+        let events = if events.exists() { inspan_testkit::read_jsonl(events)? } else { Vec::new() };
+        Ok(Finished { code, stdout, stderr, events, took })
+    }
+}
+
+impl Artefacts {
+    fn told(&self) -> String {
+        let tail = |path: &Path| {
+            let text = read(path).unwrap_or_default();
+            let lines: Vec<_> = text.lines().rev().take(12).collect();
+            lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+        };
+        format!(
+            "stdout: {}\nstderr: {}\nevents: {}",
+            tail(&self.stdout),
+            tail(&self.stderr),
+            tail(&self.events)
+        )
+    }
+}
+
+impl Finished {
+    /// The one object that `--json` prints.
+    pub(crate) fn json(&self) -> anyhow::Result<Value> {
+        serde_json::from_str(&self.stdout).with_context(|| format!("stdout is not one JSON value: {self}"))
+    }
+
+    /// Fails unless the run ended so.
+    pub(crate) fn expect_code(&self, code: i32) -> anyhow::Result<&Self> {
+        ensure!(self.code == code, "the exit code is {}, not {code}: {self}", self.code);
+        Ok(self)
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "exit code {} after {:?}", self.code, self.took)?;
+        writeln!(f, "stdout: {}", self.stdout.trim_end())?;
+        write!(f, "stderr: {}", self.stderr.trim_end())?;
+        let events = self.events.iter().rev().take(15).rev();
+        events.into_iter().try_for_each(|event| {
+            write!(f, "\n  {} {}", event.seq, serde_json::to_string(&event.event).unwrap_or_default())
+        })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// Fails if a file under this folder contains the planted key, whole or in the part that a program might show.
+fn check_secret(folder: &Path) -> anyhow::Result<()> {
+    for entry in walkdir::WalkDir::new(folder) {
+        let entry = entry?;
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        let bytes = std::fs::read(entry.path())?;
+        let planted = &PLANTED_KEY.as_bytes()[..24];
+        if bytes.windows(planted.len()).any(|window| window == planted) {
+            bail!("{} contains the planted key", entry.file_name().to_string_lossy());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_key_is_found_in_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("deep")).unwrap();
+        std::fs::write(folder.path().join("deep/a.json"), "{}").unwrap();
+        check_secret(folder.path()).unwrap();
+        std::fs::write(folder.path().join("deep/b.json"), format!("x{PLANTED_KEY}y")).unwrap();
+        let told = check_secret(folder.path()).unwrap_err().to_string();
+        assert_eq!(told, "b.json contains the planted key");
+    }
+}

@@ -1,0 +1,143 @@
+//! `cargo xtask record`: what the vendor's real program answers in each flow fixture, kept for the replay.
+//! What of it would differ from one recording to the next is left to `stable`.
+
+mod stable;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_engine::{ProviderRegistry, Recorder};
+use inspan_flow::FlowRunResult;
+use inspan_protocol::Environment;
+use inspan_testkit::Scenario;
+use walkdir::WalkDir;
+
+use crate::e2e::{Programs, World, cache, claude};
+use crate::replay::{FlowCase, cases_of};
+use crate::session::{self, Surroundings};
+use stable::Names;
+
+/// The longest that one case may take. Flows wait in real time here.
+const BOUND: Duration = Duration::from_secs(600);
+
+/// The example of the README and the model behind its recordings, which no user of it needs to see.
+const EXAMPLE: (&str, &str) = ("examples/review-loop", include_str!("record/review-loop.json"));
+
+/// Something to record.
+struct Subject {
+    case: FlowCase,
+    scenario: Scenario,
+    times: Times,
+}
+
+/// What becomes of the times at which the program said things.
+#[derive(Clone, Copy)]
+enum Times {
+    /// They stay, since people watch the recording being played.
+    Kept,
+    /// They go, since they differ from one recording to the next and tests do not look at them.
+    Dropped,
+}
+
+/// Records the cases whose names contain `filter`.
+pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> anyhow::Result<bool> {
+    let mut subjects = Vec::new();
+    for case in cases_of(root, filter)? {
+        let scenario = case.folder().join("scenario.json");
+        if scenario.exists() {
+            subjects.push(Subject { scenario: Scenario::load(scenario)?, case, times: Times::Dropped });
+        }
+    }
+    let (folder, scenario) = EXAMPLE;
+    let example = FlowCase::new(root.join(folder));
+    if example.name().contains(filter) {
+        subjects.push(Subject {
+            scenario: Scenario::from_json(scenario)?,
+            case: example,
+            times: Times::Kept,
+        });
+    }
+    ensure!(!subjects.is_empty(), "no case with a scenario has a name that contains `{filter}`");
+    let programs = Programs { claude: claude(&cache()?)?, inspan: PathBuf::new() };
+    for subject in &subjects {
+        let (result, calls) = subject.record(&programs).with_context(|| subject.case.name().to_owned())?;
+        writeln!(
+            out,
+            "{}: {calls} calls, {:?} in {} ms",
+            subject.case.name(),
+            result.outcome,
+            result.duration_ms
+        )?;
+        out.flush()?;
+    }
+    Ok(true)
+}
+
+impl Subject {
+    /// Runs the flow in a copy of its folder; the recordings take the place of the older ones at the end.
+    fn record(&self, programs: &Programs) -> anyhow::Result<(FlowRunResult, usize)> {
+        let mut world = World::new(self.case.name(), programs, BOUND)?;
+        let server = world.serve_scenario(self.scenario.clone())?;
+        copy(self.case.folder(), &world.work())?;
+        let env: Environment =
+            world.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let recorder = Recorder::new(world.artefacts())?;
+        let names = Names::new(&world.work());
+        let providers: ProviderRegistry =
+            session::providers().map(|provider| recorder.record(names.wrap(provider)));
+        let graph = Arc::new(session::compile(&world.work().join("flow.yaml"), &providers)?);
+        let around = Surroundings::real(providers, env, world.deadline.left());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let run = session::run(graph, self.case.input()?, around, self.case.steps()?);
+        let result = runtime.block_on(run);
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        let seen = server.stop();
+        let result = result.with_context(|| format!("the model was asked {} times", seen.len()))?;
+        world.check()?;
+        Ok((result, keep(&world.artefacts(), &self.case.recordings(), self.times)?))
+    }
+}
+
+/// Copies what the author wrote. What earlier runs made of it is left out.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let made = ["recordings", "events.jsonl", "scenario.json", "commands.json", "input.json"];
+    let written = |entry: &walkdir::DirEntry| {
+        entry.depth() != 1 || !made.contains(&entry.file_name().to_string_lossy().as_ref())
+    };
+    for entry in WalkDir::new(from).min_depth(1).into_iter().filter_entry(written) {
+        let entry = entry?;
+        let target = to.join(entry.path().strip_prefix(from)?);
+        if entry.file_type().is_dir() {
+            fs::create_dir(&target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the new recordings in place of all older ones, and returns how many they are.
+fn keep(made: &Path, folder: &Path, times: Times) -> anyhow::Result<usize> {
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(made)? {
+        let entry = entry?;
+        let text = fs::read_to_string(entry.path())?;
+        let text = match times {
+            Times::Kept => text,
+            Times::Dropped => stable::without_times(&text),
+        };
+        texts.push((entry.file_name(), text));
+    }
+    ensure!(!texts.is_empty(), "no agent was asked");
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    for (name, text) in &texts {
+        fs::write(folder.join(name), text)?;
+    }
+    Ok(texts.len())
+}

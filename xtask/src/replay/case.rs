@@ -1,0 +1,131 @@
+//! A flow fixture: its folder, the flow run from its recordings in fixed time, and the log that it must give.
+//! Whether the beginnings of that log can be gone on with is left to `prefixes`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use inspan_engine::{PermissionPolicy, Replayer, VirtualClock, check_order};
+use inspan_flow::Graph;
+use inspan_protocol::{Command, Envelope, Environment, Timestamp};
+use inspan_testkit::{GoldenMode, compare_golden, read_json};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::prefixes;
+use crate::session::{self, Step, Surroundings};
+
+/// The moment at which every replayed session begins.
+const BEGINNING: &str = "2026-01-01T00:00:00Z";
+/// The virtual time that a session may take; a flow that waits for what never comes reaches it at once.
+const BOUND: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// One folder of `fixtures/flows`.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowCase {
+    folder: PathBuf,
+}
+
+/// One line of `commands.json`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Commanded {
+    after: After,
+    command: Command,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct After {
+    event: String,
+    /// After so many events of that name, counting from 1.
+    count: u64,
+}
+
+impl FlowCase {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the agents answered.
+    pub(crate) fn recordings(&self) -> PathBuf {
+        self.folder.join("recordings")
+    }
+
+    /// What the flow is given; nothing unless the case says so.
+    pub(crate) fn input(&self) -> anyhow::Result<Map<String, Value>> {
+        let path = self.folder.join("input.json");
+        Ok(if path.exists() { read_json(path)? } else { Map::new() })
+    }
+
+    /// The commands that the session is given. A refused one is part of the log, and no failure.
+    pub(crate) fn steps(&self) -> anyhow::Result<Vec<Step>> {
+        let path = self.folder.join("commands.json");
+        let commands: Vec<Commanded> = if path.exists() { read_json(path)? } else { Vec::new() };
+        let step = |Commanded { after, command }: Commanded| {
+            Step::after(after.event, after.count, move |hub| {
+                let _ = hub.command(command.clone());
+                Ok(())
+            })
+        };
+        Ok(commands.into_iter().map(step).collect())
+    }
+
+    /// Runs the case, and compares or blesses its log.
+    pub(crate) fn check(&self, mode: GoldenMode) -> anyhow::Result<()> {
+        let (graph, events) = self.replay()?;
+        check_order(&events).map_err(anyhow::Error::msg).context("the log is out of order")?;
+        prefixes::check(&graph, &self.input()?, &events)?;
+        let lines: Vec<String> = events
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<Result<_, _>>()
+            .context("an event is no JSON")?;
+        compare_golden(self.folder.join("events.jsonl"), &format!("{}\n", lines.join("\n")), mode)?;
+        Ok(())
+    }
+
+    /// Runs the case from its recordings. Nothing in it depends on the machine, the time or chance.
+    fn replay(&self) -> anyhow::Result<(Arc<Graph>, Vec<Envelope>)> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+        runtime.block_on(async {
+            // A case without recordings has none to play: an agent that is asked all the same is an error, and
+            // never the real one.
+            let (nothing, recorded) = (tempfile::tempdir()?, self.recordings());
+            let replayer = Replayer::load(if recorded.exists() { &recorded } else { nothing.path() })?;
+            let providers = session::providers().map(|provider| replayer.replay(provider));
+            let graph = Arc::new(session::compile(&self.folder.join("flow.yaml"), &providers)?);
+            let beginning: Timestamp = BEGINNING.parse()?;
+            let around = Surroundings {
+                providers,
+                env: Environment::default(),
+                permissions: PermissionPolicy::Deny,
+                clock: Arc::new(VirtualClock::starting_at(beginning)),
+                bound: BOUND,
+            };
+            let result = session::run(Arc::clone(&graph), self.input()?, around, self.steps()?).await?;
+            let unplayed = replayer.unplayed();
+            ensure!(unplayed.is_empty(), "recordings that no call asks for: {}", unplayed.join(", "));
+            if let Some(error) = &result.error
+                && error.message.contains("no recording")
+            {
+                bail!(
+                    "a call was not recorded; `cargo xtask record {}` records anew\n{}",
+                    self.name(),
+                    error.message
+                );
+            }
+            Ok((graph, result.events.iter().map(|envelope| (**envelope).clone()).collect()))
+        })
+    }
+}
