@@ -54,7 +54,11 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
     let (folder, scenario) = EXAMPLE;
     let example = FlowCase::new(root.join(folder));
     if example.name().contains(filter) {
-        subjects.push(Subject { scenario: Scenario::from_json(scenario)?, case: example, times: Times::Kept });
+        subjects.push(Subject {
+            scenario: Scenario::from_json(scenario)?,
+            case: example,
+            times: Times::Kept,
+        });
     }
     ensure!(!subjects.is_empty(), "no case with a scenario has a name that contains `{filter}`");
     let programs = Programs { claude: claude(&cache()?)?, inspan: PathBuf::new() };

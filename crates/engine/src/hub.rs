@@ -11,7 +11,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     seq: AtomicU64,
     /// Events that observers emitted during the present delivery.
     pending: Mutex<VecDeque<Arc<Envelope>>>,
-    pending_count: AtomicUsize,
+    has_pending: AtomicBool,
     session: Mutex<Session>,
     abort: CancellationToken,
 }
@@ -95,7 +95,7 @@ impl Hub {
             holder: AtomicUsize::new(0),
             seq: AtomicU64::new(last_seq),
             pending: Mutex::default(),
-            pending_count: AtomicUsize::new(0),
+            has_pending: AtomicBool::new(false),
             session: Mutex::default(),
             abort: CancellationToken::new(),
         };
@@ -114,14 +114,12 @@ impl Hub {
 
     /// Decides under the line whether to emit: what `decide` changes takes effect exactly at the event's
     /// place in the order.
+    #[inline]
     pub(crate) fn emit_when<E>(&self, decide: impl FnOnce() -> Result<Event, E>) -> Result<Arc<Envelope>, E> {
         let shared = &*self.shared;
         let mark = thread_mark();
         if shared.holder.load(Ordering::Relaxed) == mark {
-            let envelope = self.envelope(decide()?);
-            lock(&shared.pending).push_back(Arc::clone(&envelope));
-            shared.pending_count.fetch_add(1, Ordering::Relaxed);
-            return Ok(envelope);
+            return Ok(self.postpone(decide()?));
         }
         let mut table = lock(&shared.line);
         shared.holder.store(mark, Ordering::Relaxed);
@@ -129,17 +127,22 @@ impl Hub {
         let envelope = self.envelope(decide()?);
         table.refresh(&shared.subscribers);
         table.deliver(&envelope);
-        while shared.pending_count.load(Ordering::Relaxed) > 0 {
-            let next = lock(&shared.pending).pop_front();
-            shared.pending_count.fetch_sub(1, Ordering::Relaxed);
-            if let Some(next) = next {
-                table.refresh(&shared.subscribers);
-                table.deliver(&next);
-            }
+        if shared.has_pending.load(Ordering::Relaxed) {
+            shared.deliver_pending(&mut table);
         }
         Ok(envelope)
     }
 
+    /// An event that an observer emits: it gets its place now and is delivered after the present one.
+    #[cold]
+    fn postpone(&self, event: Event) -> Arc<Envelope> {
+        let envelope = self.envelope(event);
+        lock(&self.shared.pending).push_back(Arc::clone(&envelope));
+        self.shared.has_pending.store(true, Ordering::Relaxed);
+        envelope
+    }
+
+    #[inline]
     fn envelope(&self, event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;
         let timestamp = shared.clock.now();
@@ -238,6 +241,17 @@ impl Hub {
 }
 
 impl Shared {
+    #[cold]
+    fn deliver_pending(&self, table: &mut Table) {
+        loop {
+            let next = lock(&self.pending).pop_front();
+            let Some(next) = next else { break };
+            table.refresh(&self.subscribers);
+            table.deliver(&next);
+        }
+        self.has_pending.store(false, Ordering::Relaxed);
+    }
+
     fn unsubscribe(&self, id: u64) {
         self.subscribers.remove(id);
         // Lets go of the subscriber now, since it may hold a handle of this hub; during a delivery the next

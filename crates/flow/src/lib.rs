@@ -32,5 +32,5 @@ pub use registry::NodeRegistry;
 pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
 pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
 pub use spec::flow_schema;
-pub use state::{EdgeState, Ending, NodeState, RunState};
+pub use state::{Conversation, EdgeState, Ending, NodeState, RunState};
 pub use store::{MemoryStore, RunStore, StoreError};

@@ -225,7 +225,7 @@ impl Driver {
     }
 
     async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
-        let StartNode { node, path, attempt, input, session } = start;
+        let StartNode { node, path, attempt, input, conversation } = start;
         let spec = self.run.graph().node(node);
         let Some(node_type) = self.nodes.get(&spec.node_type).cloned() else {
             return Err(RunError::UnknownNodeType {
@@ -249,7 +249,7 @@ impl Driver {
             node: spec.id.clone(),
             path: path.clone(),
             attempt,
-            session,
+            conversation,
             folder: self.run.graph().folder.clone(),
             env: self.env.clone(),
             permissions: self.permissions,

@@ -8,15 +8,15 @@
 use std::{cmp::Reverse, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, ProviderSessionId,
-    SessionId, SessionStatus, SkipReason, Timestamp, WaitingOn,
+    AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, SessionId,
+    SessionStatus, SkipReason, Timestamp, WaitingOn,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
     graph::{Graph, Join, NodeIx, Occupies, OnExhausted, RetryOn},
-    state::{Ending, RunState},
+    state::{Conversation, Ending, RunState},
 };
 
 /// A run: its graph, what it was given, and the fold of its facts.
@@ -69,7 +69,7 @@ pub struct StartNode {
     /// Its input, all bindings worked out; an error ends the attempt at once.
     pub input: Result<Value, AgentError>,
     /// The conversation that it goes on with.
-    pub session: Option<ProviderSessionId>,
+    pub conversation: Option<Conversation>,
 }
 
 /// Why an attempt is cancelled.
@@ -179,8 +179,9 @@ impl Run {
     fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
         let node = self.graph.node(ix);
         let input = node.input.resolve(&self.scope()).map_err(AgentError::from);
-        let session = node.session.and_then(|source| self.state.nodes[source.0 as usize].session.clone());
-        StartNode { node: ix, path: self.state.path(&self.graph, ix), attempt, input, session }
+        let conversation =
+            node.session.and_then(|source| self.state.nodes[source.0 as usize].conversation.clone());
+        StartNode { node: ix, path: self.state.path(&self.graph, ix), attempt, input, conversation }
     }
 
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
@@ -205,9 +206,10 @@ impl Run {
                 let duration_ms = state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
                 Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
             }
-            (AttemptEnd::Error(_), Some(CancelReason::Ending)) => {
-                Event::TaskCancelled { task_id, session_id: state.session.clone() }
-            }
+            (AttemptEnd::Error(_), Some(CancelReason::Ending)) => Event::TaskCancelled {
+                task_id,
+                session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
+            },
             (AttemptEnd::Error(error), reason) => {
                 let error = if reason.is_some() { self.timed_out(node) } else { error };
                 Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error }
@@ -351,9 +353,9 @@ impl Run {
             }
             if goes_on && cycle.on_exhausted == OnExhausted::Fail {
                 let message = format!(
-                    "loop {} has run {} times, as often as it may, and would go on",
+                    "loop {} has used up its maxIterations of {} and would go on",
                     edge_name(&graph, edge),
-                    state.iterations
+                    cycle.max_iterations
                 );
                 let error = AgentError::new(ErrorCode::LoopExhausted, message);
                 self.state.end_early(Ending { outcome: Outcome::Failed, error: Some(error) });

@@ -103,11 +103,20 @@ pub struct NodeState {
     /// The newest failure.
     pub error: Option<AgentError>,
     /// The conversation of its newest agent run.
-    pub session: Option<ProviderSessionId>,
+    pub conversation: Option<Conversation>,
     /// Whether it did not run because of a failure, or failed without anything handling it.
     pub(crate) tainted: bool,
     pub(crate) unresolved: u32,
     pub(crate) fired: u32,
+}
+
+/// An agent's conversation, as far as it has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    /// The vendor's id.
+    pub session_id: ProviderSessionId,
+    /// How many turns it has had.
+    pub turns: u32,
 }
 
 /// Where one edge stands.
@@ -211,11 +220,9 @@ impl RunState {
                     self.fail(graph, ix, error, *will_retry, at);
                 }
             }
-            Event::TaskCancelled { session_id, .. } => {
+            Event::TaskCancelled { .. } => {
                 if let Some(ix) = self.locate(graph, task, NodeStatus::Running) {
                     self.end(graph, ix, NodeStatus::Cancelled, None);
-                    let node = &mut self.nodes[ix.0 as usize];
-                    node.session = session_id.clone().or(node.session.take());
                 }
             }
             Event::TaskSkipped { reason, .. } => {
@@ -244,10 +251,17 @@ impl RunState {
             }
             Event::AgentSession { session_id, .. } => {
                 if let Some(ix) = task.and_then(|path| graph.find(path.node())) {
-                    self.nodes[ix.0 as usize].session = Some(session_id.clone());
+                    let known = &mut self.nodes[ix.0 as usize].conversation;
+                    if known.as_ref().is_none_or(|known| known.session_id != *session_id) {
+                        *known = Some(Conversation { session_id: session_id.clone(), turns: 0 });
+                    }
                 }
             }
             Event::AgentUsage { usage, cost_usd, .. } => {
+                let ix = task.and_then(|path| graph.find(path.node()));
+                if let Some(known) = ix.and_then(|ix| self.nodes[ix.0 as usize].conversation.as_mut()) {
+                    known.turns += 1;
+                }
                 self.usage += *usage;
                 match cost_usd {
                     Some(cost) => self.cost_usd += cost,
@@ -420,7 +434,7 @@ impl RunState {
             *state = NodeState {
                 pass: state.pass + 1,
                 attempts: state.attempts,
-                session: state.session.take(),
+                conversation: state.conversation.take(),
                 unresolved,
                 fired,
                 ..NodeState::default()

@@ -74,10 +74,15 @@ struct Row {
 }
 
 impl Table {
+    #[inline]
     pub(crate) fn refresh(&mut self, subscribers: &Subscribers) {
-        if self.version == subscribers.version.load(Ordering::Acquire) {
-            return;
+        if self.version != subscribers.version.load(Ordering::Acquire) {
+            self.rebuild(subscribers);
         }
+    }
+
+    #[cold]
+    fn rebuild(&mut self, subscribers: &Subscribers) {
         let list = lock(&subscribers.list);
         let unknown = Event::NAMES.len();
         self.rows.clear();

@@ -176,11 +176,11 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     let written = |input: Value| Request::new("p", &input, &Redactor::new(&Environment::default()));
     let full = json!({
         "prompt": "p", "messages": [{ "role": "user", "content": "b" }], "threadId": "t", "sessionToken": "c",
-        "model": "m", "cwd": "/home/me", "env": { "A": "b" }, "nothing": null, "extra": { "b": 1, "a": [2] },
+        "model": "m", "cwd": "/home/dev", "env": { "A": "b" }, "nothing": null, "extra": { "b": 1, "a": [2] },
         "options": {
             "model": "m", "maxTurns": 1, "resume": "s", "outputSchema": {}, "tools": [], "disallowedTools": ["x"],
             "permissionMode": "plan", "systemPrompt": "s", "thinking": "high", "maxTokens": 5, "temperature": 0.5,
-            "multiTurn": true, "idleTimeoutMs": 9, "cwd": "/home/me", "env": { "A": "b" }, "apiKey": "hidden",
+            "multiTurn": true, "idleTimeoutMs": 9, "cwd": "/home/dev", "env": { "A": "b" }, "apiKey": "hidden",
         },
     });
     let seen = written(full.clone()).input;

@@ -119,6 +119,7 @@ async fn run(
     let input = go_on(&*provider, &context, input)?;
     let cwd = working_directory(&context, &input);
     let end = AgentRun::new(context.hub.clone(), context.node.to_string(), provider, input)
+        .first_turn(context.conversation.as_ref().map_or(1, |known| known.turns + 1))
         .cwd(cwd)
         .env(context.env.clone())
         .permissions(context.permissions)
@@ -133,12 +134,12 @@ async fn run(
 
 /// The input as the next turn of the conversation that the node goes on with, if there is one yet.
 fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
-    let Some(session) = &context.session else { return Ok(input) };
+    let Some(known) = &context.conversation else { return Ok(input) };
     let Some(prompt) = input.get("prompt").and_then(Value::as_str).map(str::to_owned) else {
         let message = "a node that goes on in a conversation needs a `prompt`; it has `messages`";
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
-    provider.resume(input, session, &prompt)
+    provider.resume(input, &known.session_id, &prompt)
 }
 
 /// A relative `cwd` starts at the flow's folder, as all paths of a flow do.

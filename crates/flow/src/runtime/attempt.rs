@@ -5,7 +5,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, path::PathBuf, sync::Ar
 
 use futures::FutureExt;
 use inspan_engine::{Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath};
 use jsonschema::Validator;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use crate::{
     graph::{Node, NodeIx},
     node::NodeType,
     schedule::AttemptEnd,
+    state::Conversation,
 };
 
 /// How long a cancelled node may take to end; then it is dropped. Longer than the ladder on which a
@@ -30,7 +31,7 @@ pub struct NodeContext {
     /// Which try this is, counting from 1.
     pub attempt: u32,
     /// The conversation that an agent goes on with.
-    pub session: Option<ProviderSessionId>,
+    pub conversation: Option<Conversation>,
     /// The flow's folder: relative paths start here.
     pub folder: PathBuf,
     /// The environment for programs and clients.

@@ -1,3 +1,5 @@
+//! Flows without agents through the whole runtime in virtual time. Decisions alone are tested in `schedule`.
+
 use std::collections::BTreeMap;
 
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock, check_order};

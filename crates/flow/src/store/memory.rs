@@ -29,13 +29,11 @@ impl RunStore for MemoryStore {
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let log = sessions.entry(session.clone()).or_default();
-        let mut expected = log.len() as u64 + 1;
-        for event in events {
+        for (expected, event) in (log.len() as u64 + 1..).zip(events) {
             if event.seq != expected {
                 let error = StoreError::Conflict { session: session.clone(), expected, actual: event.seq };
                 return std::future::ready(Err(error)).boxed();
             }
-            expected += 1;
         }
         log.extend_from_slice(events);
         std::future::ready(Ok(())).boxed()

@@ -12,12 +12,11 @@
 //! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
 //!   start; what comes out is this turn's share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
 };
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::wire;
@@ -134,7 +133,8 @@ struct Turn {
     stop_reason: Option<String>,
     usage: Usage,
     message_usage: Usage,
-    open_tools: Vec<String>,
+    /// Tools that have not answered, with the line of their call.
+    open_tools: BTreeMap<String, u64>,
     warned: BTreeSet<String>,
     resets_at: Option<Timestamp>,
 }
@@ -155,7 +155,8 @@ impl Decoder {
 
     /// Takes the bytes of one read, wherever it ended.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<Decoded> {
-        let mut out = Vec::new();
+        // Few lines are shorter than this, and most become one thing.
+        let mut out = Vec::with_capacity(bytes.len() / 256);
         let mut lines = std::mem::take(&mut self.lines);
         lines.push(bytes, |line| self.take(line, &mut out));
         self.lines = lines;
@@ -245,9 +246,9 @@ impl Decoder {
             return;
         };
         let done = match &*kind {
-            "stream_event" => read(line).map(|line| self.stream_event(&line, out)),
-            "assistant" => read(line).and_then(|line| self.assistant(&line, out)),
-            "user" => read(line).and_then(|line| self.user(&line, out)),
+            "stream_event" => read(line).map(|line| self.stream_event(line, out)),
+            "assistant" => read(line).map(|line| self.assistant(line, out)),
+            "user" => read(line).map(|line| self.user(line, out)),
             "system" => read(line).map(|line| self.system(&line, out)),
             "result" => read(line).map(|line| self.result(line, out)),
             "rate_limit_event" => read(line).map(|line| self.rate_limit(&line, out)),
@@ -281,7 +282,9 @@ impl Decoder {
     }
 
     fn close_tools(&mut self, out: &mut Vec<Decoded>) {
-        for tool_use_id in std::mem::take(&mut self.turn.open_tools) {
+        let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
+        open.sort_by_key(|(_, line)| *line);
+        for (tool_use_id, _) in open {
             self.turn.said.boundary();
             out.push(Decoded::Event(StreamEvent::ToolComplete {
                 tool_use_id,
@@ -291,15 +294,15 @@ impl Decoder {
         }
     }
 
-    fn text(&mut self, content: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
         if content.is_empty() {
             return;
         }
-        self.turn.said.push(content);
+        self.turn.said.push(&content);
         if chunk == Chunk::Whole {
             self.turn.said.boundary();
         }
-        out.push(Decoded::Event(StreamEvent::Text { content: content.to_owned(), chunk }));
+        out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
@@ -322,11 +325,6 @@ fn warning(code: &str, message: &str) -> Decoded {
 
 fn read<'a, T: serde::Deserialize<'a>>(line: &'a str) -> Result<T, serde_json::Error> {
     serde_json::from_str(line)
-}
-
-/// A part of a line that is kept as it is.
-fn value<T: DeserializeOwned>(raw: &serde_json::value::RawValue) -> Result<T, serde_json::Error> {
-    serde_json::from_str(raw.get())
 }
 
 #[cfg(test)]

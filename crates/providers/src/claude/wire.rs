@@ -3,16 +3,25 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use inspan_protocol::{ContentBlock, ErrorCode, Usage};
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
 /// A string of the line, borrowed unless it holds escapes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Str<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl Str<'_> {
+    /// The string itself, without a copy if it was not borrowed.
+    pub(super) fn into_string(self) -> String {
+        self.0.into_owned()
+    }
+}
 
 impl std::ops::Deref for Str<'_> {
     type Target = str;
@@ -137,12 +146,12 @@ pub(super) struct Block<'a> {
     pub(super) id: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) name: Option<Str<'a>>,
-    #[serde(borrow, default)]
-    pub(super) input: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) input: Option<Value>,
     #[serde(borrow, default)]
     pub(super) tool_use_id: Option<Str<'a>>,
-    #[serde(borrow, default)]
-    pub(super) content: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) content: Option<Value>,
     #[serde(default)]
     pub(super) is_error: Option<bool>,
 }
@@ -156,9 +165,40 @@ pub(super) struct UserLine<'a> {
 
 #[derive(Deserialize)]
 pub(super) struct UserMessage<'a> {
-    /// A string, or a list of blocks.
     #[serde(borrow)]
-    pub(super) content: &'a RawValue,
+    pub(super) content: UserContent<'a>,
+}
+
+/// The blocks of a message. One that is a plain string has none that matter here: it is the echo of a prompt or of a
+/// command.
+pub(super) struct UserContent<'a>(pub(super) Vec<Block<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for UserContent<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Blocks<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Blocks<'a> {
+            type Value = UserContent<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or blocks")
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+                Ok(UserContent(Vec::new()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut blocks = Vec::new();
+                while let Some(block) = items.next_element()? {
+                    blocks.push(block);
+                }
+                Ok(UserContent(blocks))
+            }
+        }
+
+        deserializer.deserialize_any(Blocks(PhantomData))
+    }
 }
 
 /// `result`: the end of a turn.

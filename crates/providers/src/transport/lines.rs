@@ -2,6 +2,7 @@
 //! What a line says is left to the decoders.
 
 use std::borrow::Cow;
+use std::io::BufRead;
 
 /// The longest line that is kept.
 pub(crate) const LINE_LIMIT: usize = 16 * 1024 * 1024;
@@ -46,9 +47,7 @@ impl LineSplitter {
 
     /// Takes the bytes of one read and hands on each line that they complete. Empty lines are passed over.
     pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
-            bytes = rest;
+        while let Some(head) = next_line(&mut bytes) {
             if self.skipping == Skipping::ToTheEndOfTheLine {
                 self.skipping = Skipping::No;
             } else if self.pending.len() + head.len() > self.limit {
@@ -80,6 +79,17 @@ impl LineSplitter {
         self.skipping = Skipping::No;
         hand_on(&rest, &mut each);
     }
+}
+
+/// Takes the next line off the bytes, if its end is among them. The reader of the standard library looks for the end
+/// many bytes at a time, which an iterator does not.
+fn next_line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let all = *bytes;
+    let mut rest = all;
+    let taken = rest.skip_until(b'\n').ok()?;
+    let line = all[..taken].strip_suffix(b"\n")?;
+    *bytes = rest;
+    Some(line)
 }
 
 fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {

@@ -37,8 +37,8 @@ fn told(server: &ModelServer) -> anyhow::Result<Value> {
     let messages =
         requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
-    let results = blocks.filter(|block| block["type"] == "tool_result");
-    let told = results.last().context("the model was told nothing of its tool")?;
+    let mut results = blocks.filter(|block| block["type"] == "tool_result");
+    let told = results.next_back().context("the model was told nothing of its tool")?;
     Ok(json!([told["tool_use_id"], told["is_error"].as_bool().unwrap_or(false)]))
 }
 

@@ -1,11 +1,9 @@
 //! The model's messages: how they stream, how their finished blocks and the answers of tools come, and when a
 //! broken stream is retracted. The end of the turn is left to `end.rs`.
 
-use inspan_protocol::{Chunk, StreamEvent, Usage};
-use serde_json::Value;
-
 use super::super::wire;
-use super::{Decoded, Decoder, value};
+use super::{Decoded, Decoder};
+use inspan_protocol::{Chunk, StreamEvent, Usage};
 
 /// The model that the program names when it speaks itself.
 const SYNTHETIC: &str = "<synthetic>";
@@ -34,21 +32,21 @@ enum Block {
 }
 
 impl Decoder {
-    pub(super) fn stream_event(&mut self, line: &wire::StreamLine<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn stream_event(&mut self, line: wire::StreamLine<'_>, out: &mut Vec<Decoded>) {
         if line.parent_tool_use_id.is_some() {
             return;
         }
         self.turn.begun = true;
-        let event = &line.event;
+        let event = line.event;
         match &*event.kind {
             "content_block_delta" => {
-                let Some(delta) = &event.delta else { return };
-                if let Some(text) = &delta.text {
+                let Some(delta) = event.delta else { return };
+                if let Some(text) = delta.text {
                     self.streams();
-                    self.text(text, Chunk::Delta, out);
-                } else if let Some(thinking) = &delta.thinking {
+                    self.text(text.into_string(), Chunk::Delta, out);
+                } else if let Some(thinking) = delta.thinking {
                     self.streams();
-                    thinking_event(thinking, Chunk::Delta, out);
+                    thinking_event(thinking.into_string(), Chunk::Delta, out);
                 }
             }
             "content_block_start" => {
@@ -70,8 +68,8 @@ impl Decoder {
                 });
             }
             "message_delta" => {
-                if let Some(reason) = event.delta.as_ref().and_then(|delta| delta.stop_reason.as_deref()) {
-                    self.turn.stop_reason = Some(reason.to_owned());
+                if let Some(reason) = event.delta.and_then(|delta| delta.stop_reason) {
+                    self.turn.stop_reason = Some(reason.into_string());
                 }
                 self.count_streamed();
                 self.message_usage(event.usage, out);
@@ -88,89 +86,60 @@ impl Decoder {
         }
     }
 
-    pub(super) fn assistant(
-        &mut self,
-        line: &wire::AssistantLine<'_>,
-        out: &mut Vec<Decoded>,
-    ) -> Result<(), serde_json::Error> {
-        let message = &line.message;
+    pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<Decoded>) {
+        let message = line.message;
         if line.parent_tool_use_id.is_some() {
-            return self.blocks(&message.content, Whose::SubAgent, out);
+            return self.blocks(message.content, Whose::SubAgent, out);
         }
         self.turn.begun = true;
-        let synthetic = message.model.as_deref() == Some(SYNTHETIC);
-        if let Some(error) = line.error.as_deref() {
+        if let Some(error) = line.error {
             // The words of a failed request are no answer. They come again with the end of the turn.
-            self.turn.error = Some(error.to_owned());
-            self.retract_if_cut(out);
-            return Ok(());
+            self.turn.error = Some(error.into_string());
+            return self.retract_if_cut(out);
         }
         let streamed = self.turn.streamed.as_ref().is_some_and(|streamed| *streamed.id == *message.id);
-        if !streamed && self.turn.last_message.as_deref() != Some(&*message.id) {
+        if streamed {
+            self.count_streamed();
+        } else if self.turn.last_message.as_deref() != Some(&*message.id) {
             self.retract_if_broken(&message.id, out);
-            if synthetic {
+            if message.model.as_deref() == Some(SYNTHETIC) {
                 self.turn.said.begin_message(None);
             } else {
                 self.begin_message(&message.id, message.model.as_deref());
                 self.turn.messages += 1;
             }
-            if let Some(reason) = message.stop_reason.as_deref() {
-                self.turn.stop_reason = Some(reason.to_owned());
+            if let Some(reason) = message.stop_reason {
+                self.turn.stop_reason = Some(reason.into_string());
             }
         }
-        if streamed {
-            self.count_streamed();
-        }
         let whose = if streamed { Whose::Streamed } else { Whose::Whole };
-        self.blocks(&message.content, whose, out)
+        self.blocks(message.content, whose, out);
     }
 
-    pub(super) fn user(
-        &mut self,
-        line: &wire::UserLine<'_>,
-        out: &mut Vec<Decoded>,
-    ) -> Result<(), serde_json::Error> {
-        // A plain string is the echo of a prompt or of a command, and blocks of text are the program's own words to
-        // the model. Only the answers of tools concern the run.
-        if !line.message.content.get().starts_with('[') {
-            return Ok(());
-        }
-        let blocks: Vec<wire::Block<'_>> = serde_json::from_str(line.message.content.get())?;
-        for block in blocks.iter().filter(|block| &*block.kind == "tool_result") {
+    /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
+    pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<Decoded>) {
+        for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
             let id = block.tool_use_id.as_deref().unwrap_or_default();
-            let Some(open) = self.turn.open_tools.iter().position(|open| open == id) else {
-                self.warn_once(
-                    "unknownTool",
-                    id,
-                    "passed over the answer of a tool that was never called:",
-                    out,
-                );
+            let Some((tool_use_id, _)) = self.turn.open_tools.remove_entry(id) else {
+                let what = "passed over the answer of a tool that was never called:";
+                self.warn_once("unknownTool", id, what, out);
                 continue;
             };
-            let tool_use_id = self.turn.open_tools.remove(open);
-            let result = block.content.map(value).transpose()?.unwrap_or(Value::Null);
             self.turn.said.boundary();
-            let is_error = block.is_error.unwrap_or(false);
+            let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
             out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
         }
-        Ok(())
     }
 
-    fn blocks(
-        &mut self,
-        blocks: &[wire::Block<'_>],
-        whose: Whose,
-        out: &mut Vec<Decoded>,
-    ) -> Result<(), serde_json::Error> {
+    fn blocks(&mut self, blocks: Vec<wire::Block<'_>>, whose: Whose, out: &mut Vec<Decoded>) {
+        let owned = |text: Option<wire::Str<'_>>| text.map(wire::Str::into_string).unwrap_or_default();
         for block in blocks {
             match &*block.kind {
-                "tool_use" => self.tool_start(block, out)?,
+                "tool_use" => self.tool_start(block, out),
                 _ if whose == Whose::SubAgent => {}
                 "text" | "thinking" if whose == Whose::Streamed && self.finish_block() => {}
-                "text" => self.text(block.text.as_deref().unwrap_or_default(), Chunk::Whole, out),
-                "thinking" => {
-                    thinking_event(block.thinking.as_deref().unwrap_or_default(), Chunk::Whole, out)
-                }
+                "text" => self.text(owned(block.text), Chunk::Whole, out),
+                "thinking" => thinking_event(owned(block.thinking), Chunk::Whole, out),
                 "redacted_thinking" => {}
                 // Tools that run on the vendor's side come and go within the message.
                 kind if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
@@ -179,26 +148,19 @@ impl Decoder {
                 }
             }
         }
-        Ok(())
     }
 
-    fn tool_start(
-        &mut self,
-        block: &wire::Block<'_>,
-        out: &mut Vec<Decoded>,
-    ) -> Result<(), serde_json::Error> {
-        let tool_use_id = block.id.as_deref().unwrap_or_default().to_owned();
-        if self.turn.open_tools.contains(&tool_use_id) {
-            return Ok(());
+    fn tool_start(&mut self, block: wire::Block<'_>, out: &mut Vec<Decoded>) {
+        let tool_use_id = block.id.map(wire::Str::into_string).unwrap_or_default();
+        if self.turn.open_tools.insert(tool_use_id.clone(), self.line).is_some() {
+            return;
         }
-        self.turn.open_tools.push(tool_use_id.clone());
         self.turn.said.boundary();
         out.push(Decoded::Event(StreamEvent::ToolStart {
-            tool_name: block.name.as_deref().unwrap_or_default().to_owned(),
+            tool_name: block.name.map(wire::Str::into_string).unwrap_or_default(),
             tool_use_id,
-            input: block.input.map(value).transpose()?.unwrap_or(Value::Null),
+            input: block.input.unwrap_or_default(),
         }));
-        Ok(())
     }
 
     /// Some of the block in progress is handed on.
@@ -289,8 +251,8 @@ enum Whose {
     SubAgent,
 }
 
-fn thinking_event(content: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+fn thinking_event(content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
     if !content.is_empty() {
-        out.push(Decoded::Event(StreamEvent::Thinking { content: content.to_owned(), chunk }));
+        out.push(Decoded::Event(StreamEvent::Thinking { content, chunk }));
     }
 }
