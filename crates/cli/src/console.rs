@@ -22,5 +22,5 @@ pub(crate) use asker::Answers;
 pub(crate) use line::{Line, Tone, harmless};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use question::Answer;
-pub(crate) use screen::restore;
+pub(crate) use screen::{Device, restore};
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};

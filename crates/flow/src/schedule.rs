@@ -148,7 +148,7 @@ impl Run {
             }
         }
         while actions.is_empty()
-            && let Some(node) = self.next_candidate()
+            && let Some(node) = self.candidate()
         {
             self.consider(node, now, actions);
         }
@@ -267,7 +267,7 @@ impl Run {
             }
             self.state.timers.pop();
             if retries {
-                self.state.candidates.push(&self.graph, node);
+                self.state.propose(&self.graph, node);
             } else if expires {
                 self.cancel(node, CancelReason::TimedOut, actions);
             }
@@ -392,11 +392,16 @@ impl Run {
         }
     }
 
-    fn next_candidate(&mut self) -> Option<NodeIx> {
-        match self.state.slots >= self.max_concurrency {
-            true => self.state.candidates.pop_waiting(),
-            false => self.state.candidates.pop(),
+    /// The next candidate in the order of the graph; one that only waits needs no free place.
+    fn candidate(&mut self) -> Option<NodeIx> {
+        let is_full = self.state.slots >= self.max_concurrency;
+        let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
+        let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
+        match (worker, waiter) {
+            (Some(worker), waiter) if waiter.is_none_or(|waiter| worker < waiter) => self.state.workers.pop(),
+            _ => self.state.waiters.pop(),
         }
+        .map(|Reverse(ix)| ix)
     }
 
     /// Starts or skips a candidate, unless it is stale.
@@ -464,7 +469,7 @@ impl Run {
             }
             return;
         }
-        if self.state.candidates.is_empty() && self.state.timers.is_empty() {
+        if self.state.workers.is_empty() && self.state.timers.is_empty() {
             match self.state.failure.clone() {
                 Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
                 None => self.finish(Outcome::Success, None, now, actions),

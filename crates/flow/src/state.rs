@@ -22,10 +22,6 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-mod candidates;
-
-use candidates::Candidates;
-
 use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure};
 
 /// The events that are facts of a run; all others change nothing here.
@@ -52,6 +48,9 @@ pub(crate) const FACTS: &[&str] = &[
     "flow:waiting",
 ];
 
+/// Nodes, least index first.
+pub(crate) type Candidates = BinaryHeap<Reverse<NodeIx>>;
+
 /// The fold of a run's facts.
 #[derive(Debug)]
 pub struct RunState {
@@ -77,8 +76,10 @@ pub struct RunState {
     /// Attempts that run, and how many of them take a place for work.
     pub(crate) running: u32,
     pub(crate) slots: u32,
-    /// Nodes that may have become ready.
-    pub(crate) candidates: Candidates,
+    /// Nodes that may have become ready and would work; entries can be stale.
+    pub(crate) workers: Candidates,
+    /// Nodes that may have become ready and would only wait: they need no place; entries can be stale.
+    pub(crate) waiters: Candidates,
     /// Nodes that ended and whose edges are to be resolved; entries can be stale.
     pub(crate) settling: VecDeque<NodeIx>,
     /// Moments at which something may be due; entries can be stale.
@@ -168,7 +169,8 @@ impl RunState {
             failure: None,
             running: 0,
             slots: 0,
-            candidates: Candidates::default(),
+            workers: BinaryHeap::new(),
+            waiters: BinaryHeap::new(),
             settling: VecDeque::new(),
             timers: BinaryHeap::new(),
         }
@@ -191,7 +193,7 @@ impl RunState {
             Event::PhaseStart { .. } if !self.phase_begun => {
                 self.phase_begun = true;
                 let roots = graph.nodes.iter().enumerate().filter(|(_, node)| node.incoming.is_empty());
-                roots.for_each(|(ix, _)| self.candidates.push(graph, NodeIx(ix as u32)));
+                roots.for_each(|(ix, _)| self.propose(graph, NodeIx(ix as u32)));
             }
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => {
@@ -300,6 +302,14 @@ impl RunState {
         }
     }
 
+    /// Puts a node among those that may be ready.
+    pub(crate) fn propose(&mut self, graph: &Graph, ix: NodeIx) {
+        match graph.node(ix).occupies {
+            Occupies::Slot => self.workers.push(Reverse(ix)),
+            Occupies::Nothing => self.waiters.push(Reverse(ix)),
+        }
+    }
+
     /// Ends the run before its time, unless it ends already.
     pub(crate) fn end_early(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
@@ -404,7 +414,7 @@ impl RunState {
         node.tainted |= tainted && status == EdgeStatus::Skipped;
         let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
         if node.unresolved == 0 || first {
-            self.candidates.push(graph, to);
+            self.propose(graph, to);
         }
     }
 
@@ -445,7 +455,7 @@ impl RunState {
             };
         }
         self.edges[edge.0 as usize].iterations = iteration;
-        self.candidates.push(graph, to);
+        self.propose(graph, to);
     }
 
     /// What was waiting goes on.

@@ -18,17 +18,14 @@ use crate::prompt;
 
 mod decode;
 mod error;
-#[cfg(target_os = "linux")]
-#[cfg(test)]
-mod faults;
 mod launch;
 mod options;
 mod outcome;
 mod pool;
 mod probe;
-#[cfg(test)]
-mod replay;
 mod session;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod wire;
 

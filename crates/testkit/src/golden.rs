@@ -22,7 +22,10 @@ pub enum GoldenMode {
 impl GoldenMode {
     /// As the environment variable `INSPAN_BLESS` says.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one switch of all golden tests, which have no command line")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one switch of all golden tests, which have no command line"
+    )]
     pub fn from_env() -> Self {
         if std::env::var_os(BLESS).is_some_and(|value| value == "1") { Self::Bless } else { Self::Check }
     }

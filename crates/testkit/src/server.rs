@@ -119,7 +119,10 @@ impl ModelServer {
     ///
     /// # Errors
     /// They did not within that time.
-    #[expect(clippy::disallowed_methods, reason = "the server runs in real time whatever the test does to its own")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server runs in real time whatever the test does to its own"
+    )]
     pub fn wait_until(
         &self,
         within: Duration,

@@ -2,7 +2,7 @@
 //! question looks like and what a typed line means stand in `question`; sending the answer is the caller's.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     io::BufRead,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -22,6 +22,9 @@ const TYPED: usize = 64;
 const LONGEST: u64 = 1 << 20;
 /// The longest wait for anything to happen before the deadlines are looked at again.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Opens what a person types into.
+pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 
 /// Where answers go.
 pub(crate) trait Answers: Send + Sync {
@@ -49,12 +52,12 @@ struct Letters {
     /// The questions that are open now, if that has changed.
     open: Option<Vec<Question>>,
     typed: VecDeque<String>,
-    stdin: Stdin,
+    typing: Typing,
     is_over: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Stdin {
+enum Typing {
     #[default]
     Open,
     Ended,
@@ -72,7 +75,11 @@ impl Mail {
 }
 
 impl Asker {
-    pub(super) fn start(shared: Arc<Shared>, answers: Arc<dyn Answers>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        answers: Arc<dyn Answers>,
+        stdin: Stdin,
+    ) -> std::io::Result<Self> {
         let mail = Arc::new(Mail::default());
         let desk = Desk {
             shared,
@@ -80,7 +87,7 @@ impl Asker {
             mail: Arc::clone(&mail),
             open: Vec::new(),
             asked: None,
-            is_reading: false,
+            stdin: Some(stdin),
         };
         let thread = thread::Builder::new().name("asker".to_owned()).spawn(move || desk.work())?;
         Ok(Self { mail, thread })
@@ -105,7 +112,8 @@ struct Desk {
     mail: Arc<Mail>,
     open: Vec<Question>,
     asked: Option<Question>,
-    is_reading: bool,
+    /// What the person types into, until it is first needed.
+    stdin: Option<Stdin>,
 }
 
 impl Desk {
@@ -117,7 +125,7 @@ impl Desk {
                 letters.open.is_none()
                     && letters.typed.is_empty()
                     && !letters.is_over
-                    && letters.stdin == Stdin::Open
+                    && letters.typing == Typing::Open
             };
             let waited = mail.arrived.wait_timeout_while(letters, PATIENCE, quiet);
             let (mut letters, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +136,7 @@ impl Desk {
             }
             let open = letters.open.take();
             let typed: Vec<String> = letters.typed.drain(..).collect();
-            let stdin = std::mem::take(&mut letters.stdin);
+            let typing = std::mem::take(&mut letters.typing);
             drop(letters);
             if let Some(open) = open {
                 self.open = open;
@@ -136,7 +144,7 @@ impl Desk {
             for line in typed {
                 self.take(&line);
             }
-            if stdin == Stdin::Ended {
+            if typing == Typing::Ended {
                 self.nobody();
                 return;
             }
@@ -146,7 +154,7 @@ impl Desk {
 
     /// Drops a question that is no longer open, and asks the next.
     fn look(&mut self) {
-        let now = (self.shared.setting.now)();
+        let now = (self.shared.now)();
         self.open.retain(|question| question.deadline.is_none_or(|deadline| deadline > now));
         if let Some(asked) = &self.asked
             && !self.open.iter().any(|question| question.id == asked.id)
@@ -162,7 +170,7 @@ impl Desk {
 
     fn ask(&mut self, question: Question) {
         let lines = self.shared.pause();
-        let block = block(&question, (self.shared.setting.now)());
+        let block = block(&question, (self.shared.now)());
         let mut picture = self.shared.still(block.len());
         picture.extend(block);
         self.shared.on_screen(|screen| {
@@ -170,13 +178,13 @@ impl Desk {
             screen.prompt(&cursor());
         });
         self.asked = Some(question);
-        if !self.is_reading {
-            self.is_reading = true;
+        if let Some(stdin) = self.stdin.take() {
             let mail = Arc::clone(&self.mail);
             // The thread blocks in a read that cannot be called off, so nobody waits for its end.
-            let reading = thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(&mail));
+            let reading =
+                thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &mail));
             if reading.is_err() {
-                self.mail.post(|letters| letters.stdin = Stdin::Ended);
+                self.mail.post(|letters| letters.typing = Typing::Ended);
             }
         }
     }
@@ -213,12 +221,16 @@ impl Desk {
         }
     }
 
+    /// Nobody types any more: each question, open or to come, is given up once.
     fn nobody(&mut self) {
         self.asked = None;
         self.shared.go_on(None);
+        let mut given_up = HashSet::new();
         loop {
             for question in std::mem::take(&mut self.open) {
-                self.answers.nobody(&question);
+                if given_up.insert(question.id.clone()) {
+                    self.answers.nobody(&question);
+                }
             }
             let mail = Arc::clone(&self.mail);
             let quiet = |letters: &mut Letters| letters.open.is_none() && !letters.is_over;
@@ -238,14 +250,13 @@ fn cursor() -> Line {
     line
 }
 
-/// Reads stdin to its end, line by line.
-fn listen(mail: &Mail) {
-    let mut stdin = std::io::stdin().lock();
+/// Reads to the end, line by line.
+fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail) {
     loop {
         let mut bytes = Vec::new();
         let read = std::io::Read::take(&mut stdin, LONGEST).read_until(b'\n', &mut bytes);
         if !matches!(read, Ok(1..)) {
-            mail.post(|letters| letters.stdin = Stdin::Ended);
+            mail.post(|letters| letters.typing = Typing::Ended);
             return;
         }
         let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();

@@ -11,10 +11,10 @@ use std::{
 use inspan_protocol::{Envelope, Event, Timestamp};
 
 use super::{
-    asker::{Answers, Asker},
+    asker::{Answers, Asker, Stdin},
     line::{Line, Tone},
     plain::{Detail, PlainLog},
-    screen::{Screen, restore},
+    screen::{Device, Screen, restore},
     state::{ConsoleState, Plan},
     summary::summary,
     tree::{Canvas, tree},
@@ -27,9 +27,12 @@ const FRAME: Duration = Duration::from_millis(75);
 const WAITING: usize = 20_000;
 
 /// What events are brought to the terminal, and how.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) terminal: Terminal,
+    /// Where it is shown.
+    pub(crate) device: Device,
+    /// Where a person's answers come from; called when there is the first question.
+    pub(crate) stdin: Stdin,
     /// The time of day.
     pub(crate) now: fn() -> Timestamp,
 }
@@ -40,10 +43,13 @@ pub(crate) struct Painter {
     thread: Mutex<Option<JoinHandle<()>>>,
     asker: Mutex<Option<Asker>>,
     answers: OnceLock<Arc<dyn Answers>>,
+    stdin: Mutex<Option<Stdin>>,
 }
 
 pub(super) struct Shared {
-    pub(super) setting: Setting,
+    terminal: Terminal,
+    size: fn() -> (usize, usize),
+    pub(super) now: fn() -> Timestamp,
     screen: Mutex<Screen>,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -72,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Painter {
     pub(crate) fn new(plan: Plan, setting: Setting) -> Self {
-        let terminal = setting.terminal;
+        let Setting { terminal, device, stdin, now } = setting;
         let inner = Inner {
             state: ConsoleState::new(plan),
             log: PlainLog::default(),
@@ -82,8 +88,10 @@ impl Painter {
             stage: Stage::Drawing,
         };
         let shared = Shared {
-            setting,
-            screen: Mutex::new(Screen::new(terminal.stderr, terminal.progress)),
+            terminal,
+            size: device.size,
+            now,
+            screen: Mutex::new(Screen::new(device, terminal.stderr, terminal.progress)),
             inner: Mutex::new(inner),
             changed: Condvar::new(),
         };
@@ -91,21 +99,23 @@ impl Painter {
             shared: Arc::new(shared),
             thread: Mutex::default(),
             asker: Mutex::default(),
+            stdin: Mutex::new(Some(stdin)),
             answers: OnceLock::new(),
         }
     }
 
     /// Begins to draw, and to ask where a person is present.
     pub(crate) fn start(&self, answers: Arc<dyn Answers>) -> std::io::Result<()> {
-        if self.shared.setting.terminal.progress == Progress::Live {
+        if self.shared.terminal.progress == Progress::Live {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
                 restore();
                 before(panic);
             }));
         }
-        if self.shared.setting.terminal.person == Person::Present {
-            *lock(&self.asker) = Some(Asker::start(Arc::clone(&self.shared), answers)?);
+        let stdin = lock(&self.stdin).take().filter(|_| self.shared.terminal.person == Person::Present);
+        if let Some(stdin) = stdin {
+            *lock(&self.asker) = Some(Asker::start(Arc::clone(&self.shared), answers, stdin)?);
         } else {
             // A console is started once.
             let _ = self.answers.set(answers);
@@ -122,7 +132,7 @@ impl Painter {
         let inner_ref = &mut *inner;
         let asked_before = inner_ref.state.asked;
         inner_ref.state.fold(envelope);
-        let detail = match self.shared.setting.terminal.progress {
+        let detail = match self.shared.terminal.progress {
             Progress::Live => Detail::Notes,
             Progress::Lines => Detail::Everything,
         };
@@ -140,7 +150,7 @@ impl Painter {
         if let (Some(answers), Some(question)) = (self.answers.get(), new) {
             answers.nobody(&question);
         }
-        if self.shared.setting.terminal.progress == Progress::Lines {
+        if self.shared.terminal.progress == Progress::Lines {
             self.shared.changed.notify_all();
         }
     }
@@ -161,14 +171,13 @@ impl Painter {
 
     /// Says how the session went. After [`Painter::stop`].
     pub(crate) fn summarise(&self, state: &ConsoleState, hints: &[String]) {
-        let canvas =
-            Canvas { columns: self.columns(), lines: None, now: (self.shared.setting.now)(), frame: 0 };
+        let canvas = Canvas { columns: self.columns(), lines: None, now: (self.shared.now)(), frame: 0 };
         lock(&self.shared.screen).leave(&summary(state, canvas, hints));
     }
 
     fn columns(&self) -> usize {
-        match self.shared.setting.terminal.progress {
-            Progress::Live => Screen::size().0,
+        match self.shared.terminal.progress {
+            Progress::Live => self.shared.room().0,
             Progress::Lines => usize::MAX,
         }
     }
@@ -203,7 +212,7 @@ impl Shared {
     fn paint(&self) {
         loop {
             let mut inner = lock(&self.inner);
-            let idle = |inner: &mut Inner| match (inner.stage, self.setting.terminal.progress) {
+            let idle = |inner: &mut Inner| match (inner.stage, self.terminal.progress) {
                 (Stage::Over, _) => false,
                 (Stage::Asking, _) => true,
                 (Stage::Drawing, Progress::Lines) => inner.lines.is_empty(),
@@ -227,7 +236,7 @@ impl Shared {
                 lines.into_iter().rev().for_each(|line| inner.lines.push_front(line));
             }
             drop(screen);
-            if self.setting.terminal.progress == Progress::Live {
+            if self.terminal.progress == Progress::Live {
                 let inner = lock(&self.inner);
                 let drawing = |inner: &mut Inner| inner.stage == Stage::Drawing;
                 drop(self.changed.wait_timeout_while(inner, FRAME, drawing));
@@ -235,15 +244,21 @@ impl Shared {
         }
     }
 
+    /// Columns and rows of the terminal, never less than something can be shown in.
+    fn room(&self) -> (usize, usize) {
+        let (columns, rows) = (self.size)();
+        (columns.max(20), rows.max(4))
+    }
+
     /// The picture, with so many rows of the terminal left free.
     fn picture(&self, inner: &mut Inner, free: usize) -> Vec<Line> {
-        if self.setting.terminal.progress == Progress::Lines {
+        if self.terminal.progress == Progress::Lines {
             return Vec::new();
         }
         inner.frame += 1;
-        let (columns, rows) = Screen::size();
+        let (columns, rows) = self.room();
         let lines = Some(rows.saturating_sub(free).max(1));
-        let now = (self.setting.now)();
+        let now = (self.now)();
         // The last column stays free: some terminals begin a new row as soon as it is written.
         tree(&inner.state, Canvas { columns: columns - 1, lines, now, frame: inner.frame })
     }
@@ -266,7 +281,7 @@ impl Shared {
         if inner.stage == Stage::Asking {
             inner.stage = Stage::Drawing;
         }
-        if self.setting.terminal.progress == Progress::Live {
+        if self.terminal.progress == Progress::Live {
             inner.add(line.into_iter().collect());
         }
         drop(inner);
@@ -283,3 +298,6 @@ impl Shared {
         write(&mut lock(&self.screen));
     }
 }
+
+#[cfg(test)]
+mod tests;

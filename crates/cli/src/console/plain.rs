@@ -193,10 +193,10 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             }
             line
         }
-        Event::FlowWaiting { on, until } => {
+        // A question that is waited for stands in the log already.
+        Event::FlowWaiting { on: WaitingOn::Limit, until } => {
             let mut line = new(Tone::Warning, "…");
-            let what = if *on == WaitingOn::Input { "a person's answer" } else { "a usage limit" };
-            line.push(Tone::Plain, &format!("waiting for {what}"));
+            line.push(Tone::Plain, "waiting for a usage limit");
             if let Some(until) = until {
                 line.push(Tone::Plain, &format!(" until {} UTC", format::clock(*until)));
             }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::line::Line;
-use crate::terminal::{self, Colour, Progress};
+use crate::terminal::{Colour, Progress};
 
 /// Whether the cursor is hidden, for those who end the process in a hurry.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
@@ -24,9 +24,26 @@ pub(crate) fn restore() {
     }
 }
 
+/// Where is written, and how much room there is.
+pub(crate) struct Device {
+    pub(crate) out: Box<dyn Write + Send>,
+    /// Columns and rows.
+    pub(crate) size: fn() -> (usize, usize),
+}
+
+impl Device {
+    pub(crate) fn stderr() -> Self {
+        let size = || {
+            let (rows, columns) = console::Term::stderr().size_checked().unwrap_or((24, 80));
+            (usize::from(columns), usize::from(rows))
+        };
+        Self { out: Box::new(std::io::stderr()), size }
+    }
+}
+
 /// stderr, and what of it can be drawn over.
-#[derive(Debug)]
 pub(crate) struct Screen {
+    device: Device,
     colour: Colour,
     progress: Progress,
     /// Columns of each line of the picture that stands on the terminal.
@@ -34,14 +51,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(colour: Colour, progress: Progress) -> Self {
-        Self { colour, progress, drawn: Vec::new() }
-    }
-
-    /// Columns and rows of the terminal.
-    pub(crate) fn size() -> (usize, usize) {
-        let (rows, columns) = console::Term::stderr().size_checked().unwrap_or((24, 80));
-        (usize::from(columns).max(20), usize::from(rows).max(4))
+    pub(crate) fn new(device: Device, colour: Colour, progress: Progress) -> Self {
+        Self { device, colour, progress, drawn: Vec::new() }
     }
 
     /// Adds lines for good and draws the picture below them, in place of the last one.
@@ -50,8 +61,7 @@ impl Screen {
             self.add(lines);
             return;
         }
-        let (columns, _) = Self::size();
-        let mut out = self.upwards(columns);
+        let mut out = self.upwards();
         if !HIDDEN.swap(true, Ordering::SeqCst) {
             out.push_str(HIDE);
         }
@@ -61,18 +71,17 @@ impl Screen {
             out.push_str("\x1b[K\n");
         }
         out.push_str("\x1b[J");
-        terminal::progress(&out);
+        self.write(&out);
         self.drawn = picture.iter().map(Line::width).collect();
     }
 
     /// Takes the picture away and adds lines for good; the cursor shows again.
     pub(crate) fn leave(&mut self, lines: &[Line]) {
         if self.progress == Progress::Live {
-            let (columns, _) = Self::size();
-            let mut out = self.upwards(columns);
+            let mut out = self.upwards();
             out.push_str("\x1b[J");
             self.drawn.clear();
-            terminal::progress(&out);
+            self.write(&out);
             restore();
         }
         self.add(lines);
@@ -96,8 +105,7 @@ impl Screen {
     /// Adds text without a line break, for an answer to be typed behind it.
     pub(crate) fn prompt(&mut self, text: &Line) {
         restore();
-        terminal::progress(&text.render(self.colour));
-        terminal::progress(" ");
+        self.write(&format!("{} ", text.render(self.colour)));
     }
 
     fn add(&mut self, lines: &[Line]) {
@@ -107,15 +115,22 @@ impl Screen {
             out.push('\n');
         }
         if !out.is_empty() {
-            terminal::progress(&out);
+            self.write(&out);
         }
     }
 
     /// The way to the first column of the picture's first row; a terminal that has become narrower has
     /// wrapped its lines.
-    fn upwards(&self, columns: usize) -> String {
-        let rows: usize = self.drawn.iter().map(|width| width.div_ceil(columns).max(1)).sum();
+    fn upwards(&self) -> String {
+        let (columns, _) = (self.device.size)();
+        let rows: usize = self.drawn.iter().map(|width| width.div_ceil(columns.max(1)).max(1)).sum();
         if rows == 0 { "\r".to_owned() } else { format!("\r\x1b[{rows}A") }
+    }
+
+    /// A terminal that takes nothing any more has gone; the session goes on without it.
+    fn write(&mut self, text: &str) {
+        let out = &mut self.device.out;
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
 

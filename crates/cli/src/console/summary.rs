@@ -10,9 +10,12 @@ use super::{
     tree::{Canvas, tree},
 };
 
+/// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
+const LONGEST: usize = 200;
+
 /// The whole report; `hints` are the caller's own, such as how to go on.
 pub(crate) fn summary(state: &ConsoleState, canvas: Canvas, hints: &[String]) -> Vec<Line> {
-    let mut lines = tree(state, Canvas { lines: None, ..canvas });
+    let mut lines = tree(state, Canvas { lines: Some(LONGEST), ..canvas });
     lines.extend(failures(state));
     for hint in hints {
         lines.push(help(hint));

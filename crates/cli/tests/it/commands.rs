@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use crate::program::{Ran, inspan};
 
 const CHAIN: &str = "
-flow: { name: chain, input: { topic: oxen } }
+flow: { name: chain, input: { topic: oxen }, policy: { maxConcurrency: 1 } }
 nodes:
   - { id: a, type: echo.agent, input: { prompt: 'Say {{ flow.input.topic }}' } }
   - { id: b, type: echo.agent, input: { prompt: 'b heard: {{ a.text }}' } }
@@ -229,7 +229,7 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
     let steps = [
         run(&["init", "hello"]),
         run(&["check", "hello/flow.yaml"]),
-        run(&["run", "hello/flow.yaml", "--session-id", "s"]),
+        run(&["run", "hello/flow.yaml", "--session-id", "s", "--max-concurrency", "1"]),
         run(&["init", "hello"]),
         run(&["init", "hello", "--json"]),
     ];

@@ -95,7 +95,7 @@ fn end_of_raw(text: &str, from: usize) -> Option<usize> {
     let mut at = from;
     loop {
         let open = at + text[at..].find("{%")?;
-        let close = open + text[open..].find("%}")?;
+        let close = open + 2 + text[open + 2..].find("%}")?;
         if text[open + 2..close].trim_matches(['-', '+']).trim() == "endraw" {
             return Some(close + 2);
         }

@@ -159,6 +159,7 @@ fn what_is_no_template_is_refused_with_its_place() {
     let values = Values::new();
     let rows = [
         ("ok {{ plan.title", "the braces that open here are not closed at 3"),
+        ("{% raw %}{%}", "the braces that open here are not closed at 0"),
         ("{% if x %}", "unexpected end of input, expected end of block at 0"),
         ("é {{ plan.title | uper }}", "there is no filter `uper` at 19"),
         ("{% if plan is not define %}{% endif %}", "there is no test `define` at 18"),

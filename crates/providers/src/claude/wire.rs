@@ -1,4 +1,4 @@
-//! The lines that Claude Code prints and reads, as structs that borrow from the line.
+//! The lines that Claude Code prints, as structs that borrow from the line; those it reads stand in `outgoing.rs`.
 //! What they mean is left to the decoder; a field that nobody reads does not stand here.
 
 use std::borrow::Cow;
@@ -6,10 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use inspan_protocol::{ContentBlock, ErrorCode, Usage};
+use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
-use serde_json::{Value, json};
+use serde_json::Value;
+
+mod outgoing;
+
+pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
 
 /// A string of the line, borrowed unless it holds escapes.
 #[derive(Clone, Debug, Deserialize)]
@@ -340,64 +344,4 @@ pub(super) struct ControlResponse<'a> {
     pub(super) request_id: Str<'a>,
     #[serde(borrow, default)]
     pub(super) error: Option<Str<'a>>,
-}
-
-/// A request of ours.
-pub(super) fn control_request(id: &str, request: Value) -> Value {
-    json!({ "type": "control_request", "request_id": id, "request": request })
-}
-
-/// The answer to a request of the program.
-pub(super) fn control_success(id: &str, response: Value) -> Value {
-    json!({ "type": "control_response", "response": { "subtype": "success", "request_id": id, "response": response } })
-}
-
-/// The refusal of a request of the program.
-pub(super) fn control_error(id: &str, error: &str) -> Value {
-    json!({ "type": "control_response", "response": { "subtype": "error", "request_id": id, "error": error } })
-}
-
-/// How a prompt is handed over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rewriting {
-    /// The model reads it as it was written.
-    #[default]
-    Defeated,
-    /// The program may take `/word` for a command and `@path` for a file to draw in.
-    Wanted,
-}
-
-/// One message of the user.
-///
-/// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks when it speaks to
-/// the model. So an empty block at the end keeps the others as they were written, in the transcript and after a
-/// resume too.
-pub(super) fn user_message(
-    blocks: &[ContentBlock],
-    rewriting: Rewriting,
-) -> Result<Value, inspan_protocol::AgentError> {
-    let mut content = blocks.iter().map(content_block).collect::<Result<Vec<_>, _>>()?;
-    if rewriting == Rewriting::Defeated {
-        content.push(json!({ "type": "text", "text": "" }));
-    }
-    Ok(json!({
-        "type": "user",
-        "message": { "role": "user", "content": content },
-        "parent_tool_use_id": null,
-        "session_id": "",
-    }))
-}
-
-fn content_block(block: &ContentBlock) -> Result<Value, inspan_protocol::AgentError> {
-    match block {
-        ContentBlock::Text { text } => Ok(json!({ "type": "text", "text": text })),
-        ContentBlock::Image { media_type, data } => Ok(json!({
-            "type": "image",
-            "source": { "type": "base64", "media_type": media_type, "data": data },
-        })),
-        _ => Err(inspan_protocol::AgentError::new(
-            ErrorCode::ConfigInvalid,
-            "a message to this provider may hold texts and images only",
-        )),
-    }
 }

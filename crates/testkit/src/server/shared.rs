@@ -61,7 +61,10 @@ impl Shared {
         result
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the server runs in real time whatever the test does to its own")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server runs in real time whatever the test does to its own"
+    )]
     pub(super) fn wait_until(
         &self,
         deadline: Instant,

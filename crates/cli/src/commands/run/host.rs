@@ -10,7 +10,7 @@ use inspan_protocol::Envelope;
 
 use super::report::Report;
 use crate::{
-    console::{Answer, Answers, ConsoleState, Painter, Plan, PlannedLoop, Question, Setting},
+    console::{Answer, Answers, ConsoleState, Device, Painter, Plan, PlannedLoop, Question, Setting},
     exit::Exit,
     invocation::Invocation,
 };
@@ -30,7 +30,12 @@ struct Desk {
 
 impl Host {
     pub(super) fn new(graph: &Graph, invocation: &Invocation) -> Self {
-        let setting = Setting { terminal: invocation.terminal, now: || SystemClock.now() };
+        let setting = Setting {
+            terminal: invocation.terminal,
+            device: Device::stderr(),
+            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
+            now: || SystemClock.now(),
+        };
         Self { painter: Painter::new(plan(graph), setting), desk: Arc::default() }
     }
 

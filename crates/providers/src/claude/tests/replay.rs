@@ -9,9 +9,9 @@ use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, split_e
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder};
-use super::error::died;
-use super::outcome::{Asked, conclude};
+use super::super::decode::{Decoded, Decoder};
+use super::super::error::died;
+use super::super::outcome::{Asked, conclude};
 use crate::transport::process::Exit;
 use crate::transport::redact::Redactor;
 

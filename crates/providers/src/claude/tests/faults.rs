@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::pool::{Limits, Pool};
-use super::{ClaudeInput, ClaudeOptions, ClaudeProvider};
+use super::super::launch::Launch;
+use super::super::pool::{Limits, Pool};
+use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, probe};
 use crate::output::TurnOutput;
 
 /// Answers the greeting, then reads the prompt.
@@ -105,7 +106,7 @@ async fn a_missing_program_says_what_to_do() {
              name it by the option `executable` or the environment variable INSPAN_CLAUDE"
         )
     );
-    let status = super::probe::probe(&fake.context().env).await;
+    let status = probe::probe(&fake.context().env).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 
@@ -244,7 +245,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
 #[test]
 fn nothing_that_is_printed_for_debugging_holds_a_secret() {
     let fake = Fake::new("");
-    let launch = super::launch::Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
+    let launch = Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
     let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
     assert!(!printed.contains("planted"), "{printed}");
 }

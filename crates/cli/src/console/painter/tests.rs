@@ -1,0 +1,284 @@
+//! The console against a terminal of the test's own: what stands on it after each step, and which answers
+//! were sent.
+
+use std::io::{self, BufReader, PipeWriter, Write};
+
+use inspan_protocol::{EventContext, EventId, Outcome, PromptId, PromptKind, SessionId};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    console::{Answer, Question},
+    terminal::Colour,
+};
+
+const NOON: i64 = 1_767_787_200_000;
+
+/// What was written, and the wish to be told of more.
+#[derive(Clone, Default)]
+struct Tube(Arc<(Mutex<Vec<u8>>, Condvar)>);
+
+impl Write for Tube {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.0.0).extend_from_slice(bytes);
+        self.0.1.notify_all();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Tube {
+    /// What stands on the terminal once `mark` stands on it.
+    fn showing(&self, mark: &str) -> String {
+        let bytes = lock(&self.0.0);
+        let absent = |bytes: &mut Vec<u8>| !emulated(bytes).contains(mark);
+        let (bytes, timeout) = self.0.1.wait_timeout_while(bytes, Duration::from_secs(20), absent).unwrap();
+        assert!(!timeout.timed_out(), "`{mark}` was never shown:\n{}", emulated(&bytes));
+        emulated(&bytes)
+    }
+}
+
+/// A terminal as far as the console uses one. Each turn of the spinner looks the same.
+fn emulated(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut rows: Vec<Vec<char>> = vec![Vec::new()];
+    let (mut row, mut column) = (0_usize, 0_usize);
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\r' => column = 0,
+            '\n' => (row, column) = (row + 1, 0),
+            '\u{1b}' => {
+                assert_eq!(letters.next(), Some('['));
+                let mut argument = String::new();
+                let order = letters.by_ref().find(|c| {
+                    let is_order = c.is_ascii_alphabetic();
+                    argument.extend((!is_order).then_some(*c));
+                    is_order
+                });
+                match order {
+                    Some('A') => row -= argument.parse::<usize>().unwrap(),
+                    Some('K') => rows[row].truncate(column),
+                    Some('J') => {
+                        rows[row].truncate(column);
+                        rows.truncate(row + 1);
+                    }
+                    Some('h' | 'l') => assert_eq!(argument, "?25"),
+                    other => panic!("an unknown order: {other:?}"),
+                }
+            }
+            letter => {
+                let letter = if ('⠀'..='⣿').contains(&letter) { '⠿' } else { letter };
+                let width = rows[row].len().max(column + 1);
+                rows[row].resize(width, ' ');
+                rows[row][column] = letter;
+                column += 1;
+            }
+        }
+        rows.resize_with(rows.len().max(row + 1), Vec::new);
+    }
+    let lines = rows.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned() + "\n");
+    lines.collect::<String>().trim_end().to_owned() + "\n"
+}
+
+#[derive(Default)]
+struct Sent {
+    answers: Mutex<Vec<Answer>>,
+    nobody: Mutex<Vec<String>>,
+    arrived: Condvar,
+}
+
+impl Answers for Sent {
+    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+        if answer.content == "refused" {
+            return Err(format!("prompt `{}` takes something else", question.id));
+        }
+        lock(&self.answers).push(answer);
+        self.arrived.notify_all();
+        Ok(())
+    }
+
+    fn nobody(&self, question: &Question) {
+        lock(&self.nobody).push(question.text.clone());
+        self.arrived.notify_all();
+    }
+}
+
+/// A console, its terminal, and a person at it.
+struct Scene {
+    painter: Painter,
+    tube: Tube,
+    person: PipeWriter,
+    sent: Arc<Sent>,
+    seq: u64,
+}
+
+impl Scene {
+    fn new(progress: Progress, person: Person) -> Self {
+        let tube = Tube::default();
+        let (reader, writer) = io::pipe().unwrap();
+        let setting = Setting {
+            terminal: Terminal { stdout: Colour::Off, stderr: Colour::Off, progress, person },
+            device: Device { out: Box::new(tube.clone()), size: || (60, 20) },
+            stdin: Box::new(|| Box::new(BufReader::new(reader))),
+            now: || Timestamp::from_millis(NOON + 5_000),
+        };
+        let nodes = [("ask", "human.input"), ("why", "human.input")];
+        let nodes = nodes.map(|(id, node_type)| (id.to_owned(), node_type.to_owned())).to_vec();
+        let plan = Plan { flow: "talk".to_owned(), nodes, loops: Vec::new() };
+        let painter = Painter::new(plan, setting);
+        let sent = Arc::new(Sent::default());
+        painter.start(Arc::<Sent>::clone(&sent)).unwrap();
+        Self { painter, tube, person: writer, sent, seq: 0 }
+    }
+
+    fn event(&mut self, task: Option<&str>, event: serde_json::Value) {
+        self.seq += 1;
+        let mut context = EventContext::session(SessionId::from("s"));
+        context.task = task.map(|task| serde_json::from_value(json!(task)).unwrap());
+        self.painter.event(&Envelope {
+            v: 1,
+            id: serde_json::from_value::<EventId>(json!("00000000-0000-7000-8000-000000000000")).unwrap(),
+            seq: self.seq,
+            timestamp: Timestamp::from_millis(NOON),
+            context: Arc::new(context),
+            event: serde_json::from_value(event).unwrap(),
+        });
+    }
+
+    fn asks(&mut self, node: &str, prompt: &str, choices: Option<&[&str]>) {
+        let start = json!({ "type": "task:start", "taskId": node, "nodeType": "human.input", "attempt": 1, "path": node });
+        self.event(Some(node), start);
+        let mut question = serde_json::to_value(Event::SessionPrompt {
+            prompt_id: PromptId::from(node),
+            prompt: prompt.to_owned(),
+            choices: choices.map(|all| all.iter().map(|choice| (*choice).to_owned()).collect()),
+            allow_text: None,
+            kind: PromptKind::Input,
+            detail: None,
+            deadline: None,
+            default: None,
+        })
+        .unwrap();
+        question["type"] = json!("session:prompt");
+        self.event(Some(node), question);
+    }
+
+    fn answered(&mut self, node: &str, content: &str) {
+        self.event(None, json!({ "type": "session:reply", "promptId": node, "content": content }));
+        let done = json!({ "type": "task:complete", "taskId": node, "result": {}, "durationMs": 5000 });
+        self.event(Some(node), done);
+    }
+
+    fn types(&mut self, line: &str) {
+        // The kernel shows what is typed.
+        self.tube.write_all(line.as_bytes()).unwrap();
+        self.person.write_all(line.as_bytes()).unwrap();
+    }
+
+    fn sends(&self, count: usize) -> Vec<Answer> {
+        let few = |answers: &mut Vec<Answer>| answers.len() < count;
+        let waited =
+            self.sent.arrived.wait_timeout_while(lock(&self.sent.answers), Duration::from_secs(20), few);
+        waited.unwrap().0.clone()
+    }
+}
+
+fn begun(progress: Progress, person: Person) -> Scene {
+    let mut scene = Scene::new(progress, person);
+    scene.event(None, json!({ "type": "harness:start", "name": "talk" }));
+    scene
+}
+
+fn ends(scene: &mut Scene) -> String {
+    let end = json!({ "type": "harness:complete", "success": true, "outcome": Outcome::Success, "durationMs": 6000 });
+    scene.event(None, end);
+    let state = scene.painter.stop();
+    scene.painter.summarise(&state, &[]);
+    emulated(&lock(&scene.tube.0.0))
+}
+
+#[test]
+fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
+    let mut scene = begun(Progress::Live, Person::Present);
+    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
+    let mut shown = vec![scene.tube.showing("›")];
+    scene.types("maybe\n");
+    shown.push(scene.tube.showing("none of the answers\n›"));
+    scene.types("1\n");
+    let first = scene.sends(1);
+    scene.answered("ask", "yes");
+    scene.asks("why", "Why?", None);
+    shown.push(scene.tube.showing("type an answer\n›"));
+    scene.types("refused\n");
+    shown.push(scene.tube.showing("takes something else\n›"));
+    scene.types("because\n");
+    let both = scene.sends(2);
+    scene.answered("why", "because");
+    shown.push(ends(&mut scene));
+    let yes = Answer { content: "yes".to_owned(), choice: Some("yes".to_owned()) };
+    let because = Answer { content: "because".to_owned(), choice: None };
+    assert_eq!((first, both), (vec![yes.clone()], vec![yes, because]));
+    insta::assert_snapshot!(shown.join("──\n"));
+}
+
+#[test]
+fn a_question_that_is_settled_elsewhere_is_taken_back() {
+    let mut scene = begun(Progress::Live, Person::Present);
+    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
+    scene.tube.showing("›");
+    scene.answered("ask", "no");
+    let shown = scene.tube.showing("no longer asked");
+    assert!(!shown.contains('›'), "{shown}");
+    assert_eq!(
+        ends(&mut scene),
+        "\
+? ask: Shall it go on? (no longer asked)
+✔ talk succeeded in 6.0s
+├─ ✔ ask  human.input  5.0s
+╰─ · why  human.input
+"
+    );
+}
+
+#[test]
+fn where_stdin_has_ended_nobody_is_there() {
+    let mut scene = begun(Progress::Live, Person::Present);
+    scene.asks("ask", "Shall it go on?", None);
+    scene.tube.showing("›");
+    let (_, other) = io::pipe().unwrap();
+    drop(std::mem::replace(&mut scene.person, other));
+    let none = |nobody: &mut Vec<String>| nobody.is_empty();
+    let sent = Arc::clone(&scene.sent);
+    let waited = sent.arrived.wait_timeout_while(lock(&sent.nobody), Duration::from_secs(20), none);
+    assert_eq!(*waited.unwrap().0, ["Shall it go on?"]);
+    scene.asks("why", "Why?", None);
+    let one = |nobody: &mut Vec<String>| nobody.len() < 2;
+    let waited = sent.arrived.wait_timeout_while(lock(&sent.nobody), Duration::from_secs(20), one);
+    assert_eq!(*waited.unwrap().0, ["Shall it go on?", "Why?"]);
+    ends(&mut scene);
+}
+
+#[test]
+fn without_a_person_questions_are_nobodys_and_lines_are_added() {
+    let mut scene = begun(Progress::Lines, Person::Absent);
+    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
+    assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?"]);
+    scene.answered("ask", "no");
+    assert_eq!(
+        ends(&mut scene),
+        "\
+12:00:00     ▸ talk started (session s)
+12:00:00 ask ▸ started (human.input)
+12:00:00 ask ? Shall it go on? (yes / no)
+12:00:00 ask ↩ no
+12:00:00 ask ✔ done in 5.0s
+✔ talk succeeded in 6.0s
+├─ ✔ ask  human.input  5.0s
+╰─ · why  human.input
+"
+    );
+}
