@@ -90,11 +90,11 @@ pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
     same("the events", &run.events.len(), &0)?;
     let summary = run.json()?;
     same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))?;
-    let message = summary["error"]["message"].as_str().unwrap_or_default();
-    let tells = |word: &&str| message.contains(word);
+    let told = summary["error"].to_string();
+    let tells = |word: &&str| told.contains(word);
     ensure!(
-        ["`a`", "claude", "npm install", "CONFIG_MISSING"].iter().all(tells),
-        "it does not say what to do: {message}"
+        ["`a`", "`claude`", "npm install", "CONFIG_MISSING"].iter().all(tells),
+        "it does not say what to do: {told}"
     );
     Ok(())
 }
