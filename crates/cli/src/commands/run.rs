@@ -18,7 +18,7 @@ use crate::{
 };
 use events::Events;
 use host::Host;
-use signals::Ended;
+use signals::{Ended, Signals};
 
 mod events;
 mod host;
@@ -113,8 +113,9 @@ impl Session<'_> {
         let hub = runner.hub().clone();
         let writing = self.events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
+        let signals = Signals::listen();
         let running = tokio::spawn(runner.run(self.given));
-        let ended = signals::watch(running, &hub).await;
+        let ended = signals::watch(signals, running, &hub).await;
         let state = host.stop();
         let Ended { by, result } = ended;
         let Some(result) = result else {

@@ -19,19 +19,39 @@ pub(super) struct Ended {
     pub(super) result: Option<RunEnd>,
 }
 
+/// The signals that are listened to. Made before the session begins: one that comes while the listening is
+/// being set up would be lost.
+pub(super) struct Signals {
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hangup: Option<Signal>,
+}
+
+impl Signals {
+    /// Begins to listen.
+    pub(super) fn listen() -> Self {
+        Self {
+            interrupt: listen(SignalKind::interrupt()),
+            terminate: listen(SignalKind::terminate()),
+            hangup: listen(SignalKind::hangup()),
+        }
+    }
+}
+
 /// Waits for a session to end, and stops it on a signal.
-pub(super) async fn watch(mut running: JoinHandle<Result<FlowRunResult, RunError>>, hub: &Hub) -> Ended {
-    let mut interrupt = listen(SignalKind::interrupt());
-    let mut terminate = listen(SignalKind::terminate());
-    let mut hangup = listen(SignalKind::hangup());
+pub(super) async fn watch(
+    mut signals: Signals,
+    mut running: JoinHandle<Result<FlowRunResult, RunError>>,
+    hub: &Hub,
+) -> Ended {
     let mut by = None;
     loop {
         let (exit, name) = tokio::select! {
             biased;
             result = &mut running => return Ended { by, result: Some(result) },
-            () = next(&mut interrupt) => (Exit::Interrupted, "SIGINT"),
-            () = next(&mut terminate) => (Exit::Terminated, "SIGTERM"),
-            () = next(&mut hangup) => (Exit::Terminated, "SIGHUP"),
+            () = next(&mut signals.interrupt) => (Exit::Interrupted, "SIGINT"),
+            () = next(&mut signals.terminate) => (Exit::Terminated, "SIGTERM"),
+            () = next(&mut signals.hangup) => (Exit::Terminated, "SIGHUP"),
         };
         if by.is_some() {
             restore();
