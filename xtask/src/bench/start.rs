@@ -31,7 +31,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     // In turns, so that a busy moment does not hit one of them alone.
     let (mut starts, mut empties) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {
-        starts.push(first_line(run(), "harness:start")?);
+        starts.push(first_line(run(), "\"seq\":1,")?);
         empties.push(first_line(Command::new(&empty), "empty")?);
     }
     let reference = Some(("an empty tokio program", middle(empties)));

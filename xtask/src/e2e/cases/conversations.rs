@@ -1,5 +1,6 @@
 //! Cases in which agent and model talk: turns, conversations gone on with, and answers of a given structure.
 
+use anyhow::Context as _;
 use inspan_protocol::MessageMode;
 use serde_json::json;
 
@@ -105,6 +106,20 @@ pub(super) fn resume_in_a_new_process(world: &mut World) -> anyhow::Result<()> {
         &conversation(&main_requests(&server)[1]),
         &expected.map(str::to_owned).to_vec(),
     )
+}
+
+pub(super) fn recorded_then_replayed(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("This is kept.")])?;
+    let flow = agent("role=kept. Say it.", &json!({}));
+    let folder = world.artefacts().join("tapes");
+    let folder = folder.to_str().context("the folder has no name")?;
+    let recorded = ended(&world.run(&flow, &["--record", folder])?, 0, "success")?;
+    // What answers now is not there: whatever is asked of it fails.
+    drop(server);
+    world.set("PATH", "/nowhere");
+    let replayed = ended(&world.run(&flow, &["--replay", folder])?, 0, "success")?;
+    same("the replayed output", &output(&replayed), &output(&recorded))?;
+    same("the answer", &output(&replayed)["text"], &json!("This is kept."))
 }
 
 pub(super) fn prompt_as_written(world: &mut World) -> anyhow::Result<()> {

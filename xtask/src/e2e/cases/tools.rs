@@ -64,6 +64,28 @@ pub(super) fn denied_without_anyone(world: &mut World) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// An agent that looks at its environment learns its own key. Who watches sees what it sees, as beside the agent's own
+/// terminal; but a recording is kept and passed on, and the key stands in none.
+pub(super) fn key_left_out_of_a_recording(world: &mut World) -> anyhow::Result<()> {
+    let input = json!({ "command": "printenv ANTHROPIC_API_KEY; echo looked", "description": "look" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(world, &[call, says("I have looked.")])?;
+    let tapes = world.artefacts().join("tapes");
+    let folder = tapes.to_str().context("the folder has no name")?;
+    let flow = agent("role=looker. Look.", &json!({ "allowedTools": ["Bash"] }));
+    let run = world.run(&flow, &["--record", folder])?;
+    ended(&run, 0, "success")?;
+    let mut recorded = String::new();
+    for tape in std::fs::read_dir(&tapes)? {
+        recorded.push_str(&std::fs::read_to_string(tape?.path())?);
+    }
+    ensure!(
+        recorded.contains("[redacted ANTHROPIC_API_KEY]\\nlooked"),
+        "the tool was not recorded: {recorded}"
+    );
+    world.forget_runs()
+}
+
 pub(super) fn allowed_by_a_person(world: &mut World) -> anyhow::Result<()> {
     asked(world, "allow", false)?;
     ensure!(is_made(world), "the tool did not run");
