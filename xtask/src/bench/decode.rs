@@ -88,7 +88,8 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     ensure!(broken == 0, "{broken} lines are no JSON");
     let work = format!("decode a line of {} bytes to events", bytes / LINES);
     let row = |reference| Row { work: work.clone(), value: decoded, reference: Some(reference), goal: None };
-    let mut rows = vec![Row { goal: Some(Goal::Within(900.0)), ..row(("serde_json to Value", parsed)) }];
+    // On the machine of the goals, 900 ns, `Value` takes 1 900.
+    let mut rows = vec![Row { goal: Some(Goal::Times(0.47)), ..row(("serde_json to Value", parsed)) }];
     if let Some(node) = node(&lines)? {
         rows.push(row(("node, JSON.parse", node)));
     }
