@@ -1,5 +1,10 @@
-//! Documents that tell the truth: links that lead somewhere, code blocks that say what they are.
-//! What a block shows is left to the program that reads such text.
+//! Documents that tell the truth: links that lead somewhere, code blocks that say what they are, flows that
+//! compile. What other blocks show is left to the program that reads such text.
+
+use std::collections::BTreeMap;
+
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{Loaded, NodeRegistry, builtin_nodes, compile};
 
 use crate::finding::Finding;
 use crate::workspace::{File, Workspace};
@@ -7,11 +12,18 @@ use crate::workspace::{File, Workspace};
 /// Checks every document outside the fixtures, which may be broken on purpose.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut providers = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        providers.register(provider);
+    }
+    let nodes = builtin_nodes(&providers);
     for file in
         workspace.documents().filter(|file| !file.path.starts_with("fixtures/") || file.name() == "README.md")
     {
         findings.extend(check_links(file, workspace));
-        findings.extend(blocks(file).1);
+        let (blocks, broken) = blocks(file);
+        findings.extend(broken);
+        findings.extend(blocks.iter().filter_map(|block| check_flow(file, block, &nodes)));
     }
     findings
 }
@@ -53,6 +65,15 @@ fn blocks(file: &File) -> (Vec<Block>, Vec<Finding>) {
         findings.push(Finding::broken(format!("{}:{}", file.path, block.line), sentence));
     }
     (blocks, findings)
+}
+
+/// Compiles a block that shows a whole flow.
+fn check_flow(file: &File, block: &Block, nodes: &NodeRegistry) -> Option<Finding> {
+    let is_flow = block.language == "yaml" && block.text.lines().any(|line| line == "nodes:");
+    let loaded = is_flow.then(|| Loaded::from_text(&file.path, &block.text, BTreeMap::new()))?;
+    let problems = compile(&loaded, nodes).err()?;
+    let sentence = format!("the flow in this block does not compile: {problems}");
+    Some(Finding::broken(format!("{}:{}", file.path, block.line), sentence))
 }
 
 fn check_links(file: &File, workspace: &Workspace) -> Vec<Finding> {
@@ -160,6 +181,20 @@ mod tests {
             "a.md:5: the link `docs/b.md#none` names a heading that is not there: mend it",
         ];
         assert_eq!(check(&tree).iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn flows_compile() {
+        let flow =
+            |node_type: &str| format!("```yaml\nname: a\nnodes:\n  - {{ id: a, type: {node_type} }}\n```\n");
+        let (good, bad) = (flow("control.noop"), flow("control.nop"));
+        let tree = Workspace::of(&[("README.md", good.as_str()), ("docs/flow.md", bad.as_str())]);
+        let found: Vec<_> = check(&tree).iter().map(|finding| finding.to_string()).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("docs/flow.md:1: the flow in this block does not compile: "),
+            "{found:?}"
+        );
     }
 
     #[test]

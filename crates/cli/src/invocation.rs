@@ -28,6 +28,8 @@ pub(crate) struct Invocation {
     pub(crate) form: Form,
     pub(crate) terminal: Terminal,
     pub(crate) env: Environment,
+    /// The folder that the program was called in.
+    pub(crate) cwd: Option<PathBuf>,
 }
 
 impl Invocation {
@@ -36,7 +38,7 @@ impl Invocation {
         trace(&env);
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
         let form = if global.json { Form::Json } else { Form::Text };
-        Self { form, terminal, env }
+        Self { form, terminal, env, cwd: working_folder() }
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.
@@ -83,6 +85,11 @@ fn environment() -> Environment {
     variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the folder becomes a parameter")]
+fn working_folder() -> Option<PathBuf> {
+    std::env::current_dir().ok()
 }
 
 /// The program's own log, for those who look for a fault in it. Nothing is set up unless it is asked for.

@@ -16,6 +16,11 @@ pub trait NodeType: Send + Sync + 'static {
     /// Its name, schemas and nature.
     fn describe(&self) -> NodeTypeInfo;
 
+    /// Its name alone, for types whose description takes work.
+    fn name(&self) -> Arc<str> {
+        self.describe().name
+    }
+
     /// The JSON Schema of the input where it depends on the input itself, as written by the author.
     fn input_schema_for(&self, _input: &Value) -> Option<Value> {
         None

@@ -18,7 +18,7 @@ impl NodeRegistry {
 
     /// Adds a type under its own name; one of the same name gives way to it.
     pub fn register(&mut self, node_type: impl NodeType) -> &mut Self {
-        let name = node_type.describe().name;
+        let name = node_type.name();
         self.types.insert(name, Arc::new(node_type));
         self
     }

@@ -5,7 +5,7 @@ mod attempt;
 mod builder;
 mod result;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy, Subscription};
 use inspan_protocol::{Envelope, Environment, NodePath, Rejection, SessionId, Timestamp};
@@ -38,6 +38,7 @@ pub struct FlowRunner {
     channels: Vec<Arc<dyn Channel>>,
     store: Option<Arc<dyn RunStore>>,
     env: Environment,
+    cwd: PathBuf,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
 }
@@ -117,6 +118,7 @@ impl FlowRunner {
             phase: hub,
             nodes: self.nodes,
             env: self.env,
+            cwd: self.cwd,
             permissions: self.permissions,
             tasks: JoinSet::new(),
             tokens: HashMap::new(),
@@ -153,6 +155,7 @@ struct Driver {
     nodes: NodeRegistry,
     validators: Validators,
     env: Environment,
+    cwd: PathBuf,
     permissions: PermissionPolicy,
     tasks: JoinSet<Ended>,
     tokens: HashMap<(NodeIx, u32), CancellationToken>,
@@ -250,7 +253,7 @@ impl Driver {
             path: path.clone(),
             attempt,
             conversation,
-            folder: self.run.graph().folder.clone(),
+            cwd: self.cwd.clone(),
             env: self.env.clone(),
             permissions: self.permissions,
             cancel: cancel.clone(),

@@ -103,6 +103,9 @@ impl Session<'_> {
                 Person::Absent => PermissionPolicy::Deny,
             })
             .channel(channel);
+        if let Some(cwd) = &self.invocation.cwd {
+            builder = builder.cwd(cwd);
+        }
         if let Some(id) = &self.args.session_id {
             builder = builder.session_id(SessionId::from(id.as_str()));
         }

@@ -119,6 +119,11 @@ fn a_reader_that_goes_away_is_no_fault() {
     }
 }
 
+/// A length of sleep in seconds that no other run of this test has, so that its programs can be found.
+fn mark(number: u32) -> String {
+    format!("86400.{number}{:07}", std::process::id())
+}
+
 /// Starts a session of long programs and waits until both run.
 fn long(folder: &Path, mark: &str) -> Child {
     fs::write(folder.join("flow.yaml"), LONG.replace("MARK", mark)).unwrap();
@@ -163,7 +168,8 @@ fn running(mark: &str) -> Vec<String> {
 
 #[test]
 fn a_signal_stops_the_session_and_all_that_it_started() {
-    for (name, code, mark) in [("INT", 130, "86411"), ("TERM", 143, "86412"), ("HUP", 143, "86413")] {
+    for (name, code, number) in [("INT", 130, 1), ("TERM", 143, 2), ("HUP", 143, 3)] {
+        let mark = &mark(number);
         let folder = tempfile::tempdir().unwrap();
         let mut child = long(folder.path(), mark);
         signal(&child, name);
@@ -175,7 +181,7 @@ fn a_signal_stops_the_session_and_all_that_it_started() {
 #[test]
 fn a_second_signal_does_not_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let mark = "86414";
+    let mark = &mark(4);
     let mut child = long(folder.path(), mark);
     signal(&child, "INT");
     signal(&child, "INT");

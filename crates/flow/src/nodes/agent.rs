@@ -31,7 +31,7 @@ impl NodeType for ProviderAgent {
     fn describe(&self) -> NodeTypeInfo {
         let descriptor = self.0.descriptor();
         NodeTypeInfo {
-            name: format!("{}.agent", descriptor.provider_type).into(),
+            name: self.name(),
             pack: "agents",
             help: format!("Runs a {} agent.", descriptor.display_name),
             input: self.0.input_schema(),
@@ -39,6 +39,10 @@ impl NodeType for ProviderAgent {
             kind: NodeKind::Agent,
             occupies: Occupies::Slot,
         }
+    }
+
+    fn name(&self) -> Arc<str> {
+        format!("{}.agent", self.0.descriptor().provider_type).into()
     }
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
@@ -142,10 +146,10 @@ fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Res
     provider.resume(input, &known.session_id, &prompt)
 }
 
-/// A relative `cwd` starts at the flow's folder, as all paths of a flow do.
+/// A relative `cwd` starts at the session's working folder.
 fn working_directory(context: &NodeContext, input: &Value) -> PathBuf {
     match input.pointer("/options/cwd").and_then(Value::as_str) {
-        Some(cwd) => context.folder.join(cwd),
-        None => context.folder.clone(),
+        Some(cwd) => context.cwd.join(cwd),
+        None => context.cwd.clone(),
     }
 }

@@ -34,7 +34,7 @@ struct Call {
     /// What it reads: a text as it is, anything else as JSON.
     #[serde(default)]
     stdin: Option<Value>,
-    /// Where it runs, relative to the flow's folder.
+    /// Where it runs, relative to the session's working folder.
     #[serde(default)]
     cwd: Option<String>,
     /// Variables added to its environment.
@@ -163,8 +163,8 @@ impl Call {
 
     fn spawn(&self, program: &str, context: &NodeContext) -> Result<Child, AgentError> {
         let folder = match &self.cwd {
-            Some(cwd) => context.folder.join(cwd),
-            None => context.folder.clone(),
+            Some(cwd) => context.cwd.join(cwd),
+            None => context.cwd.clone(),
         };
         let mut command = Command::new(program);
         command

@@ -27,9 +27,9 @@ pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
     }
 }
 
-/// The schema with its parts inline, so that a reader finds each key where it is used.
+/// The schema with its parts inline, so that a reader finds each key where it is used. Draft 7, as providers' are.
 pub(super) fn schema<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
 }
 
@@ -55,6 +55,10 @@ macro_rules! pure_node {
         impl crate::node::NodeType for $type {
             fn describe(&self) -> crate::node::NodeTypeInfo {
                 crate::nodes::typed::describe::<$input, $output>($name, $pack, $help)
+            }
+
+            fn name(&self) -> std::sync::Arc<str> {
+                $name.into()
             }
 
             fn compute(&self, input: serde_json::Value) -> crate::node::Computed {

@@ -32,8 +32,8 @@ pub struct NodeContext {
     pub attempt: u32,
     /// The conversation that an agent goes on with.
     pub conversation: Option<Conversation>,
-    /// The flow's folder: relative paths start here.
-    pub folder: PathBuf,
+    /// Where programs and agents work; relative paths at run time start here.
+    pub cwd: PathBuf,
     /// The environment for programs and clients.
     pub env: Environment,
     /// Who answers an agent's questions for permission.

@@ -1,6 +1,6 @@
 //! What a session is built from, piece by piece, with a default for each.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
 use inspan_protocol::{Environment, SessionId};
@@ -18,6 +18,7 @@ pub struct FlowRunnerBuilder {
     channels: Vec<Arc<dyn Channel>>,
     store: Option<Arc<dyn RunStore>>,
     env: Environment,
+    cwd: Option<PathBuf>,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
 }
@@ -33,6 +34,7 @@ impl FlowRunnerBuilder {
             channels: Vec::new(),
             store: None,
             env: Environment::default(),
+            cwd: None,
             permissions: PermissionPolicy::Deny,
             max_concurrency: None,
         }
@@ -80,6 +82,13 @@ impl FlowRunnerBuilder {
         self
     }
 
+    /// Where programs and agents work, instead of the flow's own folder.
+    #[must_use]
+    pub fn cwd(mut self, cwd: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(cwd.into());
+        self
+    }
+
     /// Who answers an agent's questions for permission.
     #[must_use]
     pub fn permissions(mut self, permissions: PermissionPolicy) -> Self {
@@ -99,6 +108,7 @@ impl FlowRunnerBuilder {
         let session = self.session.unwrap_or_else(|| self.ids.session_id());
         FlowRunner {
             hub: Hub::new(session, self.clock, self.ids),
+            cwd: self.cwd.unwrap_or_else(|| self.graph.folder.clone()),
             graph: self.graph,
             nodes: self.nodes,
             channels: self.channels,
