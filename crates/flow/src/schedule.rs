@@ -202,12 +202,15 @@ impl Run {
                 let duration_ms = state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
                 Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
             }
-            (AttemptEnd::Error(_), Some(CancelReason::Ending)) => Event::TaskCancelled {
-                task_id,
-                session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
-            },
+            // So is a failure that came first; only what ended because it was told to is cancelled.
+            (AttemptEnd::Error(error), Some(CancelReason::Ending)) if error.code == ErrorCode::Aborted => {
+                Event::TaskCancelled {
+                    task_id,
+                    session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
+                }
+            }
             (AttemptEnd::Error(error), reason) => {
-                let error = if reason.is_some() { self.timed_out(node) } else { error };
+                let error = if reason == Some(CancelReason::TimedOut) { self.timed_out(node) } else { error };
                 Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error }
             }
         };
