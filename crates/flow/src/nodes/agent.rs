@@ -2,7 +2,7 @@
 //! `agent.run` names its provider in its input; the schemas are the provider's own, so that no vendor is
 //! known here.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentRun, ProviderRegistry};
@@ -121,7 +121,7 @@ async fn run(
     input: Value,
 ) -> Result<Value, AgentError> {
     let input = go_on(&*provider, &context, input)?;
-    let cwd = working_directory(&context, &input);
+    let cwd = context.folder(input.pointer("/options/cwd").and_then(Value::as_str));
     let end = AgentRun::new(context.hub.clone(), context.node.to_string(), provider, input)
         .first_turn(context.conversation.as_ref().map_or(1, |known| known.turns + 1))
         .cwd(cwd)
@@ -144,12 +144,4 @@ fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Res
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
     provider.resume(input, &known.session_id, &prompt)
-}
-
-/// A relative `cwd` starts at the session's working folder.
-fn working_directory(context: &NodeContext, input: &Value) -> PathBuf {
-    match input.pointer("/options/cwd").and_then(Value::as_str) {
-        Some(cwd) => context.cwd.join(cwd),
-        None => context.cwd.clone(),
-    }
 }

@@ -110,14 +110,16 @@ impl NodeType for ControlMerge {
     }
 
     fn compute(&self, input: Value) -> crate::node::Computed {
-        let merged = typed::read::<Merge>(input).and_then(|_| typed::write(&Merged { merged: true }));
-        crate::node::Computed::Done(merged)
+        crate::node::Computed::Done(merged(input))
     }
 
     fn run(&self, _: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        let merged = typed::read::<Merge>(input).and_then(|_| typed::write(&Merged { merged: true }));
-        std::future::ready(merged).boxed()
+        std::future::ready(merged(input)).boxed()
     }
+}
+
+fn merged(input: Value) -> Result<Value, AgentError> {
+    typed::read::<Merge>(input).and_then(|_| typed::write(&Merged { merged: true }))
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

@@ -162,10 +162,7 @@ impl Call {
     }
 
     fn spawn(&self, program: &str, context: &NodeContext) -> Result<Child, AgentError> {
-        let folder = match &self.cwd {
-            Some(cwd) => context.cwd.join(cwd),
-            None => context.cwd.clone(),
-        };
+        let folder = context.folder(self.cwd.as_deref());
         let mut command = Command::new(program);
         command
             .args(&self.argv[1..])

@@ -45,6 +45,11 @@ pub struct NodeContext {
 }
 
 impl NodeContext {
+    /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
+    pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
+        cwd.map_or_else(|| self.cwd.clone(), |cwd| self.cwd.join(cwd))
+    }
+
     /// What a node gives back that ended because it was cancelled.
     pub fn aborted(&self) -> AgentError {
         AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
