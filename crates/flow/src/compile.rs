@@ -80,11 +80,13 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     let edges = edges::compile(&world, sink);
     edges::connect(&mut nodes, &edges);
     let header = &spec.header;
+    let hash = hash::of(loaded);
     Graph {
+        source: Arc::new(loaded.source(&header.name, &hash)),
         name: header.name.clone(),
         description: header.description.clone(),
         version: header.version.clone(),
-        hash: hash::of(loaded),
+        hash,
         folder: loaded.folder.clone(),
         phase: header.phase.clone().unwrap_or_else(|| "Run Flow".to_owned()),
         input: header.input.clone(),

@@ -7,7 +7,10 @@ use inspan_protocol::NodeId;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use crate::expr::{Condition, Template};
+use crate::{
+    expr::{Condition, Template},
+    store::FlowSource,
+};
 
 /// The place of a node in [`Graph::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,8 +29,10 @@ pub struct Graph {
     pub description: Option<String>,
     /// The author's version of it.
     pub version: Option<String>,
-    /// SHA-256 over everything the author wrote: the flow's text and the files it draws in.
+    /// SHA-256 over everything the author wrote: the flow's text, the files it draws in, the changes for a run.
     pub hash: String,
+    /// All of that, to be kept with each session.
+    pub source: Arc<FlowSource>,
     /// The folder of the flow's file: relative paths start here.
     pub folder: PathBuf,
     /// The name of the flow's phase.

@@ -27,10 +27,13 @@ pub use graph::{
 pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
 pub use nodes::builtin_nodes;
-pub use overrides::OverrideError;
+pub use overrides::{Change, OverrideError};
 pub use registry::NodeRegistry;
 pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
 pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
 pub use spec::flow_schema;
 pub use state::{Conversation, EdgeState, Ending, NodeState, RunState};
-pub use store::{MemoryStore, RunStore, StoreError};
+pub use store::{
+    Answered, Batch, Digest, FlowSource, LEASE, Lease, Liveness, MemoryStore, Owner, Parent, PostedCommand,
+    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, Waits,
+};

@@ -9,7 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::spec::{self, Document};
+use crate::{
+    overrides::{Change, OverrideError},
+    spec::{self, Document},
+    store::FlowSource,
+};
 
 /// How large a flow file, and each file that it draws in, may be.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
@@ -78,6 +82,7 @@ pub struct Loaded {
     pub(crate) text: String,
     pub(crate) document: Document,
     pub(crate) files: BTreeMap<String, Drawn>,
+    pub(crate) changes: Vec<Change>,
 }
 
 /// A file that the flow draws in.
@@ -105,7 +110,38 @@ impl Loaded {
             text: text.to_owned(),
             document: spec::parse(text, 0),
             files,
+            changes: Vec::new(),
         }
+    }
+
+    /// A flow as it was kept with a session; the author's files are not looked at.
+    pub fn from_source(source: &FlowSource) -> Result<Self, OverrideError> {
+        let mut loaded = Self::from_text(&source.file, &source.text, source.files.clone());
+        loaded.folder.clone_from(&source.folder);
+        source.changes.iter().try_for_each(|change| loaded.change(change))?;
+        Ok(loaded)
+    }
+
+    /// All that the author wrote, to be kept with a session. `name` and `hash` are the graph's.
+    pub(crate) fn source(&self, name: &str, hash: &str) -> FlowSource {
+        let text = |(path, drawn): (&String, &Drawn)| match drawn {
+            Drawn::Text(text) => Some((path.clone(), text.clone())),
+            _ => None,
+        };
+        FlowSource {
+            name: name.to_owned(),
+            hash: hash.to_owned(),
+            file: self.name.to_string(),
+            folder: self.folder.clone(),
+            text: self.text.clone(),
+            files: self.files.iter().filter_map(text).collect(),
+            changes: self.changes.clone(),
+        }
+    }
+
+    /// What was changed since the flow was read, in order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
     }
 
     /// The flow's own text.
@@ -158,7 +194,14 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
         (file.to_owned(), drawn)
     });
     let files = files.collect();
-    Ok(Loaded { name: path.display().to_string().into(), folder: root, text, document, files })
+    Ok(Loaded {
+        name: path.display().to_string().into(),
+        folder: root,
+        text,
+        document,
+        files,
+        changes: Vec::new(),
+    })
 }
 
 /// Reads a file of the flow's folder. The real path counts: a link that leads out is outside.

@@ -2,6 +2,7 @@
 //! changed flow makes sense is left to the compiler.
 
 use inspan_protocol::NodeId;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -34,12 +35,47 @@ pub enum OverrideError {
     },
 }
 
+/// One change that was made to a loaded flow, so that it can be made again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "change")]
+#[non_exhaustive]
+pub enum Change {
+    /// A node got another type.
+    Type {
+        /// The node.
+        node: NodeId,
+        /// Its type.
+        to: String,
+    },
+    /// A value in a node's input was put in place.
+    Input {
+        /// The node.
+        node: NodeId,
+        /// The keys that lead inwards.
+        keys: Vec<String>,
+        /// The value.
+        value: Value,
+    },
+}
+
 impl Loaded {
+    /// Makes a change that was made before.
+    pub fn change(&mut self, change: &Change) -> Result<(), OverrideError> {
+        match change {
+            Change::Type { node, to } => self.set_type(node, to),
+            Change::Input { node, keys, value } => {
+                let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+                self.set_input(node, &keys, value)
+            }
+        }
+    }
+
     /// Gives a node another type.
-    pub fn set_type(&mut self, node: &NodeId, node_type: &str) -> Result<(), OverrideError> {
-        let node = self.node_mut(node)?;
+    pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
+        let node = self.node_mut(id)?;
         let span = node.entry("type").map_or(node.span, |entry| entry.value.span);
         put(node, "type", Yaml { span, layout: Layout::Loose, data: Data::Text(node_type.to_owned()) });
+        self.changes.push(Change::Type { node: id.clone(), to: node_type.to_owned() });
         Ok(())
     }
 
@@ -65,6 +101,8 @@ impl Loaded {
         remove(here, &format!("{last}File"));
         let span = here.entry(last).map_or(here.span, |entry| entry.value.span);
         put(here, last, Yaml { span, layout: Layout::Loose, data: Data::Json(value.clone()) });
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
         Ok(())
     }
 

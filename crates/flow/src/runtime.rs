@@ -23,7 +23,7 @@ use crate::{
     graph::{Graph, NodeIx},
     registry::NodeRegistry,
     schedule::{Action, AttemptEnd, Run, StartNode},
-    store::RunStore,
+    store::{Batch, Lease, Owner, RunStore, Select, SessionRecord},
 };
 use attempt::Validators;
 
@@ -99,6 +99,21 @@ impl FlowRunner {
     pub async fn run(self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
         let input = check_input(&self.graph, input)?;
         let session = self.hub.session_id().clone();
+        let lease = match &self.store {
+            Some(store) => {
+                let record = SessionRecord {
+                    session: session.clone(),
+                    flow: (*self.graph.source).clone(),
+                    input: input.clone(),
+                    created_at: self.hub.clock().now(),
+                    parent: None,
+                    base: None,
+                    settings: Map::new(),
+                };
+                Some(store.create(&record, &Owner::of_process(), record.created_at).await?)
+            }
+            None => None,
+        };
         let run = Run::new(self.graph.clone(), &session, input, self.max_concurrency);
         let facts = self.hub.subscribe(Filter::names(crate::state::FACTS.iter().copied()));
         let log = self.store.as_ref().map(|_| self.hub.subscribe(Filter::all()));
@@ -113,7 +128,7 @@ impl FlowRunner {
             facts,
             log,
             unkept: Vec::new(),
-            store: self.store,
+            store: self.store.zip(lease),
             root: self.hub.clone(),
             phase: hub,
             nodes: self.nodes,
@@ -131,7 +146,10 @@ impl FlowRunner {
         let flushed = driver.flush().await;
         driven.and(flushed)?;
         let events = match &driver.store {
-            Some(store) => store.read(&session, 1).await?,
+            Some((store, lease)) => {
+                store.release(lease).await?;
+                store.read(&session, 1, Select::All).await?
+            }
             None => Vec::new(),
         };
         Ok(result::of(&driver.run, session, events))
@@ -147,7 +165,7 @@ struct Driver {
     log: Option<Subscription>,
     /// Events that were taken from the log and not yet handed to the store.
     unkept: Vec<Arc<Envelope>>,
-    store: Option<Arc<dyn RunStore>>,
+    store: Option<(Arc<dyn RunStore>, Lease)>,
     root: Hub,
     phase: Hub,
     /// The newest place that was emitted from, and its handle.
@@ -319,13 +337,13 @@ impl Driver {
 
     /// Hands every event so far to the store.
     async fn flush(&mut self) -> Result<(), RunError> {
-        let (Some(store), Some(log)) = (&self.store, &mut self.log) else { return Ok(()) };
+        let (Some((store, lease)), Some(log)) = (&self.store, &mut self.log) else { return Ok(()) };
         self.unkept.extend(std::iter::from_fn(|| log.try_next()));
         if let Some(seq) = log.overflow() {
             return Err(RunError::Overflow { seq });
         }
         if !self.unkept.is_empty() {
-            store.append(self.root.session_id(), &self.unkept).await?;
+            store.append(lease, Batch { events: &self.unkept, answers: &[] }).await?;
             self.unkept.clear();
         }
         Ok(())

@@ -203,11 +203,7 @@ impl RunState {
             Event::HarnessComplete { outcome, duration_ms, .. } => {
                 self.outcome = Some(*outcome);
                 self.duration_ms = *duration_ms;
-                self.status = match outcome {
-                    Outcome::Success | Outcome::Partial => SessionStatus::Complete,
-                    Outcome::Stopped => SessionStatus::Aborted,
-                    _ => SessionStatus::Failed,
-                };
+                self.status = SessionStatus::of_outcome(*outcome);
             }
             Event::TaskStart { attempt, .. } => {
                 if let Some(ix) = self.locate(graph, task, NodeStatus::Pending) {
@@ -274,14 +270,18 @@ impl RunState {
                     None => self.unpriced = true,
                 }
             }
-            Event::SessionPrompt { prompt_id, prompt, choices, kind, deadline, .. } => {
+            Event::SessionPrompt {
+                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
+            } => {
                 self.prompts.push(PendingPrompt {
                     prompt_id: prompt_id.clone(),
                     prompt: prompt.clone(),
                     choices: choices.clone(),
+                    allow_text: *allow_text,
                     kind: *kind,
                     task: task.cloned(),
                     deadline: *deadline,
+                    default: default.clone(),
                 });
             }
             Event::SessionReply { prompt_id, .. } => {

@@ -1,36 +1,195 @@
-//! Where a session's events are kept. The contract stands on [`RunStore`]; `memory` keeps the contract for
-//! as long as the process lives.
+//! Where sessions are kept: the contract of a run store. `memory` keeps it for as long as the process lives,
+//! `sqlite` on disk. What the events mean is left to `state`.
 
+mod digest;
 mod memory;
+mod owner;
+mod record;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
-use futures::future::BoxFuture;
-use inspan_protocol::{Envelope, SessionId};
+use futures::{future::BoxFuture, stream::BoxStream};
+use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 
+pub use digest::{Digest, Waits};
 pub use memory::MemoryStore;
+pub use owner::{Liveness, Owner};
+pub use record::{FlowSource, Parent, SessionRecord};
 
-/// An append-only log per session.
+/// How long a lease holds without being renewed.
+pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
 ///
-/// 1. `append` gives back only after the events will survive what the store promises to survive.
-/// 2. Events of a session are appended in the order of their `seq`, without gaps; anything else is
-///    [`StoreError::Conflict`], and nothing of that call is kept.
-/// 3. `read` gives every acknowledged event from a `seq` on, in order.
-/// 4. Readers never disturb the writer.
+/// 1. A session is driven by who holds its lease. A lease is taken by [`create`](Self::create) or
+///    [`acquire`](Self::acquire), each time with a greater epoch. Of an owner on the same machine it is known
+///    whether it lives, and that alone counts; of any other the lease counts until it expires. A clock that
+///    went backwards never makes a lease longer: one that begins in the future holds no more.
+/// 2. `append` gives back only after all of its batch will survive what the store promises to survive. An
+///    owner whose epoch is not the newest is refused with [`StoreError::Fenced`], and nothing is kept.
+/// 3. Events are appended in the order of their `seq`, without gaps; anything else is
+///    [`StoreError::Conflict`], and nothing of the batch is kept. The answers to commands in a batch are kept
+///    with its events or not at all.
+/// 4. `read` gives every acknowledged event from a `seq` on, in order. Damage is told, with the session and
+///    the `seq`, and never passed over.
+/// 5. Readers never disturb the writer, and need no lease; anyone may `post` a command.
+/// 6. A command is answered once; posting gives a number that grows within its session.
 pub trait RunStore: Send + Sync {
-    /// Keeps the events at the end of their session's log.
-    fn append<'a>(
+    /// Keeps a new session and takes its lease.
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
+
+    /// Takes the lease of a session that nobody drives; [`StoreError::Held`] says who does.
+    fn acquire<'a>(
         &'a self,
         session: &'a SessionId,
-        events: &'a [Arc<Envelope>],
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
 
-    /// The session's events from `from` on, counting from 1.
+    /// Makes the lease hold for another [`LEASE`] from `now`.
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Gives the lease back. A lease that was taken by another meanwhile is left alone.
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Keeps a batch at the end of the session's log.
+    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The session's events from `from` on.
     fn read<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
+        select: Select,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+
+    /// What was kept when the session was made.
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;
+
+    /// Where a session stands.
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>>;
+
+    /// Where each session stands whose id begins so, newest first.
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
+
+    /// Leaves a command for the session, whoever drives it now or later; its number within the session.
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// The commands that nobody has answered yet, oldest first.
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>>;
+
+    /// What became of a command; nothing while it is unanswered.
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>>;
+
+    /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
+    /// reader that sleeps until then misses nothing if it reads once before it first waits.
+    fn changes(&self) -> BoxStream<'static, ()>;
+}
+
+/// The right to drive a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The session.
+    pub session: SessionId,
+    /// Grows with each taking; the greatest is the owner's.
+    pub epoch: u64,
+}
+
+/// What is kept at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch<'a> {
+    /// Events, next in order.
+    pub events: &'a [Arc<Envelope>],
+    /// Answers to commands.
+    pub answers: &'a [Answered],
+}
+
+/// An answer to a posted command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The command's number.
+    pub number: u64,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It took effect, which the log shows.
+    Accepted,
+    /// Nothing of it took effect, for this reason.
+    Refused(String),
+}
+
+/// A command that waits in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PostedCommand {
+    /// Its number within the session.
+    pub number: u64,
+    /// When it was posted.
+    pub at: Timestamp,
+    /// The command.
+    pub command: Command,
+}
+
+/// Which events to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// All.
+    All,
+    /// Those with these names.
+    Names(&'static [&'static str]),
+}
+
+impl Select {
+    /// Whether an event is wanted.
+    pub fn takes(self, envelope: &Envelope) -> bool {
+        match self {
+            Self::All => true,
+            Self::Names(names) => names.contains(&envelope.event.name()),
+        }
+    }
+}
+
+/// Where a session stands, without reading its log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionEntry {
+    /// The session.
+    pub session: SessionId,
+    /// The flow.
+    pub flow: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// What its events amount to.
+    pub digest: Digest,
+    /// Who drives it: the newest owner that has not given its lease back.
+    pub owner: Option<Owner>,
+    /// How far the owner may still be alive.
+    pub liveness: Liveness,
+    /// Commands that wait for an answer.
+    pub unanswered: u64,
 }
 
 /// Why a store did not do what was asked.
@@ -46,5 +205,85 @@ pub enum StoreError {
         expected: u64,
         /// The `seq` that was given.
         actual: u64,
+    },
+    /// There is no such session.
+    #[error("there is no session `{0}` in the store")]
+    UnknownSession(SessionId),
+    /// The id is taken.
+    #[error("the store already has a session `{0}`")]
+    SessionExists(SessionId),
+    /// Somebody else drives the session.
+    #[error("session `{session}` is driven by {owner}")]
+    Held {
+        /// The session.
+        session: SessionId,
+        /// Who drives it.
+        owner: Box<Owner>,
+    },
+    /// Somebody else has taken the session over.
+    #[error("session `{session}` was taken over: this owner's epoch is {epoch}, and the newest {newest}")]
+    Fenced {
+        /// The session.
+        session: SessionId,
+        /// The epoch of who was refused.
+        epoch: u64,
+        /// The newest epoch.
+        newest: u64,
+    },
+    /// There is no space left.
+    #[error(
+        "the disk is full: {path}; what is there stays readable, and the session can go on when there is space"
+    )]
+    Full {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The store cannot be written.
+    #[error("the store {path} is read-only")]
+    ReadOnly {
+        /// The store.
+        path: PathBuf,
+    },
+    /// What is there is not what was written.
+    #[error("the store {path} is damaged: {what}")]
+    Damaged {
+        /// The store.
+        path: PathBuf,
+        /// Where, and how.
+        what: String,
+    },
+    /// A newer program made the store.
+    #[error("the store {path} has format {found}, and this program knows up to {known}: use a newer inspan")]
+    NewerFormat {
+        /// The store.
+        path: PathBuf,
+        /// The store's format.
+        found: i64,
+        /// The newest format that is known here.
+        known: i64,
+    },
+    /// The file is something else.
+    #[error("{path} is not a store of inspan: {what}")]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// The store lies where locks and syncs cannot be trusted.
+    #[error("the store {path} lies on a network file system ({kind}), where it would not be safe")]
+    NetworkFileSystem {
+        /// The store.
+        path: PathBuf,
+        /// What kind of file system.
+        kind: String,
+    },
+    /// The system failed.
+    #[error("the store {path} failed: {message}")]
+    Io {
+        /// The store.
+        path: PathBuf,
+        /// The system's reason.
+        message: String,
     },
 }

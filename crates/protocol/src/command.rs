@@ -49,6 +49,12 @@ pub enum Command {
         /// The run.
         run: RunId,
     },
+    /// Pause the session: it can be resumed later, by any process. Pausing twice is one pause.
+    Pause {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     /// Stop the session for good.
     Abort {
         /// Why.
@@ -71,6 +77,8 @@ pub enum CommandKind {
     Reply,
     /// [`Command::Close`].
     Close,
+    /// [`Command::Pause`].
+    Pause,
     /// [`Command::Abort`].
     Abort,
 }
@@ -84,6 +92,7 @@ impl Command {
             Self::SendToRun { .. } => CommandKind::SendToRun,
             Self::Reply { .. } => CommandKind::Reply,
             Self::Close { .. } => CommandKind::Close,
+            Self::Pause { .. } => CommandKind::Pause,
             Self::Abort { .. } => CommandKind::Abort,
         }
     }

@@ -81,6 +81,8 @@ codes! {
     FlowError OutputInvalid "OUTPUT_INVALID" false;
     /// A loop ran as often as it may and its condition still holds.
     FlowError LoopExhausted "LOOP_EXHAUSTED" false;
+    /// A budget of the flow or the node is used up.
+    FlowError BudgetExceeded "BUDGET_EXCEEDED" false;
 }
 
 /// The family of an [`ErrorCode`], written as `_tag`.

@@ -1,7 +1,7 @@
 //! Every event, one variant per wire name, and the two-step reading that keeps unknown names exactly and
 //! refuses broken known ones. Order and pairing are enforced by those who emit.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -61,7 +61,7 @@ events! {
         /// The flow.
         name: String,
     }
-    /// A session ended. Nothing follows it.
+    /// A session ended. Only what needs no live session follows: `channel:*` and refused commands.
     "harness:complete" HarnessComplete {
         /// Whether the outcome is `success`.
         success: bool,
@@ -178,6 +178,13 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
         /// The turn the run begins with, 1 unless it goes on with an earlier conversation.
+        turn: u32,
+    }
+    /// A run's next turn began; the messages to the run so far are in it. The first turn begins with `agent:start`.
+    "agent:turn" AgentTurn {
+        /// The run.
+        run_id: RunId,
+        /// The turn, counting on from the one that `agent:start` names.
         turn: u32,
     }
     /// The vendor named its conversation. Written down at once, so that a crash can be resumed.
@@ -328,6 +335,12 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     }
+    /// The session is to pause: what runs is cancelled, and `flow:paused` follows.
+    "session:pause" SessionPause {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
     /// A command was refused; nothing of it took effect.
     "session:rejected" SessionRejected {
         /// The command.
@@ -343,12 +356,15 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     }
-    /// The session goes on.
+    /// The session goes on, after a pause, a wait or a crash. Whatever was open before is open no more.
     "flow:resumed" FlowResumed {
         /// The nodes that go on in their own conversations.
         node_ids: Vec<NodePath>,
         /// What they are told.
         message: String,
+        /// What some of them are told instead, by their places.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        messages: BTreeMap<NodePath, String>,
     }
     /// Nothing can run until a person answers or a limit is lifted.
     "flow:waiting" FlowWaiting {
@@ -473,7 +489,7 @@ impl<'de> Deserialize<'de> for Event {
     }
 }
 
-/// How a session ended.
+/// How a session ended, or why it rests: `paused` and `waiting` never stand in `harness:complete`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -490,6 +506,10 @@ pub enum Outcome {
     BudgetExceeded,
     /// The flow's own time was up.
     TimedOut,
+    /// Not ended: paused, to be resumed.
+    Paused,
+    /// Not ended: nothing can run until a person answers or a limit is lifted.
+    Waiting,
 }
 
 /// Why a node did not run.

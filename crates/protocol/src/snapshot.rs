@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Message, NodePath, PromptId, PromptKind, ProviderSessionId, SessionId, ThinkingLevel, Timestamp,
+    AgentError, Message, NodePath, Outcome, PromptId, PromptKind, ProviderSessionId, SessionId,
+    ThinkingLevel, Timestamp,
 };
 
 /// Where a session stands.
@@ -31,6 +32,24 @@ pub enum SessionStatus {
     Failed,
     /// Stopped for good.
     Aborted,
+}
+
+impl SessionStatus {
+    /// The status of a session whose `harness:complete` has this outcome.
+    pub const fn of_outcome(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Success | Outcome::Partial => Self::Complete,
+            Outcome::Stopped => Self::Aborted,
+            Outcome::Failed | Outcome::BudgetExceeded | Outcome::TimedOut => Self::Failed,
+            Outcome::Paused => Self::Paused,
+            Outcome::Waiting => Self::Waiting,
+        }
+    }
+
+    /// Whether nothing more can come.
+    pub const fn has_ended(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Aborted)
+    }
 }
 
 /// Where a node stands.
@@ -81,6 +100,9 @@ pub struct AgentSessionRef {
     pub provider: String,
     /// The vendor's conversation.
     pub session_id: ProviderSessionId,
+    /// How many turns it has had.
+    #[serde(default)]
+    pub turns: u32,
 }
 
 /// A question that nobody has answered yet.
@@ -94,6 +116,9 @@ pub struct PendingPrompt {
     /// The answers to choose from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<String>>,
+    /// Whether a free text is an answer; if absent, exactly when there are no choices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_text: Option<bool>,
     /// Whether the flow or an agent asks.
     pub kind: PromptKind,
     /// The node that waits for it.
@@ -102,6 +127,9 @@ pub struct PendingPrompt {
     /// When the default is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// The answer taken at the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
 }
 
 /// What a session has spent.
@@ -149,6 +177,10 @@ pub struct RunSnapshot {
     pub outputs: BTreeMap<NodePath, Value>,
     /// Where each node stands.
     pub node_status: BTreeMap<NodePath, NodeStatus>,
+    /// The newest attempt of each node that has one, in its present pass.
+    pub attempts: BTreeMap<NodePath, u32>,
+    /// What went wrong last, of each node that failed.
+    pub errors: BTreeMap<NodePath, AgentError>,
     /// Where each edge stands, by `from->to`.
     pub edge_status: BTreeMap<String, EdgeStatus>,
     /// How often each loop edge has fired, by `from->to`.

@@ -122,6 +122,7 @@ fn pattern(part: &str) -> Result<Pattern, InvalidFilter> {
 pub(crate) fn run_of(event: &Event) -> Option<&RunId> {
     match event {
         Event::AgentStart { run_id, .. }
+        | Event::AgentTurn { run_id, .. }
         | Event::AgentSession { run_id, .. }
         | Event::AgentText { run_id, .. }
         | Event::AgentThinking { run_id, .. }

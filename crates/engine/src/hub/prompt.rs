@@ -134,9 +134,11 @@ impl Hub {
             prompt_id: open.id.clone(),
             prompt: open.prompt.prompt.clone(),
             choices: open.prompt.choices.clone(),
+            allow_text: open.prompt.allow_text,
             kind: open.prompt.kind,
             task: open.task.clone(),
             deadline: open.prompt.deadline,
+            default: open.prompt.default.clone(),
         };
         session.prompts.iter().map(pending).collect()
     }

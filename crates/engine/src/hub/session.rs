@@ -114,6 +114,11 @@ impl Hub {
         self.command(Command::Abort { reason })
     }
 
+    /// Pauses the session; whoever runs it sees the event.
+    pub fn pause(&self, reason: Option<String>) -> Result<(), Rejection> {
+        self.command(Command::Pause { reason })
+    }
+
     /// A token that is cancelled when the session is aborted. Cancelling it by hand aborts nothing.
     pub fn aborted(&self) -> CancellationToken {
         self.shared.abort.child_token()
@@ -165,6 +170,7 @@ impl Session {
                 self.run(&run)?.inbox.close_soon();
                 Ok(Event::SessionClose { run_id: run })
             }
+            Command::Pause { reason } => Ok(Event::SessionPause { reason }),
             Command::Abort { reason } => {
                 abort.cancel();
                 Ok(Event::SessionAbort { reason })

@@ -94,7 +94,11 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         },
         "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
         "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None },
-        "flow:resumed" => Event::FlowResumed { node_ids: vec![], message: "continue".to_owned() },
+        "flow:resumed" => Event::FlowResumed {
+            node_ids: vec![],
+            message: "continue".to_owned(),
+            messages: Default::default(),
+        },
         "channel" => Event::ChannelStopped { name: "console".to_owned() },
         "rejected" => Event::SessionRejected {
             command: inspan_protocol::CommandKind::Send,

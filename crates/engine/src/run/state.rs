@@ -4,7 +4,7 @@
 //! | Stage | begin | turn begins | text | turn ends | end |
 //! |---|---|---|---|---|---|
 //! | new | agent:start → between | - | - | - | - |
-//! | between | - | → turn | warning `afterOutput` | - | agent:complete → ended |
+//! | between | - | agent:turn unless it is the first → turn | warning `afterOutput` | - | agent:complete → ended |
 //! | turn | - | - | agent:text | agent:usage → between | agent:usage, agent:complete → ended |
 //! | ended | - | - | - | - | - |
 //!
@@ -67,6 +67,9 @@ enum Call {
 pub(crate) struct RunState {
     identity: Identity,
     stage: Stage,
+    /// The turn in progress, or the newest.
+    turn: u32,
+    began: bool,
     calls: FxHashMap<String, Call>,
     session: Option<ProviderSessionId>,
     told: FxHashSet<ProviderSessionId>,
@@ -80,6 +83,8 @@ impl RunState {
         Self {
             identity,
             stage: Stage::New,
+            turn: 0,
+            began: false,
             calls: FxHashMap::default(),
             session,
             told: FxHashSet::default(),
@@ -114,12 +119,18 @@ impl RunState {
         match (self.stage, input) {
             (Stage::New, Input::Begin { turn }) => {
                 self.stage = Stage::Between;
+                self.turn = turn;
                 let Identity { run_id, agent_name, provider, model } = self.identity.clone();
                 vec![Event::AgentStart { agent_name, run_id, provider, model, turn }]
             }
             (Stage::Between, Input::TurnBegins) => {
                 self.stage = Stage::Turn;
-                Vec::new()
+                let is_first = !std::mem::replace(&mut self.began, true);
+                if is_first {
+                    return Vec::new();
+                }
+                self.turn += 1;
+                vec![Event::AgentTurn { run_id: self.run(), turn: self.turn }]
             }
             (Stage::Turn, Input::Stream(event)) => self.stream(event),
             (Stage::Between, Input::Stream(event)) => {

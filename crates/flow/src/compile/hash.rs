@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::{Drawn, Loaded};
 
-/// SHA-256 over the flow's text and each file that it draws in, each with its length before it, so that no
+/// SHA-256 over the flow's text, each file that it draws in and each change made for the run, each with its length before it, so that no
 /// two flows run together into the same bytes. Line ends do not count.
 pub(super) fn of(loaded: &Loaded) -> String {
     let mut hash = Sha256::new();
@@ -19,6 +19,9 @@ pub(super) fn of(loaded: &Loaded) -> String {
             add(path);
             add(text);
         }
+    }
+    for change in &loaded.changes {
+        add(&serde_json::to_string(change).unwrap_or_default());
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,52 +1,259 @@
 //! A store that lives as long as the process: for tests, for embedding, and for runs nobody wants to keep.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures::{FutureExt, future::BoxFuture};
-use inspan_protocol::{Envelope, SessionId};
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, ready},
+    stream::{self, BoxStream},
+};
+use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
+use tokio::sync::watch;
 
-use super::{RunStore, StoreError};
+use super::{
+    Answered, Batch, Digest, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry,
+    SessionRecord, StoreError, Verdict,
+};
 
-/// Events by session, in memory.
-#[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<HashMap<SessionId, Vec<Arc<Envelope>>>>);
+/// Sessions in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    sessions: Mutex<BTreeMap<SessionId, Kept>>,
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: SessionRecord,
+    epoch: u64,
+    owner: Option<Owner>,
+    log: Vec<Arc<Envelope>>,
+    digest: Digest,
+    posted: Vec<(PostedCommand, Option<Verdict>)>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self { sessions: Mutex::default(), version: watch::Sender::new(0) }
+    }
+}
 
 impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }
+
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(
+        &self,
+        session: &SessionId,
+        work: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut sessions = self.sessions();
+        work(sessions.get_mut(session).ok_or_else(|| StoreError::UnknownSession(session.clone()))?)
+    }
+
+    /// As `with`, and tells those who watch.
+    fn change<T>(
+        &self,
+        session: &SessionId,
+        work: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let done = self.with(session, work)?;
+        self.version.send_modify(|version| *version += 1);
+        Ok(done)
+    }
+}
+
+impl Kept {
+    fn next_seq(&self) -> u64 {
+        self.record.first_seq() + self.log.len() as u64
+    }
+
+    fn fence(&self, lease: &Lease) -> Result<(), StoreError> {
+        if self.epoch == lease.epoch {
+            return Ok(());
+        }
+        Err(StoreError::Fenced { session: lease.session.clone(), epoch: lease.epoch, newest: self.epoch })
+    }
+
+    fn append(&mut self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError> {
+        self.fence(lease)?;
+        for (expected, event) in (self.next_seq()..).zip(batch.events) {
+            if event.seq != expected {
+                let session = lease.session.clone();
+                return Err(StoreError::Conflict { session, expected, actual: event.seq });
+            }
+        }
+        batch.events.iter().for_each(|event| self.digest.take(event));
+        self.log.extend_from_slice(batch.events);
+        for Answered { number, verdict } in batch.answers {
+            let posted = self.posted.iter_mut().find(|(command, _)| command.number == *number);
+            if let Some((_, answer)) = posted {
+                answer.get_or_insert_with(|| verdict.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self) -> SessionEntry {
+        SessionEntry {
+            session: self.record.session.clone(),
+            flow: self.record.flow.name.clone(),
+            created_at: self.record.created_at,
+            digest: self.digest.clone(),
+            owner: self.owner.clone(),
+            // Whoever holds a lease of this store lives in this process.
+            liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
+            unanswered: self.posted.iter().filter(|(_, answer)| answer.is_none()).count() as u64,
+        }
+    }
 }
 
 impl RunStore for MemoryStore {
-    fn append<'a>(
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        owner: &'a Owner,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        let mut sessions = self.sessions();
+        let session = record.session.clone();
+        if sessions.contains_key(&session) {
+            return ready(Err(StoreError::SessionExists(session))).boxed();
+        }
+        let kept = Kept {
+            record: record.clone(),
+            epoch: 1,
+            owner: Some(owner.clone()),
+            log: Vec::new(),
+            digest: Digest::default(),
+            posted: Vec::new(),
+        };
+        sessions.insert(session.clone(), kept);
+        ready(Ok(Lease { session, epoch: 1 })).boxed()
+    }
+
+    fn acquire<'a>(
         &'a self,
         session: &'a SessionId,
-        events: &'a [Arc<Envelope>],
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = sessions.entry(session.clone()).or_default();
-        for (expected, event) in (log.len() as u64 + 1..).zip(events) {
-            if event.seq != expected {
-                let error = StoreError::Conflict { session: session.clone(), expected, actual: event.seq };
-                return std::future::ready(Err(error)).boxed();
+        owner: &'a Owner,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        let taken = self.change(session, |kept| {
+            if let Some(owner) = &kept.owner {
+                return Err(StoreError::Held { session: session.clone(), owner: Box::new(owner.clone()) });
             }
-        }
-        log.extend_from_slice(events);
-        std::future::ready(Ok(())).boxed()
+            kept.epoch += 1;
+            kept.owner = Some(owner.clone());
+            Ok(Lease { session: session.clone(), epoch: kept.epoch })
+        });
+        ready(taken).boxed()
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, _: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(self.with(&lease.session, |kept| kept.fence(lease))).boxed()
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+        let released = self.change(&lease.session, |kept| {
+            if kept.epoch == lease.epoch {
+                kept.owner = None;
+            }
+            Ok(())
+        });
+        ready(released).boxed()
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(self.change(&lease.session, |kept| kept.append(lease, batch))).boxed()
     }
 
     fn read<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
+        select: Select,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = from.saturating_sub(1) as usize;
-        let events = sessions.get(session).and_then(|log| log.get(start..)).unwrap_or_default().to_vec();
-        std::future::ready(Ok(events)).boxed()
+        let read = self.with(session, |kept| {
+            let start = from.saturating_sub(kept.record.first_seq()) as usize;
+            let events = kept.log.get(start..).unwrap_or_default().iter();
+            Ok(events.filter(|event| select.takes(event)).cloned().collect())
+        });
+        ready(read).boxed()
+    }
+
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
+        ready(self.with(session, |kept| Ok(kept.record.clone()))).boxed()
+    }
+
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+        ready(self.with(session, |kept| Ok(kept.entry()))).boxed()
+    }
+
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+        let sessions = self.sessions();
+        let begins = |(session, _): &(&SessionId, &Kept)| session.as_str().starts_with(prefix);
+        let mut entries: Vec<_> = sessions.iter().filter(begins).map(|(_, kept)| kept.entry()).collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
+        entries.truncate(limit);
+        ready(Ok(entries)).boxed()
+    }
+
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let posted = self.change(session, |kept| {
+            let number = kept.posted.len() as u64 + 1;
+            kept.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
+            Ok(number)
+        });
+        ready(posted).boxed()
+    }
+
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+        let read = self.with(session, |kept| {
+            let open = kept.posted.iter().filter(|(_, answer)| answer.is_none());
+            Ok(open.map(|(command, _)| command.clone()).collect())
+        });
+        ready(read).boxed()
+    }
+
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+        let read = self.with(session, |kept| {
+            let posted = kept.posted.iter().find(|(command, _)| command.number == number);
+            Ok(posted.and_then(|(_, answer)| answer.clone()))
+        });
+        ready(read).boxed()
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        let version = self.version.subscribe();
+        stream::unfold(version, |mut version| async move {
+            version.changed().await.ok()?;
+            Some(((), version))
+        })
+        .boxed()
     }
 }

@@ -114,8 +114,10 @@ fn pending(question: &Question) -> PendingPrompt {
         prompt_id: question.id.clone(),
         prompt: question.text.clone(),
         choices: (!question.choices.is_empty()).then(|| question.choices.clone()),
+        allow_text: Some(question.allow_text),
         kind: question.kind,
         task: question.task.clone(),
         deadline: question.deadline,
+        default: question.default.clone(),
     }
 }

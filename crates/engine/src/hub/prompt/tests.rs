@@ -39,9 +39,11 @@ async fn a_reply_answers_its_prompt() {
         prompt_id: id.clone(),
         prompt: "Open it?".to_owned(),
         choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+        allow_text: None,
         kind: PromptKind::Input,
         task: Some(task.clone()),
         deadline: Some(NOON + Duration::from_secs(60)),
+        default: Some("no".to_owned()),
     };
     assert_eq!(hub.open_prompts(), [pending]);
     hub.reply(id.clone(), "go on", Some("yes".to_owned())).unwrap();

@@ -1,0 +1,102 @@
+//! What a session's events amount to, for lists: an index over the log that the store keeps beside it, in the
+//! same transaction. The state of the run itself is the fold in `state`.
+
+use inspan_protocol::{
+    Envelope, Event, Outcome, PromptId, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
+};
+use serde::{Deserialize, Serialize};
+
+/// Where a session stands, as a fold of its events.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Digest {
+    /// Where it stands.
+    pub status: SessionStatus,
+    /// How it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// When it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// The time of its newest event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Timestamp>,
+    /// Its newest event.
+    pub last_seq: u64,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// Questions that nobody has answered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<PromptId>,
+    /// Known cost in US dollars.
+    pub cost_usd: f64,
+    /// Whether some cost is unknown.
+    pub unpriced: bool,
+    /// Tokens of all agents.
+    pub usage: Usage,
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waits {
+    /// What for.
+    pub on: WaitingOn,
+    /// Until when, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+impl Digest {
+    /// Takes the next event of the log.
+    pub fn take(&mut self, envelope: &Envelope) {
+        self.last_seq = envelope.seq;
+        self.updated_at = Some(envelope.timestamp);
+        match &envelope.event {
+            Event::HarnessStart { .. } => {
+                self.started_at = Some(envelope.timestamp);
+                self.status = SessionStatus::Running;
+            }
+            Event::HarnessComplete { outcome, .. } => {
+                self.outcome = Some(*outcome);
+                self.status = SessionStatus::of_outcome(*outcome);
+                self.waits = None;
+                self.prompts.clear();
+            }
+            Event::FlowPaused { .. } => self.status = SessionStatus::Paused,
+            Event::FlowWaiting { on, until } => {
+                self.status = SessionStatus::Waiting;
+                self.waits = Some(Waits { on: *on, until: *until });
+            }
+            Event::FlowResumed { .. } | Event::TaskStart { .. } | Event::TaskComplete { .. } => self.wake(),
+            Event::SessionPrompt { prompt_id, kind: PromptKind::Input, .. } => {
+                if !self.prompts.contains(prompt_id) {
+                    self.prompts.push(prompt_id.clone());
+                }
+            }
+            Event::SessionReply { prompt_id, .. } => {
+                self.prompts.retain(|open| open != prompt_id);
+                self.wake();
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => {
+                self.usage += *usage;
+                match cost_usd {
+                    Some(cost) => self.cost_usd += cost,
+                    None => self.unpriced = true,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn wake(&mut self) {
+        self.status = SessionStatus::Running;
+        self.waits = None;
+    }
+
+    /// What it cost, unless some of it is unknown.
+    pub fn known_cost(&self) -> Option<f64> {
+        (!self.unpriced).then_some(self.cost_usd)
+    }
+}

@@ -1,0 +1,101 @@
+//! Who drives a session: a process on a machine, told apart from any later process with the same number.
+
+use std::{fmt, fs, process};
+
+use serde::{Deserialize, Serialize};
+
+/// A process that drives sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// The machine since it was booted, and the space of process numbers within it; empty where unknown.
+    pub machine: String,
+    /// The machine's name, for people.
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// When the process began, in the machine's own count; 0 where unknown.
+    pub began: u64,
+}
+
+/// Whether an owner is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// There is none, or it is gone for good.
+    Gone,
+    /// It lives.
+    Alive,
+    /// It is on another machine: its lease alone can tell.
+    Elsewhere,
+}
+
+impl Owner {
+    /// This process.
+    pub fn of_process() -> Self {
+        let pid = process::id();
+        Self { machine: machine(), host: host(), pid, began: began(pid).unwrap_or(0) }
+    }
+
+    /// Whether it is still there, as seen from the machine of `here`.
+    pub fn liveness(&self, here: &Self) -> Liveness {
+        if self.machine.is_empty() || self.machine != here.machine {
+            return Liveness::Elsewhere;
+        }
+        match began(self.pid) {
+            Some(began) if began == self.began => Liveness::Alive,
+            _ => Liveness::Gone,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "process {} on {}",
+            self.pid,
+            if self.host.is_empty() { "this machine" } else { &self.host }
+        )
+    }
+}
+
+/// The boot's id and the space of process numbers, so that two containers on one machine differ.
+fn machine() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    match boot.trim() {
+        "" => String::new(),
+        boot => format!("{boot} {}", space.display()),
+    }
+}
+
+fn host() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// When a process began, in clock ticks since the boot; nothing if there is no such process. A zombie has
+/// ended: whoever should reap it must not keep a session from going on.
+fn began(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name, in brackets, may hold anything; what follows it is plain.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself_and_no_later_one_of_its_number() {
+        let me = Owner::of_process();
+        let later = Owner { began: me.began + 1, ..me.clone() };
+        let other = Owner { machine: "another".to_owned(), ..me.clone() };
+        let seen = [me.liveness(&me), later.liveness(&me), other.liveness(&me)];
+        assert_eq!(seen, [Liveness::Alive, Liveness::Gone, Liveness::Elsewhere]);
+    }
+}

@@ -1,0 +1,69 @@
+//! What is kept of a session when it is made: all that is needed to go on with it without the author's files.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use inspan_protocol::{RunSnapshot, SessionId, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A session as it was made; it never changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionRecord {
+    /// The session.
+    pub session: SessionId,
+    /// What the author wrote.
+    pub flow: FlowSource,
+    /// What the flow was given.
+    pub input: Map<String, Value>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The session that it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The state that its log begins with, if it began elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Box<RunSnapshot>>,
+    /// What the host wants to find again; the store and the runtime do not look at it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub settings: Map<String, Value>,
+}
+
+impl SessionRecord {
+    /// The `seq` of the first event in the store.
+    pub fn first_seq(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.last_seq) + 1
+    }
+}
+
+/// All that the author wrote, and what was changed for this run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowSource {
+    /// The flow's name.
+    pub name: String,
+    /// The hash of the compiled graph.
+    pub hash: String,
+    /// The file as it was named.
+    pub file: String,
+    /// The folder of the file.
+    pub folder: PathBuf,
+    /// The flow's text.
+    pub text: String,
+    /// The texts that it draws in, by their paths as the flow writes them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
+    /// Changes made to the flow for this run, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<crate::overrides::Change>,
+}
+
+/// Where a forked session comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parent {
+    /// The session.
+    pub session: SessionId,
+    /// The last of its events that counts.
+    pub seq: u64,
+}
