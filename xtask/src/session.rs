@@ -86,6 +86,7 @@ pub(crate) async fn run(
         .env(around.env)
         .permissions(around.permissions)
         .store(Arc::new(MemoryStore::new()))
+        .with_events()
         .build();
     let script = Script::start(runner.hub(), steps);
     let ended = tokio::time::timeout(around.bound, runner.run(input)).await;

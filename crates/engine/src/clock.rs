@@ -4,7 +4,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use inspan_protocol::{EventId, PromptId, RunId, SessionId, Timestamp};
@@ -15,6 +15,20 @@ use uuid::Uuid;
 pub trait Clock: Send + Sync {
     /// The present moment.
     fn now(&self) -> Timestamp;
+}
+
+/// The longest sleep between two looks at a clock: one that was set, or a machine that slept, is noticed by then.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Sleeps until a clock shows a moment, also if the clock is set or the machine sleeps meanwhile.
+pub async fn sleep_until(clock: &dyn Clock, moment: Timestamp) {
+    loop {
+        let left = moment.since(clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
+    }
 }
 
 /// The clock of the machine.

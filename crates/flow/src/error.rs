@@ -1,8 +1,8 @@
 //! Why a session could not be run. A flow that fails is no error here: it is a result.
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{NodeId, SessionId};
 
-use crate::{load::FlowError, store::StoreError};
+use crate::{load::FlowError, state::SnapshotError, store::StoreError};
 
 /// Why a session could not be run, or not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,28 @@ pub enum RunError {
         /// The first event that was lost.
         seq: u64,
     },
+    /// The session was made of another flow than the one it is to go on with.
+    #[error("session `{session}` was made of flow `{flow}` as it was then, and the flow has changed since")]
+    Changed {
+        /// The session.
+        session: SessionId,
+        /// The flow.
+        flow: String,
+    },
+    /// The session has ended, and nothing can go on.
+    #[error("session `{session}` has ended: {status}")]
+    Ended {
+        /// The session.
+        session: SessionId,
+        /// Where it stands.
+        status: &'static str,
+    },
+    /// There is no store to go on from.
+    #[error("a session can only go on from a store or a snapshot")]
+    NoStore,
+    /// The snapshot cannot be gone on from.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The log could not be kept.
     #[error("the log could not be kept: {0}")]
     Store(#[from] StoreError),

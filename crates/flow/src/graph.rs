@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     expr::{Condition, Template},
+    node::NodeKind,
     store::FlowSource,
 };
 
@@ -86,6 +87,8 @@ pub struct Node {
     pub effects: Effects,
     /// The node whose conversation it goes on with.
     pub session: Option<NodeIx>,
+    /// What sort of work it is.
+    pub kind: NodeKind,
     /// How its incoming edges make it ready.
     pub join: Join,
     /// Whether it counts against `maxConcurrency`.
@@ -179,8 +182,47 @@ pub struct FlowPolicy {
     pub fail_fast: FailFast,
     /// How many attempts may run at once; no limit if absent.
     pub max_concurrency: Option<u32>,
-    /// How long the whole may take.
+    /// How long the whole may take, pauses and the time between two processes aside.
     pub timeout: Option<Duration>,
+    /// What the whole may cost.
+    pub budget: Option<Budget>,
+}
+
+/// What may be spent: at least one of the two is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budget {
+    /// In US dollars.
+    pub usd: Option<f64>,
+    /// Tokens of all kinds.
+    pub tokens: Option<u64>,
+    /// What is done about a turn whose price is unknown.
+    pub on_unknown: OnUnknown,
+}
+
+/// What is done about a turn whose price is unknown, where there is a budget in money.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnUnknown {
+    /// It is said in the log, and counts as nothing.
+    #[default]
+    Warn,
+    /// The budget counts as used up.
+    Stop,
+}
+
+/// What is done when a vendor's usage limit is hit whose end is known.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnLimit {
+    /// It is waited out; no attempt is used up.
+    #[default]
+    Wait,
+    /// The attempt fails.
+    Fail,
 }
 
 /// What an unhandled failure does to the rest of the flow.
@@ -202,6 +244,10 @@ pub struct NodePolicy {
     pub retry: Retry,
     /// What a failure that remains does.
     pub on_failure: OnFailure,
+    /// What all attempts of it may cost together.
+    pub budget: Option<Budget>,
+    /// What is done about a usage limit.
+    pub on_limit: OnLimit,
 }
 
 /// How often a node is tried, and how long is waited between.

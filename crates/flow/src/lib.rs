@@ -21,18 +21,23 @@ pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;
 pub use expr::{BindingError, Condition, Scope, Template};
 pub use graph::{
-    Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy, Occupies,
-    OnExhausted, OnFailure, Retry, RetryOn,
+    Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
+    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
 };
 pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
 pub use nodes::builtin_nodes;
 pub use overrides::{Change, OverrideError};
 pub use registry::NodeRegistry;
-pub use runtime::{FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, RunHandle};
-pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
+pub use runtime::{
+    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, Resume, RunHandle,
+    WhenWaiting,
+};
+pub use schedule::{
+    Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
+};
 pub use spec::flow_schema;
-pub use state::{Conversation, EdgeState, Ending, NodeState, RunState};
+pub use state::{Conversation, EdgeState, Ending, NodeState, RunState, SnapshotError};
 pub use store::{
     Answered, Batch, Digest, FlowSource, LEASE, Lease, Liveness, MemoryStore, Owner, Parent, PostedCommand,
     RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, Waits,

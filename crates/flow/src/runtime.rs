@@ -3,32 +3,37 @@
 
 mod attempt;
 mod builder;
+mod driver;
+mod keeper;
+mod origin;
 mod result;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy, Subscription};
-use inspan_protocol::{Envelope, Environment, NodePath, Rejection, SessionId, Timestamp};
+use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy};
+use inspan_protocol::{Environment, Rejection, RunSnapshot, SessionId};
 use serde_json::{Map, Value};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use attempt::NodeContext;
 pub use builder::FlowRunnerBuilder;
+pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport};
 
 use crate::{
     compile::check_input,
     error::RunError,
-    graph::{Graph, NodeIx},
+    graph::Graph,
     registry::NodeRegistry,
-    schedule::{Action, AttemptEnd, Run, StartNode},
-    store::{Batch, Lease, Owner, RunStore, Select, SessionRecord},
+    schedule::{Reusable, Run},
+    store::{Owner, Parent, RunStore, Select},
 };
-use attempt::Validators;
+use driver::Driver;
+use keeper::Keeper;
+use origin::Origin;
 
-/// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Questions about the state of a run that may wait for an answer.
+const QUESTIONS: usize = 16;
 
 /// One session of a flow, ready to run.
 pub struct FlowRunner {
@@ -37,22 +42,75 @@ pub struct FlowRunner {
     hub: Hub,
     channels: Vec<Arc<dyn Channel>>,
     store: Option<Arc<dyn RunStore>>,
+    origin: Origin,
+    owner: Option<Owner>,
+    parent: Option<Parent>,
+    settings: Map<String, Value>,
+    reusable: Option<Arc<Reusable>>,
+    when_waiting: WhenWaiting,
+    with_events: bool,
     env: Environment,
     cwd: PathBuf,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
+    handle: RunHandle,
+    questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
+    ended: watch::Sender<Option<Arc<RunSnapshot>>>,
+}
+
+/// What the process does when the session can only wait for a person or a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenWaiting {
+    /// It stays and waits.
+    #[default]
+    Stay,
+    /// It leaves; whoever resumes the session goes on.
+    Leave,
+    /// It leaves, unless it is known when the wait ends.
+    LeaveUnlessTimed,
+}
+
+/// What agents are told that go on in their own conversations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// What each is told; `continue` if absent.
+    pub message: Option<String>,
+    /// What single nodes are told instead, by their ids or places.
+    pub messages: BTreeMap<String, String>,
 }
 
 /// Steers a session from elsewhere. Cheap to clone.
 #[derive(Clone)]
 pub struct RunHandle {
     hub: Hub,
+    questions: mpsc::Sender<oneshot::Sender<RunSnapshot>>,
+    ended: watch::Receiver<Option<Arc<RunSnapshot>>>,
 }
 
 impl RunHandle {
+    /// Pauses the session: running agents are cancelled and keep their conversations. Gives the snapshot once the
+    /// session rests; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause.
+    pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
+        self.hub.pause(reason)?;
+        let mut ended = self.ended.clone();
+        let snapshot = ended.wait_for(Option::is_some).await;
+        snapshot.ok().and_then(|snapshot| snapshot.clone()).ok_or(Rejection::NotActive)
+    }
+
     /// Stops the session for good; its outcome is `stopped`.
     pub fn stop(&self, reason: Option<String>) -> Result<(), Rejection> {
         self.hub.abort(reason)
+    }
+
+    /// The fold as it is now. Nothing once the session's log could not be kept.
+    pub async fn snapshot(&self) -> Option<RunSnapshot> {
+        let (answer, snapshot) = oneshot::channel();
+        if self.questions.send(answer).await.is_ok()
+            && let Ok(snapshot) = snapshot.await
+        {
+            return Some(snapshot);
+        }
+        self.ended.borrow().as_deref().cloned()
     }
 
     /// The session's hub.
@@ -80,7 +138,7 @@ impl FlowRunner {
 
     /// A handle to steer the session with.
     pub fn handle(&self) -> RunHandle {
-        RunHandle { hub: self.hub.clone() }
+        self.handle.clone()
     }
 
     /// Adds a channel after those the runner was built with.
@@ -94,259 +152,65 @@ impl FlowRunner {
         self
     }
 
-    /// Runs the flow to its end. `input` is laid over the flow's defaults. A flow that fails is a result;
-    /// an error means that it could not be run at all, or that its log could not be kept.
-    pub async fn run(self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
+    /// Runs the flow to its end, or to where it rests. `input` is laid over the flow's defaults. A flow that fails
+    /// is a result; an error means that it could not be run at all, or that its log could not be kept.
+    pub async fn run(mut self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
         let input = check_input(&self.graph, input)?;
-        let session = self.hub.session_id().clone();
-        let lease = match &self.store {
-            Some(store) => {
-                let record = SessionRecord {
-                    session: session.clone(),
-                    flow: (*self.graph.source).clone(),
-                    input: input.clone(),
-                    created_at: self.hub.clock().now(),
-                    parent: None,
-                    base: None,
-                    settings: Map::new(),
-                };
-                Some(store.create(&record, &Owner::of_process(), record.created_at).await?)
-            }
-            None => None,
+        let keeper = self.begin(&input).await?;
+        let mut run =
+            Run::new(self.graph.clone(), self.hub.session_id(), input.clone(), self.max_concurrency);
+        if let Some(reusable) = self.reusable.take() {
+            run = run.reusing(reusable);
+        }
+        self.drive(run, keeper, input, None).await
+    }
+
+    /// Goes on with a session that rests, or whose process died.
+    pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
+        let Origin::Rest(rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
+        let keeper = match rest.lease {
+            Some(lease) => self.store.clone().map(|store| Keeper::new(store, lease, &self.hub)),
+            None => self.begin_from(&rest.run, &rest.input).await?,
         };
-        let run = Run::new(self.graph.clone(), &session, input, self.max_concurrency);
+        self.drive(rest.run, keeper, rest.input, Some(resume)).await
+    }
+
+    async fn drive(
+        self,
+        run: Run,
+        keeper: Option<Keeper>,
+        input: Map<String, Value>,
+        resume: Option<Resume>,
+    ) -> Result<FlowRunResult, RunError> {
+        let session = self.hub.session_id().clone();
         let facts = self.hub.subscribe(Filter::names(crate::state::FACTS.iter().copied()));
-        let log = self.store.as_ref().map(|_| self.hub.subscribe(Filter::all()));
         self.start_session();
         let mut channels = Channels::new(self.hub.clone(), ChannelLimits::default());
         channels.start(self.channels).await;
-        let hub = self.hub.with_phase(self.graph.phase.as_str());
-        let mut driver = Driver {
-            validators: Validators::default(),
-            place: None,
-            run,
-            facts,
-            log,
-            unkept: Vec::new(),
-            store: self.store.zip(lease),
-            root: self.hub.clone(),
-            phase: hub,
+        let phase = self.hub.with_phase(self.graph.phase.as_str());
+        let surroundings = driver::Surroundings {
             nodes: self.nodes,
             env: self.env,
             cwd: self.cwd,
             permissions: self.permissions,
-            tasks: JoinSet::new(),
-            tokens: HashMap::new(),
-            is_over: false,
+            when_waiting: self.when_waiting,
         };
-        let driven = driver.drive().await;
-        driver.tasks.shutdown().await;
+        let mut driver =
+            Driver::new(run, input, facts, keeper, self.hub.clone(), phase, surroundings, self.questions);
+        let driven = driver.drive(resume).await;
+        driver.wind_up().await;
         self.hub.end_session();
         channels.finish().await;
-        let flushed = driver.flush().await;
-        driven.and(flushed)?;
-        let events = match &driver.store {
-            Some((store, lease)) => {
-                store.release(lease).await?;
-                store.read(&session, 1, Select::All).await?
-            }
-            None => Vec::new(),
+        let kept = driver.keep_rest().await;
+        let snapshot = Arc::new(driver.snapshot());
+        let store = driver.keeper.as_ref().map(|keeper| keeper.store.clone()).filter(|_| self.with_events);
+        let events = match (&driven, &kept, store) {
+            (Ok(()), Ok(()), Some(store)) => store.read(&session, 1, Select::All).await?,
+            _ => Vec::new(),
         };
-        Ok(result::of(&driver.run, session, events))
-    }
-}
-
-/// What an attempt's task gives back.
-type Ended = (NodeIx, u32, AttemptEnd);
-
-struct Driver {
-    run: Run,
-    facts: Subscription,
-    log: Option<Subscription>,
-    /// Events that were taken from the log and not yet handed to the store.
-    unkept: Vec<Arc<Envelope>>,
-    store: Option<(Arc<dyn RunStore>, Lease)>,
-    root: Hub,
-    phase: Hub,
-    /// The newest place that was emitted from, and its handle.
-    place: Option<(NodePath, Hub)>,
-    nodes: NodeRegistry,
-    validators: Validators,
-    env: Environment,
-    cwd: PathBuf,
-    permissions: PermissionPolicy,
-    tasks: JoinSet<Ended>,
-    tokens: HashMap<(NodeIx, u32), CancellationToken>,
-    is_over: bool,
-}
-
-impl Driver {
-    async fn drive(&mut self) -> Result<(), RunError> {
-        let mut actions = Vec::new();
-        loop {
-            self.learn()?;
-            self.run.next(self.now(), &mut actions);
-            if actions.is_empty() {
-                self.flush().await?;
-                self.wait().await;
-                continue;
-            }
-            for action in actions.drain(..) {
-                match action {
-                    Action::Emit { task, event } => {
-                        self.emit(task, event);
-                        self.learn()?;
-                    }
-                    Action::Start(start) => self.start(start).await?,
-                    Action::Cancel { node, attempt, .. } => {
-                        if let Some(token) = self.tokens.get(&(node, attempt)) {
-                            token.cancel();
-                        }
-                    }
-                    Action::Finish => self.is_over = true,
-                }
-            }
-            if self.is_over {
-                return Ok(());
-            }
-        }
-    }
-
-    fn now(&self) -> Timestamp {
-        self.root.clock().now()
-    }
-
-    /// Takes every fact that the hub has given out since the last time.
-    fn learn(&mut self) -> Result<(), RunError> {
-        while let Some(envelope) = self.facts.try_next() {
-            self.run.apply(&envelope);
-        }
-        match self.facts.overflow() {
-            None => Ok(()),
-            Some(seq) => Err(RunError::Overflow { seq }),
-        }
-    }
-
-    fn emit(&mut self, task: Option<NodePath>, event: inspan_protocol::Event) -> Arc<Envelope> {
-        use inspan_protocol::Event::{HarnessComplete, HarnessStart};
-        match task {
-            Some(path) => self.hub_at(path).emit(event),
-            None if matches!(event, HarnessStart { .. } | HarnessComplete { .. }) => self.root.emit(event),
-            None => self.phase.emit(event),
-        }
-    }
-
-    fn hub_at(&mut self, path: NodePath) -> &Hub {
-        let stale = self.place.as_ref().is_none_or(|(place, _)| *place != path);
-        if stale {
-            let hub = self.phase.with_task(path.clone());
-            self.place = Some((path, hub));
-        }
-        self.place.as_ref().map_or(&self.phase, |(_, hub)| hub)
-    }
-
-    async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
-        let StartNode { node, path, attempt, input, conversation } = start;
-        let spec = self.run.graph().node(node);
-        let Some(node_type) = self.nodes.get(&spec.node_type).cloned() else {
-            return Err(RunError::UnknownNodeType {
-                node: spec.id.clone(),
-                node_type: spec.node_type.to_string(),
-            });
-        };
-        let input = match input.and_then(|input| self.validators.input(&*node_type, spec, input)) {
-            Ok(input) => input,
-            Err(error) => return self.conclude(node, attempt, AttemptEnd::Error(error)),
-        };
-        let input = match node_type.compute(input) {
-            crate::node::Computed::Done(end) => {
-                let end = self.validators.end(&*node_type, spec, end);
-                return self.conclude(node, attempt, end);
-            }
-            crate::node::Computed::Runs(input) => input,
-        };
-        let cancel = CancellationToken::new();
-        let context = NodeContext {
-            node: spec.id.clone(),
-            path: path.clone(),
-            attempt,
-            conversation,
-            cwd: self.cwd.clone(),
-            env: self.env.clone(),
-            permissions: self.permissions,
-            cancel: cancel.clone(),
-            hub: self.hub_at(path).clone(),
-        };
-        // What the attempt does to the world comes after its start is on record.
-        self.flush().await?;
-        self.tokens.insert((node, attempt), cancel);
-        self.tasks.spawn(attempt::drive(node_type, context, input, node));
-        Ok(())
-    }
-
-    fn conclude(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd) -> Result<(), RunError> {
-        self.tokens.remove(&(node, attempt));
-        self.learn()?;
-        if let Some((path, event)) = self.run.conclude(node, attempt, end, self.now()) {
-            self.emit(Some(path), event);
-            self.learn()?;
-        }
-        Ok(())
-    }
-
-    /// Waits until a task ends, a fact comes from elsewhere, an event is to be kept, or it is time.
-    async fn wait(&mut self) {
-        let sleep = match self.run.wake_at() {
-            Some(at) => at.since(self.now()).min(LONGEST_SLEEP),
-            None => LONGEST_SLEEP,
-        };
-        let log = async {
-            match &mut self.log {
-                Some(log) => log.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let ended = tokio::select! {
-            biased;
-            Some(ended) = self.tasks.join_next() => Some(ended),
-            Some(fact) = self.facts.next() => {
-                self.run.apply(&fact);
-                None
-            }
-            Some(event) = log => {
-                self.unkept.push(event);
-                None
-            }
-            () = tokio::time::sleep(sleep) => None,
-        };
-        if let Some(Ok((node, attempt, end))) = ended {
-            let end = match end {
-                AttemptEnd::Output(output) => {
-                    let spec = self.run.graph().node(node);
-                    match self.nodes.get(&spec.node_type) {
-                        Some(node_type) => self.validators.end(&**node_type, spec, Ok(output)),
-                        None => AttemptEnd::Output(output),
-                    }
-                }
-                error => error,
-            };
-            // An overflow is found again, and told, by the next look at the facts.
-            let _overflow = self.conclude(node, attempt, end);
-        }
-    }
-
-    /// Hands every event so far to the store.
-    async fn flush(&mut self) -> Result<(), RunError> {
-        let (Some((store, lease)), Some(log)) = (&self.store, &mut self.log) else { return Ok(()) };
-        self.unkept.extend(std::iter::from_fn(|| log.try_next()));
-        if let Some(seq) = log.overflow() {
-            return Err(RunError::Overflow { seq });
-        }
-        if !self.unkept.is_empty() {
-            store.append(lease, Batch { events: &self.unkept, answers: &[] }).await?;
-            self.unkept.clear();
-        }
-        Ok(())
+        self.ended.send_replace(Some(snapshot.clone()));
+        driven.and(kept)?;
+        Ok(result::of(&driver.run, session, events, snapshot))
     }
 }
 

@@ -2,27 +2,37 @@
 //! feeding what happened back by [`Run::apply`], is the runtime's. Nothing here waits, and time comes in
 //! as a parameter.
 //!
-//! The order of decisions: begin the session, end early if there is cause, resolve the edges of what has
-//! ended, start what is ready in the order of the graph, wait, end.
+//! The order of decisions: begin the session, end early or pause if there is cause, resolve the edges of what
+//! has ended, start what is ready in the order of the graph, wait, end.
+
+mod budget;
+mod conclude;
+mod end;
+mod ready;
+mod resume;
+mod reuse;
+mod settle;
 
 use std::{cmp::Reverse, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, SessionId,
-    SessionStatus, SkipReason, Timestamp, WaitingOn,
+    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptId,
+    RunSnapshot, SessionId, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Graph, Join, NodeIx, OnExhausted, RetryOn},
+    graph::{Graph, NodeIx},
     state::{Conversation, Ending, RunState},
 };
+pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 
 /// A run: its graph, what it was given, and the fold of its facts.
 #[derive(Debug)]
 pub struct Run {
     graph: Arc<Graph>,
+    session: SessionId,
     flow: Value,
     vars: Value,
     locals: Map<String, Value>,
@@ -30,6 +40,14 @@ pub struct Run {
     state: RunState,
     /// Attempts that were told to end, by node: a decision is given once.
     cancelled: Vec<(NodeIx, u32, CancelReason)>,
+    /// Nodes whose doubt was put to a person by this process.
+    asked: Vec<NodeIx>,
+    /// Agents that wait for money that is laid aside for others, and how many attempts ran then.
+    held: Vec<NodeIx>,
+    held_at: u32,
+    has_node_budgets: bool,
+    /// Work of an earlier session that need not be done again.
+    reusable: Option<Arc<Reusable>>,
 }
 
 /// What the runtime is to do.
@@ -43,7 +61,7 @@ pub enum Action {
         event: Event,
     },
     /// Start an attempt, whose `task:start` was emitted just before.
-    Start(StartNode),
+    Start(Box<StartNode>),
     /// End a running attempt.
     Cancel {
         /// The node.
@@ -53,7 +71,18 @@ pub enum Action {
         /// Why.
         reason: CancelReason,
     },
-    /// The session is over.
+    /// Put a question to a person on a node's behalf; the reply comes as a fact.
+    Ask {
+        /// The node's place.
+        task: NodePath,
+        /// The id that the question had before, if it was asked before.
+        id: Option<PromptId>,
+        /// The question.
+        prompt: String,
+        /// The answers to choose from.
+        choices: Vec<String>,
+    },
+    /// The session is over, or comes to rest.
     Finish,
 }
 
@@ -70,6 +99,21 @@ pub struct StartNode {
     pub input: Result<Value, AgentError>,
     /// The conversation that it goes on with.
     pub conversation: Option<Conversation>,
+    /// What is left of an attempt that was cut short, if this one takes its place.
+    pub interrupted: Option<Box<Interrupted>>,
+}
+
+/// What is left of an attempt that was cut short by a pause, a limit or a crash.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interrupted {
+    /// When the first of the attempts began that interruptions alone part.
+    pub since: Option<Timestamp>,
+    /// What an agent that goes on in its own conversation is told.
+    pub message: Option<String>,
+    /// The question that it asked.
+    pub asked: Option<PendingPrompt>,
+    /// The answer to the question: its content, and which of the choices it is.
+    pub reply: Option<(String, Option<String>)>,
 }
 
 /// Why an attempt is cancelled.
@@ -77,6 +121,10 @@ pub struct StartNode {
 pub enum CancelReason {
     /// Its time is up.
     TimedOut,
+    /// Its own budget is used up.
+    OverBudget,
+    /// The run comes to rest, and may go on.
+    Pausing,
     /// The run ends before its time.
     Ending,
 }
@@ -102,7 +150,22 @@ impl Run {
         let vars = Value::Object(graph.state.clone());
         let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
         let state = RunState::new(&graph);
-        Self { graph, flow, vars, locals: Map::new(), max_concurrency: limit, state, cancelled: Vec::new() }
+        let has_node_budgets = graph.nodes.iter().any(|node| node.policy.budget.is_some());
+        Self {
+            graph,
+            session: session.clone(),
+            flow,
+            vars,
+            locals: Map::new(),
+            max_concurrency: limit,
+            state,
+            cancelled: Vec::new(),
+            asked: Vec::new(),
+            held: Vec::new(),
+            held_at: 0,
+            has_node_budgets,
+            reusable: None,
+        }
     }
 
     /// The graph.
@@ -131,12 +194,19 @@ impl Run {
             actions.push(emit(Event::PhaseStart { name: self.graph.phase.clone(), phase_number: Some(1) }));
             return;
         }
-        if self.state.outcome.is_some() {
+        if self.state.outcome.is_some() || self.state.status == SessionStatus::Paused {
             return;
         }
         self.look_at_time(now, actions);
+        if actions.is_empty() {
+            self.look_at_money(actions);
+        }
         if actions.is_empty() && self.state.ending.is_some() {
             self.wind_down(now, actions);
+            return;
+        }
+        if actions.is_empty() && self.state.pausing.is_some() {
+            self.come_to_rest(actions);
             return;
         }
         while actions.is_empty()
@@ -151,10 +221,23 @@ impl Run {
             && let Some(node) = self.candidate()
         {
             self.consider(node, now, actions);
+            if self.state.ending.is_some() {
+                return self.next(now, actions);
+            }
         }
         if actions.is_empty() {
             self.rest(now, actions);
         }
+    }
+
+    /// The fold as data; `input` is what the flow was given.
+    pub fn snapshot(&self, input: &Map<String, Value>) -> RunSnapshot {
+        self.state.snapshot(&self.graph, &self.session, input)
+    }
+
+    /// Begins with a state that was saved, in place of an empty one.
+    pub fn restore(&mut self, snapshot: &RunSnapshot) {
+        self.state = RunState::restore(&self.graph, snapshot);
     }
 
     /// When to ask again even if nothing happens.
@@ -165,7 +248,7 @@ impl Run {
         node.into_iter().chain(flow).min()
     }
 
-    /// The attempts that must be in flight now. After a crash the driver starts exactly these again.
+    /// The attempts that must be in flight now.
     pub fn outstanding(&self) -> Vec<StartNode> {
         let running =
             self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Running);
@@ -174,71 +257,20 @@ impl Run {
 
     fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
         let node = self.graph.node(ix);
+        let state = &self.state.nodes[ix.0 as usize];
         let input = node.input.resolve(&self.scope()).map_err(AgentError::from);
-        let conversation =
-            node.session.and_then(|source| self.state.nodes[source.0 as usize].conversation.clone());
-        StartNode { node: ix, path: self.state.path(&self.graph, ix), attempt, input, conversation }
-    }
-
-    /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
-    pub fn conclude(
-        &mut self,
-        node: NodeIx,
-        attempt: u32,
-        end: AttemptEnd,
-        now: Timestamp,
-    ) -> Option<(NodePath, Event)> {
-        let state = &self.state.nodes[node.0 as usize];
-        if state.status != NodeStatus::Running || state.attempt != attempt {
-            return None;
+        let interrupted = state.interrupted.then(|| Box::new(self.interrupted(ix)));
+        let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(ix);
+        let source = own.or(node.session);
+        let conversation = source.and_then(|source| self.state.nodes[source.0 as usize].conversation.clone());
+        StartNode {
+            node: ix,
+            path: self.state.path(&self.graph, ix),
+            attempt,
+            input,
+            conversation,
+            interrupted,
         }
-        let task_id = self.graph.node(node).id.clone();
-        let path = self.state.path(&self.graph, node);
-        let reason = self.take_cancelled(node, attempt);
-        let state = &self.state.nodes[node.0 as usize];
-        let event = match (end, reason) {
-            // What finished although it was told to end is finished work all the same.
-            (AttemptEnd::Output(output), _) => {
-                let duration_ms = state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
-                Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
-            }
-            // So is a failure that came first; only what ended because it was told to is cancelled.
-            (AttemptEnd::Error(error), Some(CancelReason::Ending)) if error.code == ErrorCode::Aborted => {
-                Event::TaskCancelled {
-                    task_id,
-                    session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
-                }
-            }
-            (AttemptEnd::Error(error), reason) => {
-                let error = if reason == Some(CancelReason::TimedOut) { self.timed_out(node) } else { error };
-                Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error }
-            }
-        };
-        Some((path, event))
-    }
-
-    fn timed_out(&self, node: NodeIx) -> AgentError {
-        let node = self.graph.node(node);
-        let limit = node.policy.timeout.map_or_else(String::new, |limit| format!(" of {limit:?}"));
-        AgentError::new(
-            ErrorCode::Timeout,
-            format!("node `{}` did not end within its timeout{limit}", node.id),
-        )
-    }
-
-    fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
-        let retry = &self.graph.node(node).policy.retry;
-        let attempt = self.state.nodes[node.0 as usize].attempt;
-        let again = match retry.on {
-            RetryOn::Any => error.code != ErrorCode::Aborted,
-            RetryOn::Retryable => error.is_retryable(),
-        };
-        again && attempt < retry.max_attempts && self.state.ending.is_none()
-    }
-
-    fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelReason> {
-        let place = self.cancelled.iter().position(|&(ix, n, _)| ix == node && n == attempt)?;
-        Some(self.cancelled.swap_remove(place).2)
     }
 
     fn cancel(&mut self, node: NodeIx, reason: CancelReason, actions: &mut Vec<Action>) {
@@ -250,7 +282,7 @@ impl Run {
     }
 
     fn flow_deadline(&self) -> Option<Timestamp> {
-        Some(self.state.started_at? + self.graph.policy.timeout?)
+        Some(self.state.started_at? + self.state.rested + self.graph.policy.timeout?)
     }
 
     /// Takes what is due: retries become candidates, late attempts are cancelled, the flow's own time ends.
@@ -263,7 +295,8 @@ impl Run {
         }
         while let Some(&Reverse((at, node))) = self.state.timers.peek() {
             let state = &self.state.nodes[node.0 as usize];
-            let retries = state.status == NodeStatus::Pending && state.retry_at == Some(at);
+            let pending = matches!(state.status, NodeStatus::Pending | NodeStatus::Waiting);
+            let retries = pending && state.retry_at == Some(at);
             let expires = state.status == NodeStatus::Running && state.deadline == Some(at);
             if at > now && (retries || expires) {
                 break;
@@ -273,209 +306,6 @@ impl Run {
                 self.state.propose(&self.graph, node);
             } else if expires {
                 self.cancel(node, CancelReason::TimedOut, actions);
-            }
-        }
-    }
-
-    /// Cancels what runs, and ends the session once nothing does.
-    fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.state.running > 0 {
-            for ix in 0..self.state.nodes.len() {
-                if self.state.nodes[ix].status == NodeStatus::Running {
-                    self.cancel(NodeIx(ix as u32), CancelReason::Ending, actions);
-                }
-            }
-            return;
-        }
-        if let Some(ending) = self.state.ending.clone() {
-            self.finish(ending.outcome, ending.error, now, actions);
-        }
-    }
-
-    fn finish(
-        &mut self,
-        outcome: Outcome,
-        error: Option<AgentError>,
-        now: Timestamp,
-        actions: &mut Vec<Action>,
-    ) {
-        let name = self.graph.phase.clone();
-        if !self.state.phase_ended {
-            actions.push(emit(match (outcome, error) {
-                (Outcome::Success, _) => Event::PhaseComplete { name },
-                (_, Some(error)) => Event::PhaseFailed { name, error },
-                (_, None) => {
-                    let error = AgentError::new(ErrorCode::Aborted, "the session was stopped");
-                    Event::PhaseFailed { name, error }
-                }
-            }));
-        }
-        let duration_ms = self.state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
-        let success = outcome == Outcome::Success;
-        actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms }));
-        actions.push(Action::Finish);
-    }
-
-    /// Resolves the edges of a node that has ended.
-    fn settle(&mut self, ix: NodeIx, actions: &mut Vec<Action>) {
-        let graph = self.graph.clone();
-        let node = graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
-        let fires = match state.status {
-            NodeStatus::Complete | NodeStatus::Reused => true,
-            // A failure that is the flow's to deal with fires nothing; a handled one is an output.
-            NodeStatus::Failed => !state.tainted,
-            NodeStatus::Skipped => false,
-            _ => return,
-        };
-        let from = || node.id.clone();
-        let to = |edge: &crate::graph::Edge| graph.node(edge.to).id.clone();
-        let path = Some(self.state.path(&graph, ix));
-        for &edge_ix in &node.loops {
-            let edge = graph.edge(edge_ix);
-            let Some(cycle) = &edge.cycle else { continue };
-            let state = self.state.edges[edge_ix.0 as usize];
-            if state.status != EdgeStatus::Pending {
-                continue;
-            }
-            let goes_on = fires && self.holds(edge.when.as_ref(), || edge_name(&graph, edge));
-            if self.state.ending.is_some() {
-                return;
-            }
-            if goes_on && state.iterations < cycle.max_iterations {
-                let iteration = state.iterations + 1;
-                // Edges of this pass that were found not to fire are reset by the iteration itself.
-                actions.clear();
-                let event = Event::LoopIterate { from: from(), to: to(edge), iteration };
-                actions.push(Action::Emit { task: path, event });
-                return;
-            }
-            if goes_on && cycle.on_exhausted == OnExhausted::Fail {
-                let message = format!(
-                    "loop {} has used up its maxIterations of {} and would go on",
-                    edge_name(&graph, edge),
-                    cycle.max_iterations
-                );
-                let error = AgentError::new(ErrorCode::LoopExhausted, message);
-                self.state.end_early(Ending { outcome: Outcome::Failed, error: Some(error) });
-                return;
-            }
-            let event = Event::EdgeSkipped { from: from(), to: to(edge) };
-            actions.push(Action::Emit { task: path.clone(), event });
-        }
-        for &edge_ix in &node.outgoing {
-            let edge = graph.edge(edge_ix);
-            // An edge out of a loop's middle keeps what its first pass made of it.
-            if self.state.edges[edge_ix.0 as usize].status != EdgeStatus::Pending {
-                continue;
-            }
-            let event = if fires && self.holds(edge.when.as_ref(), || edge_name(&graph, edge)) {
-                Event::EdgeFired { from: from(), to: to(edge) }
-            } else {
-                Event::EdgeSkipped { from: from(), to: to(edge) }
-            };
-            if self.state.ending.is_some() {
-                return;
-            }
-            actions.push(Action::Emit { task: path.clone(), event });
-        }
-    }
-
-    /// Whether a condition holds; one that cannot be worked out ends the run, naming its place.
-    fn holds(&mut self, when: Option<&crate::expr::Condition>, place: impl Fn() -> String) -> bool {
-        let Some(when) = when else { return true };
-        match when.holds(&self.scope()) {
-            Ok(holds) => holds,
-            Err(error) => {
-                let message = format!("the condition of {} cannot be worked out: {error}", place());
-                let error = AgentError::new(ErrorCode::BindingFailed, message);
-                self.state.end_early(Ending { outcome: Outcome::Failed, error: Some(error) });
-                false
-            }
-        }
-    }
-
-    /// The next candidate in the order of the graph; one that only waits needs no free place.
-    fn candidate(&mut self) -> Option<NodeIx> {
-        let is_full = self.state.slots >= self.max_concurrency;
-        let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
-        let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
-        match (worker, waiter) {
-            (Some(worker), waiter) if waiter.is_none_or(|waiter| worker < waiter) => self.state.workers.pop(),
-            _ => self.state.waiters.pop(),
-        }
-        .map(|Reverse(ix)| ix)
-    }
-
-    /// Starts or skips a candidate, unless it is stale.
-    fn consider(&mut self, ix: NodeIx, now: Timestamp, actions: &mut Vec<Action>) {
-        let graph = self.graph.clone();
-        let node = graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
-        let due = state.retry_at.is_none_or(|at| at <= now);
-        let resolved = state.unresolved == 0 || (node.join == Join::Any && state.fired > 0);
-        if state.status != NodeStatus::Pending || !due || !resolved {
-            return;
-        }
-        let path = self.state.path(&graph, ix);
-        let task_id = node.id.clone();
-        if let Some(reason) = self.skip_by_edges(ix) {
-            actions.push(Action::Emit { task: Some(path), event: Event::TaskSkipped { task_id, reason } });
-            return;
-        }
-        let mut start = None;
-        if let Some(when) = &node.when {
-            match when.holds(&self.scope()) {
-                Ok(true) => {}
-                Ok(false) => {
-                    let event = Event::TaskSkipped { task_id, reason: SkipReason::When };
-                    actions.push(Action::Emit { task: Some(path), event });
-                    return;
-                }
-                // A condition that cannot be worked out is a failure of the node, on record as one.
-                Err(error) => start = Some(Err(AgentError::from(error))),
-            }
-        }
-        let mut attempt = self.attempt(ix, state.attempt + 1);
-        attempt.input = start.unwrap_or(attempt.input);
-        let node_type = node.node_type.to_string();
-        let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
-        actions.push(Action::Emit { task: Some(path), event });
-        actions.push(Action::Start(attempt));
-    }
-
-    fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
-        let node = self.graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
-        if node.incoming.is_empty() {
-            return None;
-        }
-        let ready = match node.join {
-            Join::Any => state.fired > 0,
-            Join::Resolved => state.fired > 0 && !state.tainted,
-            Join::All => state.fired as usize == node.incoming.len(),
-        };
-        match (ready, state.tainted) {
-            (true, _) => None,
-            (false, true) => Some(SkipReason::Failure),
-            (false, false) => Some(SkipReason::Edge),
-        }
-    }
-
-    /// Nothing can be decided now: wait for what runs, or end.
-    fn rest(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        let waiting = self.state.waits_for_input().count() as u32;
-        if self.state.running > 0 {
-            if waiting >= self.state.running && self.state.status == SessionStatus::Running {
-                let until = self.state.waits_for_input().filter_map(|prompt| prompt.deadline).min();
-                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
-            }
-            return;
-        }
-        if self.state.workers.is_empty() && self.state.timers.is_empty() {
-            match self.state.failure.clone() {
-                Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
-                None => self.finish(Outcome::Success, None, now, actions),
             }
         }
     }

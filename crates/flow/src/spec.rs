@@ -1,6 +1,7 @@
 //! The flow file as the author wrote it, with the place of every part. What the parts mean together is left
 //! to the compiler.
 
+mod budget;
 mod duration;
 mod edge;
 mod fields;

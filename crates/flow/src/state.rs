@@ -3,26 +3,40 @@
 //!
 //! | Fact | From | To |
 //! |---|---|---|
-//! | `task:start` | pending | running |
+//! | `task:start` | pending, waiting | running |
 //! | `task:complete` | running | complete |
 //! | `task:failed`, will retry | running | pending, with a time to try again |
 //! | `task:failed` | running | failed |
 //! | `task:cancelled` | running | cancelled |
 //! | `task:skipped` | pending | skipped |
 //! | `task:reused` | pending | reused |
+//! | `limit:wait` | running | waiting, with a time to try again |
+//! | `flow:paused` | cancelled, if it is named | paused |
+//! | `flow:resumed` | running, paused, cancelled by a pause | pending, interrupted |
 //! | `loop:iterate` | any, if in the body | pending, one pass further |
 //!
 //! A fact that does not fit where the node stands is late or a duplicate and changes nothing.
 
+mod agent;
+mod budget;
+mod node;
+mod rest;
+mod snapshot;
+mod transition;
+
 use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptKind,
-    ProviderSessionId, SessionStatus, SkipReason, Timestamp, Usage,
+    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptKind,
+    SessionStatus, SkipReason, Timestamp, Usage,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure};
+pub use node::{Conversation, EdgeState, NodeState};
+pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
+pub use snapshot::SnapshotError;
+
+use crate::graph::{Graph, NodeIx, Occupies};
 
 /// The events that are facts of a run; all others change nothing here.
 pub(crate) const FACTS: &[&str] = &[
@@ -40,12 +54,22 @@ pub(crate) const FACTS: &[&str] = &[
     "edge:fired",
     "edge:skipped",
     "loop:iterate",
+    "agent:start",
+    "agent:turn",
     "agent:session",
     "agent:usage",
+    "agent:complete",
+    "session:message",
     "session:prompt",
     "session:reply",
+    "session:pause",
     "session:abort",
+    "flow:paused",
+    "flow:resumed",
     "flow:waiting",
+    "limit:wait",
+    "budget:spent",
+    "budget:exceeded",
 ];
 
 /// Nodes, least index first.
@@ -57,6 +81,9 @@ pub struct RunState {
     pub(crate) status: SessionStatus,
     pub(crate) outcome: Option<Outcome>,
     pub(crate) started_at: Option<Timestamp>,
+    /// The time of the newest fact, and how long the session lay still between two processes.
+    pub(crate) last_at: Timestamp,
+    pub(crate) rested: Duration,
     pub(crate) duration_ms: u64,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
@@ -69,6 +96,13 @@ pub struct RunState {
     pub(crate) cost_usd: f64,
     /// Whether some turn's price is unknown, so that the sum is too.
     pub(crate) unpriced: bool,
+    /// The most that one attempt of an agent has cost.
+    pub(crate) dearest: f64,
+    /// What the newest `budget:spent` said of tokens, and whether a budget is known to be used up.
+    pub(crate) told_tokens: u64,
+    pub(crate) budget_told: bool,
+    /// Set from the wish to pause until the session goes on.
+    pub(crate) pausing: Option<Pause>,
     /// Why the run must end before its time: the first cause counts.
     pub(crate) ending: Option<Ending>,
     /// The first failure that nothing handled.
@@ -86,51 +120,10 @@ pub struct RunState {
     pub(crate) timers: BinaryHeap<Reverse<(Timestamp, NodeIx)>>,
 }
 
-/// Where one node stands.
-#[derive(Clone, Debug, Default)]
-pub struct NodeState {
-    /// Where it stands.
-    pub status: NodeStatus,
-    /// The newest attempt of this pass, 0 before the first.
-    pub attempt: u32,
-    /// Attempts over all passes.
-    pub attempts: u32,
-    /// Which pass this is, counting from 1.
-    pub pass: u32,
-    /// When the newest attempt began.
-    pub started_at: Option<Timestamp>,
-    /// How long the newest attempt took, in milliseconds.
-    pub duration_ms: Option<u64>,
-    /// When the next attempt is due.
-    pub retry_at: Option<Timestamp>,
-    /// When the running attempt's time is up.
-    pub deadline: Option<Timestamp>,
-    /// The newest failure.
-    pub error: Option<AgentError>,
-    /// The conversation of its newest agent run.
-    pub conversation: Option<Conversation>,
-    /// Whether it did not run because of a failure, or failed without anything handling it.
-    pub(crate) tainted: bool,
-    pub(crate) unresolved: u32,
-    pub(crate) fired: u32,
-}
-
-/// An agent's conversation, as far as it has gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conversation {
-    /// The vendor's id.
-    pub session_id: ProviderSessionId,
-    /// How many turns it has had.
-    pub turns: u32,
-}
-
-/// Where one edge stands.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EdgeState {
-    /// Where it stands in this pass.
-    pub status: EdgeStatus,
-    /// How often it has fired, if it closes a cycle.
-    pub iterations: u32,
+/// A wish to pause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) reason: Option<String>,
 }
 
 /// Why a run ends before its time.
@@ -154,6 +147,8 @@ impl RunState {
             status: SessionStatus::Idle,
             outcome: None,
             started_at: None,
+            last_at: Timestamp::default(),
+            rested: Duration::ZERO,
             duration_ms: 0,
             phase_begun: false,
             phase_ended: false,
@@ -165,6 +160,10 @@ impl RunState {
             usage: Usage::default(),
             cost_usd: 0.0,
             unpriced: false,
+            dearest: 0.0,
+            told_tokens: 0,
+            budget_told: false,
+            pausing: None,
             ending: None,
             failure: None,
             running: 0,
@@ -179,13 +178,92 @@ impl RunState {
     /// Takes one event of the log. Total and idempotent: an event that was taken before, comes late or is
     /// no fact of this run changes nothing.
     pub fn apply(&mut self, graph: &Graph, envelope: &Envelope) {
-        if envelope.seq <= self.last_seq {
+        let Envelope { seq, timestamp, context, event, .. } = envelope;
+        self.take(graph, *seq, *timestamp, context.task.as_ref(), event);
+    }
+
+    /// As `apply`, with only what counts of an envelope.
+    pub(crate) fn take(
+        &mut self,
+        graph: &Graph,
+        seq: u64,
+        at: Timestamp,
+        task: Option<&NodePath>,
+        event: &Event,
+    ) {
+        if seq <= self.last_seq {
             return;
         }
-        self.last_seq = envelope.seq;
-        let at = envelope.timestamp;
-        let task = envelope.context.task.as_ref();
-        match &envelope.event {
+        self.last_seq = seq;
+        match event {
+            Event::HarnessStart { .. }
+            | Event::PhaseStart { .. }
+            | Event::PhaseComplete { .. }
+            | Event::PhaseFailed { .. }
+            | Event::HarnessComplete { .. } => self.frame(graph, event, at),
+            Event::TaskStart { .. }
+            | Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskCancelled { .. }
+            | Event::TaskSkipped { .. }
+            | Event::TaskReused { .. }
+            | Event::LimitWait { .. } => self.task(graph, task, event, at),
+            Event::EdgeFired { from, to } => self.fire(graph, from, to),
+            Event::EdgeSkipped { from, to } => self.skip(graph, from, to),
+            Event::LoopIterate { from, to, iteration } => {
+                self.iterate(graph, from.as_str(), to.as_str(), *iteration)
+            }
+            Event::AgentStart { .. }
+            | Event::AgentTurn { .. }
+            | Event::AgentSession { .. }
+            | Event::AgentUsage { .. }
+            | Event::AgentComplete { .. } => self.agent(graph, task, event),
+            Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
+            Event::SessionPrompt {
+                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
+            } => {
+                self.ask(
+                    graph,
+                    PendingPrompt {
+                        prompt_id: prompt_id.clone(),
+                        prompt: prompt.clone(),
+                        choices: choices.clone(),
+                        allow_text: *allow_text,
+                        kind: *kind,
+                        task: task.cloned(),
+                        deadline: *deadline,
+                        default: default.clone(),
+                    },
+                );
+            }
+            Event::SessionReply { prompt_id, content, choice } => {
+                self.reply(graph, prompt_id, content, choice.as_deref());
+            }
+            Event::SessionPause { reason } => {
+                if self.status != SessionStatus::Paused {
+                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone() });
+                }
+            }
+            Event::SessionAbort { reason } => {
+                let error = reason.as_ref().map(|reason| {
+                    AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
+                });
+                self.end_early(Ending { outcome: Outcome::Stopped, error });
+            }
+            Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
+            Event::FlowResumed { node_ids, message, messages } => {
+                self.resume(graph, node_ids, message, messages, at);
+            }
+            Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
+            Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
+            Event::BudgetExceeded { .. } => self.budget_told = true,
+            _ => return,
+        }
+        self.last_at = at;
+    }
+
+    fn frame(&mut self, graph: &Graph, event: &Event, at: Timestamp) {
+        match event {
             Event::HarnessStart { .. } if self.started_at.is_none() => {
                 self.status = SessionStatus::Running;
                 self.started_at = Some(at);
@@ -205,99 +283,45 @@ impl RunState {
                 self.duration_ms = *duration_ms;
                 self.status = SessionStatus::of_outcome(*outcome);
             }
-            Event::TaskStart { attempt, .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Pending) {
-                    self.start(graph, ix, *attempt, at);
-                }
-            }
+            _ => {}
+        }
+    }
+
+    fn task(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event, at: Timestamp) {
+        let expected: &[NodeStatus] = match event {
+            Event::TaskStart { .. } => &[NodeStatus::Pending, NodeStatus::Waiting],
+            Event::TaskSkipped { .. } | Event::TaskReused { .. } => &[NodeStatus::Pending],
+            _ => &[NodeStatus::Running],
+        };
+        let Some(ix) = self.locate(graph, task, expected) else { return };
+        match event {
+            Event::TaskStart { attempt, .. } => self.start(graph, ix, *attempt, at),
             Event::TaskComplete { result, duration_ms, .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Running) {
-                    self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
-                    self.outputs[ix.0 as usize] = Some(result.clone());
-                    self.settling.push_back(ix);
-                }
+                self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
+                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.settling.push_back(ix);
             }
-            Event::TaskFailed { error, will_retry, .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Running) {
-                    self.fail(graph, ix, error, *will_retry, at);
-                }
-            }
-            Event::TaskCancelled { .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Running) {
-                    self.end(graph, ix, NodeStatus::Cancelled, None);
-                }
-            }
+            Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
+            Event::TaskCancelled { .. } => self.end(graph, ix, NodeStatus::Cancelled, None),
+            Event::LimitWait { until, .. } => self.wait_for_limit(graph, ix, *until),
             Event::TaskSkipped { reason, .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Pending) {
-                    let node = &mut self.nodes[ix.0 as usize];
-                    node.status = NodeStatus::Skipped;
-                    node.tainted = *reason == SkipReason::Failure;
-                    self.settling.push_back(ix);
+                let node = &mut self.nodes[ix.0 as usize];
+                node.status = NodeStatus::Skipped;
+                node.tainted = *reason == SkipReason::Failure;
+                self.settling.push_back(ix);
+            }
+            Event::TaskReused { result, session_id, .. } => {
+                let node = &mut self.nodes[ix.0 as usize];
+                node.status = NodeStatus::Reused;
+                node.doubt = false;
+                if let Some(session_id) = session_id {
+                    node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
                 }
-            }
-            Event::TaskReused { result, .. } => {
-                if let Some(ix) = self.locate(graph, task, NodeStatus::Pending) {
-                    self.nodes[ix.0 as usize].status = NodeStatus::Reused;
-                    self.outputs[ix.0 as usize] = Some(result.clone());
-                    self.settling.push_back(ix);
-                }
-            }
-            Event::EdgeFired { from, to } => {
-                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired)
-            }
-            Event::EdgeSkipped { from, to } => {
-                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped)
-            }
-            Event::LoopIterate { from, to, iteration } => {
-                self.iterate(graph, from.as_str(), to.as_str(), *iteration)
-            }
-            Event::AgentSession { session_id, .. } => {
-                if let Some(ix) = task.and_then(|path| graph.find(path.node())) {
-                    let known = &mut self.nodes[ix.0 as usize].conversation;
-                    if known.as_ref().is_none_or(|known| known.session_id != *session_id) {
-                        *known = Some(Conversation { session_id: session_id.clone(), turns: 0 });
-                    }
-                }
-            }
-            Event::AgentUsage { usage, cost_usd, .. } => {
-                let ix = task.and_then(|path| graph.find(path.node()));
-                if let Some(known) = ix.and_then(|ix| self.nodes[ix.0 as usize].conversation.as_mut()) {
-                    known.turns += 1;
-                }
-                self.usage += *usage;
-                match cost_usd {
-                    Some(cost) => self.cost_usd += cost,
-                    None => self.unpriced = true,
-                }
-            }
-            Event::SessionPrompt {
-                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
-            } => {
-                self.prompts.push(PendingPrompt {
-                    prompt_id: prompt_id.clone(),
-                    prompt: prompt.clone(),
-                    choices: choices.clone(),
-                    allow_text: *allow_text,
-                    kind: *kind,
-                    task: task.cloned(),
-                    deadline: *deadline,
-                    default: default.clone(),
-                });
-            }
-            Event::SessionReply { prompt_id, .. } => {
-                self.prompts.retain(|prompt| prompt.prompt_id != *prompt_id);
+                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.settling.push_back(ix);
+                self.forget_prompts(graph, ix);
                 self.wake();
             }
-            Event::SessionAbort { reason } => {
-                let error = reason.as_ref().map(|reason| {
-                    AgentError::new(
-                        inspan_protocol::ErrorCode::Aborted,
-                        format!("the session was stopped: {reason}"),
-                    )
-                });
-                self.end_early(Ending { outcome: Outcome::Stopped, error });
-            }
-            Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
             _ => {}
         }
     }
@@ -329,133 +353,15 @@ impl RunState {
         self.prompts.iter().filter(|prompt| prompt.kind == PromptKind::Input)
     }
 
-    fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: NodeStatus) -> Option<NodeIx> {
+    pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
         let path = task?;
         let ix = graph.find(path.node())?;
-        let node = &self.nodes[ix.0 as usize];
-        (node.status == expected && node.pass == path.pass()).then_some(ix)
+        (self.nodes[ix.0 as usize].pass == path.pass()).then_some(ix)
     }
 
-    fn start(&mut self, graph: &Graph, ix: NodeIx, attempt: u32, at: Timestamp) {
-        let node = &mut self.nodes[ix.0 as usize];
-        node.status = NodeStatus::Running;
-        node.attempt = attempt;
-        node.attempts += 1;
-        node.started_at = Some(at);
-        node.retry_at = None;
-        node.error = None;
-        node.deadline = graph.node(ix).policy.timeout.map(|timeout| at + timeout);
-        if let Some(deadline) = node.deadline {
-            self.timers.push(Reverse((deadline, ix)));
-        }
-        self.running += 1;
-        if graph.node(ix).occupies == Occupies::Slot {
-            self.slots += 1;
-        }
-        self.wake();
-    }
-
-    fn end(&mut self, graph: &Graph, ix: NodeIx, status: NodeStatus, duration_ms: Option<u64>) {
-        let node = &mut self.nodes[ix.0 as usize];
-        node.status = status;
-        node.duration_ms = duration_ms;
-        node.deadline = None;
-        self.running -= 1;
-        if graph.node(ix).occupies == Occupies::Slot {
-            self.slots -= 1;
-        }
-        if !self.prompts.is_empty() {
-            let id = graph.node(ix).id.as_str();
-            self.prompts.retain(|prompt| prompt.task.as_ref().is_none_or(|task| task.node() != id));
-        }
-        self.wake();
-    }
-
-    fn fail(&mut self, graph: &Graph, ix: NodeIx, error: &AgentError, will_retry: bool, at: Timestamp) {
-        let duration =
-            self.nodes[ix.0 as usize].started_at.map(|started| at.since(started).as_millis() as u64);
-        let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
-        self.end(graph, ix, status, duration);
-        let policy = &graph.node(ix).policy;
-        let node = &mut self.nodes[ix.0 as usize];
-        node.error = Some(error.clone());
-        if will_retry {
-            let due = at + wait_before_retry(&policy.retry, node.attempt, error);
-            node.retry_at = Some(due);
-            self.timers.push(Reverse((due, ix)));
-        } else if policy.on_failure == OnFailure::Continue {
-            self.outputs[ix.0 as usize] = Some(Arc::new(json!({ "failed": true, "error": error })));
-            self.settling.push_back(ix);
-        } else {
-            node.tainted = true;
-            self.failure.get_or_insert_with(|| error.clone());
-            if graph.policy.fail_fast == FailFast::On {
-                self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
-            } else {
-                self.settling.push_back(ix);
-            }
-        }
-    }
-
-    fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
-        let Some((edge, to)) = find_edge(graph, from, to) else { return };
-        let state = &mut self.edges[edge.0 as usize];
-        if state.status != EdgeStatus::Pending {
-            return;
-        }
-        state.status = status;
-        if graph.edge(edge).cycle.is_some() {
-            return;
-        }
-        let tainted = self.nodes[graph.edge(edge).from.0 as usize].tainted;
-        let node = &mut self.nodes[to.0 as usize];
-        node.unresolved = node.unresolved.saturating_sub(1);
-        node.fired += u32::from(status == EdgeStatus::Fired);
-        node.tainted |= tainted && status == EdgeStatus::Skipped;
-        let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
-        if node.unresolved == 0 || first {
-            self.propose(graph, to);
-        }
-    }
-
-    fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32) {
-        let Some((edge, to)) = find_edge(graph, from, to) else { return };
-        let Some(cycle) = &graph.edge(edge).cycle else { return };
-        if iteration <= self.edges[edge.0 as usize].iterations {
-            return;
-        }
-        let inside = |ix: NodeIx| cycle.body.binary_search(&ix).is_ok();
-        for &ix in &cycle.body {
-            let node = graph.node(ix);
-            let (mut unresolved, mut fired) = (0, 0);
-            for &incoming in &node.incoming {
-                let state = &mut self.edges[incoming.0 as usize];
-                if inside(graph.edge(incoming).from) {
-                    state.status = EdgeStatus::Pending;
-                }
-                unresolved += u32::from(state.status == EdgeStatus::Pending);
-                fired += u32::from(state.status == EdgeStatus::Fired);
-            }
-            for &inner in &node.loops {
-                let state = &mut self.edges[inner.0 as usize];
-                state.status = EdgeStatus::Pending;
-                // A loop within this one begins anew; the counter of this one goes on.
-                if inner != edge && inside(graph.edge(inner).to) {
-                    state.iterations = 0;
-                }
-            }
-            let state = &mut self.nodes[ix.0 as usize];
-            *state = NodeState {
-                pass: state.pass + 1,
-                attempts: state.attempts,
-                conversation: state.conversation.take(),
-                unresolved,
-                fired,
-                ..NodeState::default()
-            };
-        }
-        self.edges[edge.0 as usize].iterations = iteration;
-        self.propose(graph, to);
+    fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {
+        let ix = self.find(graph, task)?;
+        expected.contains(&self.nodes[ix.0 as usize].status).then_some(ix)
     }
 
     /// What was waiting goes on.
@@ -464,28 +370,4 @@ impl RunState {
             self.status = SessionStatus::Running;
         }
     }
-}
-
-/// The vendor's wish wins over the author's backoff.
-fn wait_before_retry(retry: &crate::graph::Retry, attempt: u32, error: &AgentError) -> Duration {
-    if let Some(wait) = error.retry_after {
-        return wait;
-    }
-    let grown = retry.backoff.as_secs_f64() * retry.factor.powi(attempt.saturating_sub(1).min(1_000) as i32);
-    let limit = retry.max_backoff.unwrap_or(Duration::from_secs(24 * 3_600));
-    Duration::try_from_secs_f64(grown).map_or(limit, |wait| wait.min(limit))
-}
-
-fn find_edge(graph: &Graph, from: &str, to: &str) -> Option<(EdgeIx, NodeIx)> {
-    let (from, to) = (graph.find(from)?, graph.find(to)?);
-    let node = graph.node(from);
-    // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
-    let target = graph.node(to);
-    let candidates =
-        if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
-    let found = candidates.iter().chain(&node.loops).copied().find(|&edge| {
-        let edge = graph.edge(edge);
-        edge.from == from && edge.to == to
-    })?;
-    Some((found, to))
 }

@@ -126,12 +126,16 @@ events! {
         /// Why.
         reason: SkipReason,
     }
-    /// A node's output was taken from an earlier session instead of running it.
+    /// A node's output was taken from earlier work instead of running it: of another session, or because a person
+    /// says that it is done.
     "task:reused" TaskReused {
         /// The node.
         task_id: NodeId,
         /// The session and path it was taken from.
         from: String,
+        /// The agent's conversation, if it can be gone on with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<ProviderSessionId>,
         /// The output.
         result: Arc<Value>,
     }

@@ -46,6 +46,19 @@ impl SessionStatus {
         }
     }
 
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+            Self::Aborted => "aborted",
+        }
+    }
+
     /// Whether nothing more can come.
     pub const fn has_ended(self) -> bool {
         matches!(self, Self::Complete | Self::Failed | Self::Aborted)

@@ -11,6 +11,8 @@ use inspan_protocol::{Event, NodePath, PendingPrompt, PromptId, PromptKind, Reje
 use serde_json::Value;
 use tokio::{sync::oneshot, time::Sleep};
 
+use crate::clock::LONGEST_SLEEP;
+
 use super::{
     Hub, lock,
     session::{Session, Stage},
@@ -248,11 +250,18 @@ impl Future for Asked {
             return Poll::Ready(answer);
         }
         let Some(deadline) = this.deadline else { return Poll::Pending };
-        let timer = this
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(deadline.since(this.hub.shared.clock.now()))));
-        if timer.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
+        // The clock may be set, and the machine may sleep: it is looked at again and again.
+        loop {
+            let left = deadline.since(this.hub.shared.clock.now());
+            let nap = left.min(LONGEST_SLEEP);
+            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(nap)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            this.timer = None;
+            if left.is_zero() {
+                break;
+            }
         }
         let hub = &this.hub;
         match hub.emit_when(|| lock(&hub.shared.session).expire(this.number)) {

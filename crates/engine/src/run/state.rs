@@ -4,7 +4,7 @@
 //! | Stage | begin | turn begins | text | turn ends | end |
 //! |---|---|---|---|---|---|
 //! | new | agent:start → between | - | - | - | - |
-//! | between | - | agent:turn unless it is the first → turn | warning `afterOutput` | - | agent:complete → ended |
+//! | between | - | → turn | warning `afterOutput` | - | agent:complete → ended |
 //! | turn | - | - | agent:text | agent:usage → between | agent:usage, agent:complete → ended |
 //! | ended | - | - | - | - | - |
 //!
@@ -17,7 +17,7 @@
 //! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:tool:complete → unseen |
 //! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
 //!
-//! A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
+//! Every turn but the first is told with `agent:turn`. A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
 //! usage is kept and told once, at the turn's end.
 
 use inspan_protocol::{Chunk, Event, OutputFacts, ProviderSessionId, RunId, StopReason, StreamEvent, Usage};

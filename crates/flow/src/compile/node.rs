@@ -45,6 +45,7 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
         policy: policy(spec, kind),
         effects: spec.effects,
         session: session(spec, kind, world, sink),
+        kind,
         join: if kind == NodeKind::Merge { join(&json) } else { Join::Resolved },
         occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info.occupies),
         incoming: Vec::new(),
@@ -169,6 +170,8 @@ fn policy(spec: &NodeSpec<'_>, kind: NodeKind) -> NodePolicy {
             on: written.on.unwrap_or(on),
         },
         on_failure: written.on_failure,
+        budget: written.budget,
+        on_limit: written.on_limit,
     }
 }
 

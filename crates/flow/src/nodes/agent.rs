@@ -139,6 +139,10 @@ async fn run(
 /// The input as the next turn of the conversation that the node goes on with, if there is one yet.
 fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
     let Some(known) = &context.conversation else { return Ok(input) };
+    if let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) {
+        // It was cut short: the vendor knows what was said, and is told to go on.
+        return provider.resume(input, &known.session_id, message);
+    }
     let Some(prompt) = input.get("prompt").and_then(Value::as_str).map(str::to_owned) else {
         let message = "a node that goes on in a conversation needs a `prompt`; it has `messages`";
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::Filter;
+use inspan_engine::{Filter, sleep_until};
 use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -192,11 +192,12 @@ impl NodeType for ControlWait {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
             let wait: Wait = typed::read(input)?;
-            let began = context.hub.clock().now();
+            // A wait that was cut short began when it first began.
+            let began = context.since();
             let event = tokio::select! {
                 biased;
                 () = context.cancel.cancelled() => return Err(context.aborted()),
-                event = wait.end(&context) => event?,
+                event = wait.end(&context, began) => event?,
             };
             let waited_ms = context.hub.clock().now().since(began).as_millis() as u64;
             typed::write(&Waited { waited_ms, event })
@@ -206,18 +207,18 @@ impl NodeType for ControlWait {
 }
 
 impl Wait {
-    async fn end(&self, context: &NodeContext) -> Result<Option<Value>, AgentError> {
+    async fn end(&self, context: &NodeContext, began: Timestamp) -> Result<Option<Value>, AgentError> {
         let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
         let until = match (self.ms, &self.until) {
             (Some(ms), None) => {
-                tokio::time::sleep(Duration::from_millis(ms)).await;
+                sleep_until(&**context.hub.clock(), began + Duration::from_millis(ms)).await;
                 return Ok(None);
             }
             (None, Some(until)) => until,
             _ => return Err(wrong("a wait needs exactly one of `ms` and `until`".to_owned())),
         };
         if let Ok(moment) = until.parse::<Timestamp>() {
-            tokio::time::sleep(moment.since(context.hub.clock().now())).await;
+            sleep_until(&**context.hub.clock(), moment).await;
             return Ok(None);
         }
         let filter = Filter::parse(until).map_err(|error| {

@@ -56,6 +56,10 @@ impl NodeType for HumanInput {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
             let question: Question = typed::read(input)?;
+            if let Some((content, choice)) = context.interrupted.as_ref().and_then(|cut| cut.reply.clone()) {
+                // It was answered, and the process died before the answer was used.
+                return typed::write(&Answer { content, choice });
+            }
             let prompt = question.prompt(&context)?;
             let reply = tokio::select! {
                 biased;
@@ -87,12 +91,13 @@ impl Question {
             Some(text) => {
                 let limit = humantime::parse_duration(text)
                     .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?;
-                Some(context.hub.clock().now() + limit)
+                Some(context.since() + limit)
             }
             None => None,
         };
+        let asked = context.interrupted.as_ref().and_then(|cut| cut.asked.as_ref());
         Ok(Prompt {
-            prompt_id: None,
+            prompt_id: asked.map(|asked| asked.prompt_id.clone()),
             prompt: self.prompt,
             choices: self.choices,
             allow_text: self.allow_text,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, path::PathBuf, sync::Ar
 
 use futures::FutureExt;
 use inspan_engine::{Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, Timestamp};
 use jsonschema::Validator;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     graph::{Node, NodeIx},
     node::NodeType,
-    schedule::AttemptEnd,
+    schedule::{AttemptEnd, Interrupted},
     state::Conversation,
 };
 
@@ -32,6 +32,8 @@ pub struct NodeContext {
     pub attempt: u32,
     /// The conversation that an agent goes on with.
     pub conversation: Option<Conversation>,
+    /// What is left of an attempt that was cut short, if this one takes its place.
+    pub interrupted: Option<Box<Interrupted>>,
     /// Where programs and agents work; relative paths at run time start here.
     pub cwd: PathBuf,
     /// The environment for programs and clients.
@@ -48,6 +50,12 @@ impl NodeContext {
     /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
     pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
         cwd.map_or_else(|| self.cwd.clone(), |cwd| self.cwd.join(cwd))
+    }
+
+    /// When the wait began that this attempt is part of: before a pause or a crash, if there was one.
+    pub fn since(&self) -> Timestamp {
+        let before = self.interrupted.as_ref().and_then(|cut| cut.since);
+        before.unwrap_or_else(|| self.hub.clock().now())
     }
 
     /// What a node gives back that ended because it was cancelled.

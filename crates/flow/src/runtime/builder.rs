@@ -3,10 +3,21 @@
 use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
-use inspan_protocol::{Environment, SessionId};
+use inspan_protocol::{Environment, RunSnapshot, SessionId};
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, watch};
 
-use super::FlowRunner;
-use crate::{graph::Graph, registry::NodeRegistry, store::RunStore};
+use super::{
+    FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    origin::{Changed, Origin, Rest},
+};
+use crate::{
+    error::RunError,
+    graph::Graph,
+    registry::NodeRegistry,
+    schedule::Reusable,
+    store::{Owner, Parent, RunStore},
+};
 
 /// Builds a [`FlowRunner`].
 pub struct FlowRunnerBuilder {
@@ -21,6 +32,13 @@ pub struct FlowRunnerBuilder {
     cwd: Option<PathBuf>,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
+    owner: Option<Owner>,
+    parent: Option<Parent>,
+    settings: Map<String, Value>,
+    reusable: Option<Arc<Reusable>>,
+    when_waiting: WhenWaiting,
+    changed: Changed,
+    with_events: bool,
 }
 
 impl FlowRunnerBuilder {
@@ -37,6 +55,13 @@ impl FlowRunnerBuilder {
             cwd: None,
             permissions: PermissionPolicy::Deny,
             max_concurrency: None,
+            owner: None,
+            parent: None,
+            settings: Map::new(),
+            reusable: None,
+            when_waiting: WhenWaiting::Stay,
+            changed: Changed::Refuse,
+            with_events: false,
         }
     }
 
@@ -103,16 +128,99 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// The runner.
+    /// Whether the events of the session are given back with its result; only a runner with a store can.
+    #[must_use]
+    pub fn with_events(mut self) -> Self {
+        self.with_events = true;
+        self
+    }
+
+    /// Who drives the session, instead of this process as it is.
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// What the host wants to find again with the session.
+    #[must_use]
+    pub fn settings(mut self, settings: Map<String, Value>) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// What an earlier session has left: it is taken over where it fits. `parent` is what the store keeps of it.
+    #[must_use]
+    pub fn reusing(mut self, reusable: Arc<Reusable>, parent: Parent) -> Self {
+        self.reusable = Some(reusable);
+        self.parent = Some(parent);
+        self
+    }
+
+    /// What the process does when the session can only wait.
+    #[must_use]
+    pub fn when_waiting(mut self, what: WhenWaiting) -> Self {
+        self.when_waiting = what;
+        self
+    }
+
+    /// Whether a session is gone on with whose flow has changed since.
+    #[must_use]
+    pub fn changed(mut self, changed: Changed) -> Self {
+        self.changed = changed;
+        self
+    }
+
+    /// The runner of a new session.
     pub fn build(self) -> FlowRunner {
-        let session = self.session.unwrap_or_else(|| self.ids.session_id());
+        let session = self.session.clone().unwrap_or_else(|| self.ids.session_id());
+        let hub = Hub::new(session, self.clock.clone(), self.ids.clone());
+        self.runner(hub, Origin::New)
+    }
+
+    /// The runner of a session that rests in the store, or whose process died: takes its lease and reads its log.
+    /// [`FlowRunner::resume`] goes on with it.
+    pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
+        let store = self.store.clone().ok_or(RunError::NoStore)?;
+        let owner = self.owner.take().unwrap_or_else(Owner::of_process);
+        let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.now());
+        let rest = Rest::open(&store, session, &owner, &self.graph, limit, changed, now).await?;
+        self.owner = Some(owner);
+        Ok(self.at_rest(session.clone(), rest))
+    }
+
+    /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] goes on with it. A store makes
+    /// it its own, with a log that begins after the snapshot.
+    pub fn restore(self, snapshot: &RunSnapshot) -> Result<FlowRunner, RunError> {
+        let rest = Rest::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
+        Ok(self.at_rest(snapshot.session_id.clone(), rest))
+    }
+
+    fn at_rest(self, session: SessionId, rest: Rest) -> FlowRunner {
+        let hub = Hub::continuing(session, self.clock.clone(), self.ids.clone(), rest.last_seq);
+        self.runner(hub, Origin::Rest(Box::new(rest)))
+    }
+
+    fn runner(self, hub: Hub, origin: Origin) -> FlowRunner {
+        let (ask, questions) = mpsc::channel(QUESTIONS);
+        let (ended, watched) = watch::channel(None);
         FlowRunner {
-            hub: Hub::new(session, self.clock, self.ids),
+            handle: RunHandle { hub: hub.clone(), questions: ask, ended: watched },
+            hub,
+            origin,
+            questions,
+            ended,
             cwd: self.cwd.unwrap_or_else(|| self.graph.folder.clone()),
             graph: self.graph,
             nodes: self.nodes,
             channels: self.channels,
             store: self.store,
+            owner: self.owner,
+            parent: self.parent,
+            settings: self.settings,
+            reusable: self.reusable,
+            when_waiting: self.when_waiting,
+            with_events: self.with_events,
             env: self.env,
             permissions: self.permissions,
             max_concurrency: self.max_concurrency,

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, Envelope, NodeId, NodeStatus, Outcome, SessionId, SessionStatus, Usage};
+use inspan_protocol::{
+    AgentError, Envelope, NodeId, NodeStatus, Outcome, RunSnapshot, SessionId, SessionStatus, Usage,
+};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schedule::Run;
+use crate::{schedule::Run, state::NodeState};
 
 /// How a session ended.
 #[derive(Clone, Debug, Serialize)]
@@ -34,9 +36,12 @@ pub struct FlowRunResult {
     /// What went wrong, if something did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<AgentError>,
-    /// Every event, if the runner has a store.
+    /// Every event, if the runner was asked for them.
     #[serde(skip)]
     pub events: Vec<Arc<Envelope>>,
+    /// The fold at the end: what a session that rests goes on from.
+    #[serde(skip)]
+    pub snapshot: Arc<RunSnapshot>,
 }
 
 /// How a node fared.
@@ -57,12 +62,27 @@ pub struct NodeReport {
     pub error: Option<AgentError>,
 }
 
-pub(super) fn of(run: &Run, session_id: SessionId, events: Vec<Arc<Envelope>>) -> FlowRunResult {
+/// Where a node stands, as people see it.
+fn shown(node: &NodeState) -> NodeStatus {
+    match node.status {
+        NodeStatus::Running => NodeStatus::Waiting,
+        NodeStatus::Pending if node.doubt => NodeStatus::Waiting,
+        NodeStatus::Pending if node.interrupted => NodeStatus::Paused,
+        status => status,
+    }
+}
+
+pub(super) fn of(
+    run: &Run,
+    session_id: SessionId,
+    events: Vec<Arc<Envelope>>,
+    snapshot: Arc<RunSnapshot>,
+) -> FlowRunResult {
     let (graph, state) = (run.graph(), run.state());
     let ids = || graph.nodes.iter().map(|node| node.id.clone());
     let outputs = ids().zip(&state.outputs).filter_map(|(id, output)| Some((id, output.clone()?))).collect();
     let reports = state.nodes.iter().map(|node| NodeReport {
-        status: node.status,
+        status: shown(node),
         attempts: node.attempts,
         duration_ms: node.duration_ms,
         reused: node.status == NodeStatus::Reused,
@@ -72,7 +92,11 @@ pub(super) fn of(run: &Run, session_id: SessionId, events: Vec<Arc<Envelope>>) -
         session_id,
         flow: graph.name.clone(),
         status: state.status,
-        outcome: state.outcome.unwrap_or(Outcome::Failed),
+        outcome: state.outcome.unwrap_or(match state.status {
+            SessionStatus::Paused => Outcome::Paused,
+            SessionStatus::Waiting => Outcome::Waiting,
+            _ => Outcome::Failed,
+        }),
         outputs,
         nodes: ids().zip(reports).collect(),
         usage: state.usage,
@@ -80,5 +104,6 @@ pub(super) fn of(run: &Run, session_id: SessionId, events: Vec<Arc<Envelope>>) -
         duration_ms: state.duration_ms,
         error: state.failure.clone(),
         events,
+        snapshot,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock, check_order};
-use inspan_protocol::{Event, NodeStatus, Outcome};
+use inspan_protocol::{Event, NodeStatus, Outcome, Timestamp};
 use serde_json::json;
 
 use super::*;
@@ -21,6 +21,7 @@ async fn run(text: &str) -> FlowRunResult {
         .clock(Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0))))
         .ids(Arc::new(CountingIds::new()))
         .store(Arc::new(MemoryStore::new()))
+        .with_events()
         .build();
     let result = runner.run(Map::new()).await.unwrap();
     let log: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();

@@ -62,6 +62,7 @@ impl Sim {
                         Action::Emit { task, event } => self.emit(task, event),
                         Action::Start(_) => self.most = self.most.max(self.run.state.running),
                         Action::Cancel { node, attempt, .. } => cancelled.push((node, attempt)),
+                        Action::Ask { .. } => panic!("nobody is asked in these flows"),
                         Action::Finish => return,
                     }
                 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::{
     diagnostic::Sink,
     graph::{FailFast, FlowPolicy},
-    spec::{Data, Key, Text, Yaml, duration, fields, fields::Fields},
+    spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
 
 /// What is said of the flow as a whole.
@@ -91,8 +91,8 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
         },
         max_concurrency: policy.count("maxConcurrency", sink),
         timeout: time(&mut policy, "timeout", sink),
+        budget: budget::read(&mut policy, sink),
     };
-    policy.unbuilt("budget", sink);
     policy.finish(sink);
     read
 }

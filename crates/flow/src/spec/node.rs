@@ -7,9 +7,9 @@ use inspan_protocol::NodeId;
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::RESERVED,
-    graph::{Effects, OnFailure, RetryOn},
+    graph::{Budget, Effects, OnFailure, OnLimit, RetryOn},
     spec::{
-        Data, Key, Text, Yaml, fields,
+        Data, Key, Text, Yaml, budget, fields,
         fields::{Fields, wrong},
         header::time,
         one_of,
@@ -46,6 +46,8 @@ pub(crate) struct PolicySpec {
     pub(crate) max_backoff: Option<Duration>,
     pub(crate) on: Option<RetryOn>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) on_limit: OnLimit,
 }
 
 impl<'a> NodeSpec<'a> {
@@ -140,7 +142,14 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> PolicySpec {
         },
         ..PolicySpec::default()
     };
-    policy.unbuilt("budget", sink);
+    read.budget = budget::read(&mut policy, sink);
+    read.on_limit = policy
+        .text("onLimit", sink)
+        .and_then(|text| {
+            let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail)];
+            one_of(text, &words, &Key::Field(&key, "onLimit"), sink)
+        })
+        .unwrap_or_default();
     let retry_key = Key::Field(&key, "retry");
     if let Some(mut retry) = policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink)) {
         read.max_attempts = retry.count("maxAttempts", sink);

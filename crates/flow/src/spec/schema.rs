@@ -112,6 +112,23 @@ fn condition() -> Value {
     })
 }
 
+fn budget(what: &str) -> Value {
+    let properties = keys([
+        ("usd", json!({ "type": "number", "exclusiveMinimum": 0, "description": "In US dollars." })),
+        ("tokens", count("Tokens of all kinds.")),
+        (
+            "onUnknown",
+            json!({
+                "enum": ["warn", "stop"], "default": "warn",
+                "description": "What is done about a turn whose price is unknown.",
+            }),
+        ),
+    ]);
+    let mut budget = closed(what, properties, &[]);
+    budget["minProperties"] = json!(1);
+    budget
+}
+
 fn header(packs: &[&str]) -> Map<String, Value> {
     let policy = keys([
         (
@@ -120,6 +137,7 @@ fn header(packs: &[&str]) -> Map<String, Value> {
         ),
         ("maxConcurrency", count("How many nodes may run at once.")),
         ("timeout", time("How long the whole may take.")),
+        ("budget", budget("What the whole may cost.")),
     ]);
     keys([
         ("name", text("The flow's name.")),
@@ -160,6 +178,14 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
         (
             "continueOnError",
             json!({ "type": "boolean", "description": "Whether the flow goes on with an error marker." }),
+        ),
+        ("budget", budget("What all attempts of the node may cost together.")),
+        (
+            "onLimit",
+            json!({
+                "enum": ["wait", "fail"], "default": "wait",
+                "description": "Whether a vendor's usage limit is waited out when its end is known.",
+            }),
         ),
     ]);
     let properties = keys([

@@ -185,6 +185,7 @@ fn a_run_of_two_turns_is_told_whole() {
         cut("c"),
         Event::AgentSession { run_id: run_id.clone(), session_id: "s-2".into() },
         Event::AgentUsage { usage: usage(10, 5), cost_usd: Some(0.25), run_id: run_id.clone() },
+        Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
         start("a"),
         complete("a"),
         Event::AgentUsage { usage: usage(1, 1), cost_usd: None, run_id: run_id.clone() },

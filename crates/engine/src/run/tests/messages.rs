@@ -51,6 +51,7 @@ async fn messages_of_a_turn_become_the_next_and_sums_are_made() {
             "agent:session s-1",
             "session:message first",
             "session:message second",
+            "agent:turn",
             "agent:complete Complete",
         ]
     );
@@ -99,8 +100,10 @@ async fn a_multi_turn_run_waits_for_messages_until_it_idles() {
             "agent:session s-1",
             "agent:text one",
             "session:message again",
+            "agent:turn",
             "agent:text two",
             "session:message and again",
+            "agent:turn",
             "agent:text three",
             "agent:complete Complete",
         ]
@@ -144,6 +147,7 @@ async fn closing_a_run_ends_it_after_what_already_waits() {
             "session:message last",
             "session:close",
             "session:rejected node `code` has no active run",
+            "agent:turn",
             "agent:text two",
             "agent:complete Complete",
         ]
@@ -186,6 +190,7 @@ async fn at_the_limit_of_turns_the_run_ends_and_tells_what_it_leaves() {
             "agent:start",
             "agent:session s-1",
             "session:message taken",
+            "agent:turn",
             "session:message left",
             "agent:warning undelivered",
             "agent:complete MaxTurns",
@@ -234,6 +239,7 @@ async fn a_steering_message_interrupts_the_turn() {
             "session:message stop that",
             "agent:warning steer",
             "agent:tool:complete t",
+            "agent:turn",
             "agent:text other",
             "agent:complete Complete",
         ]
@@ -265,6 +271,7 @@ async fn a_steering_message_waits_until_the_conversation_has_a_name() {
             "session:message stop that",
             "agent:session s-1",
             "agent:warning steer",
+            "agent:turn",
             "agent:text other",
             "agent:complete Complete",
         ]

@@ -22,7 +22,7 @@ async fn an_output_that_does_not_fit_gets_one_repair() {
     assert_eq!(script.inputs()[1..], [follow_with(repair, schema())]);
     assert_eq!(
         brief(&watch.envelopes()),
-        ["agent:start", "agent:session s-1", "agent:warning repair", "agent:complete Complete"]
+        ["agent:start", "agent:session s-1", "agent:warning repair", "agent:turn", "agent:complete Complete"]
     );
 }
 

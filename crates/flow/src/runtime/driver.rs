@@ -1,0 +1,362 @@
+//! The loop that carries actions out and feeds facts back.
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+use inspan_engine::{Hub, PermissionPolicy, Prompt, Subscription};
+use inspan_protocol::{
+    Command, Envelope, Environment, Event, NodePath, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NodeContext, Resume, WhenWaiting,
+    attempt::{self, Validators},
+    keeper::Keeper,
+};
+use crate::{
+    error::RunError,
+    graph::NodeIx,
+    node::Computed,
+    registry::NodeRegistry,
+    schedule::{Action, AttemptEnd, Run, StartNode},
+    store::PostedCommand,
+};
+
+/// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What an attempt's task gives back.
+type Ended = (NodeIx, u32, AttemptEnd);
+
+/// What attempts find around them.
+pub(super) struct Surroundings {
+    pub(super) nodes: NodeRegistry,
+    pub(super) env: Environment,
+    pub(super) cwd: PathBuf,
+    pub(super) permissions: PermissionPolicy,
+    pub(super) when_waiting: WhenWaiting,
+}
+
+pub(super) struct Driver {
+    pub(super) run: Run,
+    pub(super) keeper: Option<Keeper>,
+    input: Map<String, Value>,
+    facts: Subscription,
+    root: Hub,
+    phase: Hub,
+    /// The newest place that was emitted from, and its handle.
+    place: Option<(NodePath, Hub)>,
+    around: Surroundings,
+    validators: Validators,
+    tasks: JoinSet<Ended>,
+    /// Questions that the run itself asks; the replies come as facts.
+    asked: JoinSet<()>,
+    tokens: HashMap<(NodeIx, u32), CancellationToken>,
+    questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Over,
+}
+
+impl Driver {
+    #[expect(clippy::too_many_arguments, reason = "it is called once, by the runner that took itself apart")]
+    pub(super) fn new(
+        run: Run,
+        input: Map<String, Value>,
+        facts: Subscription,
+        keeper: Option<Keeper>,
+        root: Hub,
+        phase: Hub,
+        around: Surroundings,
+        questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
+    ) -> Self {
+        Self {
+            run,
+            keeper,
+            input,
+            facts,
+            root,
+            phase,
+            place: None,
+            around,
+            validators: Validators::default(),
+            tasks: JoinSet::new(),
+            asked: JoinSet::new(),
+            tokens: HashMap::new(),
+            questions,
+            stage: Stage::Running,
+        }
+    }
+
+    pub(super) async fn drive(&mut self, resume: Option<Resume>) -> Result<(), RunError> {
+        let mut actions = Vec::new();
+        if let Some(resume) = resume {
+            actions = self.run.resume(resume.message.as_deref(), &resume.messages);
+            self.carry_out(&mut actions).await?;
+            self.obey(|command| matches!(command, Command::Pause { .. } | Command::Abort { .. })).await?;
+        }
+        while self.stage == Stage::Running {
+            self.learn()?;
+            self.run.next(self.now(), &mut actions);
+            if !actions.is_empty() {
+                self.carry_out(&mut actions).await?;
+                continue;
+            }
+            if let Some(keeper) = &mut self.keeper {
+                keeper.settle().await?;
+                keeper.renew(&self.root).await?;
+            }
+            if self.obey(|_| true).await? {
+                continue;
+            }
+            if self.leaves() {
+                break;
+            }
+            self.wait().await;
+        }
+        Ok(())
+    }
+
+    /// Ends what still runs: attempts whose session rests or broke down.
+    pub(super) async fn wind_up(&mut self) {
+        for token in self.tokens.values() {
+            token.cancel();
+        }
+        self.asked.shutdown().await;
+        // A cancelled attempt ends within its grace, and takes its programs with it.
+        while let Some(ended) = self.tasks.join_next().await {
+            drop(ended);
+        }
+        self.questions.close();
+    }
+
+    /// Keeps what was said after the end, and gives the lease back.
+    pub(super) async fn keep_rest(&mut self) -> Result<(), RunError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        let kept = keeper.flush().await;
+        let released = keeper.release().await;
+        kept?;
+        Ok(released?)
+    }
+
+    pub(super) fn snapshot(&self) -> RunSnapshot {
+        self.run.snapshot(&self.input)
+    }
+
+    async fn carry_out(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
+        for action in actions.drain(..) {
+            match action {
+                Action::Emit { task, event } => {
+                    self.emit(task, event);
+                    self.learn()?;
+                }
+                Action::Start(start) => self.start(*start).await?,
+                Action::Cancel { node, attempt, .. } => {
+                    if let Some(token) = self.tokens.get(&(node, attempt)) {
+                        token.cancel();
+                    }
+                }
+                Action::Ask { task, id, prompt, choices } => {
+                    let prompt = Prompt {
+                        prompt_id: id,
+                        choices: Some(choices),
+                        ..Prompt::new(PromptKind::Input, prompt)
+                    };
+                    let asked = self.hub_at(task).ask(prompt);
+                    self.asked.spawn(async move { drop(asked.await) });
+                }
+                Action::Finish => self.stage = Stage::Over,
+            }
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Timestamp {
+        self.root.clock().now()
+    }
+
+    /// Takes every fact that the hub has given out since the last time.
+    fn learn(&mut self) -> Result<(), RunError> {
+        while let Some(envelope) = self.facts.try_next() {
+            self.run.apply(&envelope);
+        }
+        match self.facts.overflow() {
+            None => Ok(()),
+            Some(seq) => Err(RunError::Overflow { seq }),
+        }
+    }
+
+    fn emit(&mut self, task: Option<NodePath>, event: Event) -> Arc<Envelope> {
+        use Event::{HarnessComplete, HarnessStart};
+        if let Event::AgentComplete { run_id, .. } = &event {
+            // Of a run that another process began.
+            let hub = task.map_or_else(|| self.phase.clone(), |path| self.phase.with_task(path));
+            return hub.with_agent(run_id.clone()).emit(event);
+        }
+        match task {
+            Some(path) => self.hub_at(path).emit(event),
+            None if matches!(event, HarnessStart { .. } | HarnessComplete { .. }) => self.root.emit(event),
+            None => self.phase.emit(event),
+        }
+    }
+
+    fn hub_at(&mut self, path: NodePath) -> &Hub {
+        let stale = self.place.as_ref().is_none_or(|(place, _)| *place != path);
+        if stale {
+            let hub = self.phase.with_task(path.clone());
+            self.place = Some((path, hub));
+        }
+        self.place.as_ref().map_or(&self.phase, |(_, hub)| hub)
+    }
+
+    async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
+        let StartNode { node, path, attempt, input, conversation, interrupted } = start;
+        let spec = self.run.graph().node(node);
+        let Some(node_type) = self.around.nodes.get(&spec.node_type).cloned() else {
+            return Err(RunError::UnknownNodeType {
+                node: spec.id.clone(),
+                node_type: spec.node_type.to_string(),
+            });
+        };
+        let input = match input.and_then(|input| self.validators.input(&*node_type, spec, input)) {
+            Ok(input) => input,
+            Err(error) => return self.conclude(node, attempt, AttemptEnd::Error(error)),
+        };
+        let input = match node_type.compute(input) {
+            Computed::Done(end) => {
+                let end = self.validators.end(&*node_type, spec, end);
+                return self.conclude(node, attempt, end);
+            }
+            Computed::Runs(input) => input,
+        };
+        let cancel = CancellationToken::new();
+        let context = NodeContext {
+            node: spec.id.clone(),
+            path: path.clone(),
+            attempt,
+            conversation,
+            interrupted,
+            cwd: self.around.cwd.clone(),
+            env: self.around.env.clone(),
+            permissions: self.around.permissions,
+            cancel: cancel.clone(),
+            hub: self.hub_at(path).clone(),
+        };
+        // What the attempt does to the world comes after its start is on record.
+        if let Some(keeper) = &mut self.keeper {
+            keeper.flush().await?;
+        }
+        self.tokens.insert((node, attempt), cancel);
+        self.tasks.spawn(attempt::drive(node_type, context, input, node));
+        Ok(())
+    }
+
+    fn conclude(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd) -> Result<(), RunError> {
+        self.tokens.remove(&(node, attempt));
+        self.learn()?;
+        if let Some((path, event)) = self.run.conclude(node, attempt, end, self.now()) {
+            self.emit(Some(path), event);
+            self.learn()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a task ends, a fact comes from elsewhere, the log wants something, or it is time.
+    async fn wait(&mut self) {
+        let sleep = match self.run.wake_at() {
+            Some(at) => at.since(self.now()).min(LONGEST_SLEEP),
+            None => LONGEST_SLEEP,
+        };
+        let keeper = async {
+            match &mut self.keeper {
+                Some(keeper) => keeper.wakeup().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            Some(ended) = self.tasks.join_next() => Some(ended),
+            Some(fact) = self.facts.next() => {
+                self.run.apply(&fact);
+                None
+            }
+            () = keeper => None,
+            Some(question) = self.questions.recv() => {
+                // Who asked may have gone.
+                drop(question.send(self.run.snapshot(&self.input)));
+                None
+            }
+            () = tokio::time::sleep(sleep) => None,
+        };
+        if let Some(Ok((node, attempt, end))) = ended {
+            let end = match end {
+                AttemptEnd::Output(output) => {
+                    let spec = self.run.graph().node(node);
+                    match self.around.nodes.get(&spec.node_type) {
+                        Some(node_type) => self.validators.end(&**node_type, spec, Ok(output)),
+                        None => AttemptEnd::Output(output),
+                    }
+                }
+                error => error,
+            };
+            // An overflow is found again, and told, by the next look at the facts.
+            let _overflow = self.conclude(node, attempt, end);
+        }
+    }
+
+    /// Carries out the commands that others left in the store, but those that `wanted` leaves for later. Gives
+    /// whether there were any.
+    async fn obey(&mut self, wanted: impl Fn(&Command) -> bool) -> Result<bool, RunError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(false) };
+        let (mut later, mut any) = (false, false);
+        for PostedCommand { number, command, .. } in keeper.commands().await? {
+            if wanted(&command) && !is_early(&self.run, &self.root, &command) {
+                keeper.carry_out(number, command, &self.root);
+                any = true;
+            } else {
+                later = true;
+            }
+        }
+        keeper.settle().await?;
+        if later {
+            keeper.look_again();
+        }
+        self.learn()?;
+        Ok(any)
+    }
+
+    /// Whether the session waits for something and its process need not.
+    fn leaves(&self) -> bool {
+        let state = self.run.state();
+        state.status == SessionStatus::Waiting
+            && match self.around.when_waiting {
+                WhenWaiting::Stay => false,
+                WhenWaiting::Leave => true,
+                WhenWaiting::LeaveUnlessTimed => {
+                    self.run.wake_at().is_none() && state.prompts.iter().all(|open| open.deadline.is_none())
+                }
+            }
+    }
+}
+
+/// Whether a command is for something that is about to be there: a question that will be asked again, an agent
+/// that is about to go on.
+fn is_early(run: &Run, hub: &Hub, command: &Command) -> bool {
+    match command {
+        Command::Reply { prompt, .. } => {
+            let known = run.state().prompts.iter().any(|open| open.prompt_id == *prompt);
+            known && !hub.open_prompts().iter().any(|open| open.prompt_id == *prompt)
+        }
+        Command::SendTo { node, .. } => run.is_about_to_talk(node.as_str()),
+        _ => false,
+    }
+}

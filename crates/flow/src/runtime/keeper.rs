@@ -1,0 +1,167 @@
+//! Keeps a session's log: facts before anything follows from them, the rest in batches; renews the lease, and
+//! brings the commands that others left.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use inspan_engine::{Filter, Hub, Subscription};
+use inspan_protocol::{Command, Envelope, Event};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    error::RunError,
+    state::FACTS,
+    store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict},
+};
+
+/// How long events that are no facts may wait to be kept.
+const LINGER: Duration = Duration::from_millis(50);
+/// How many of them may.
+const MOST: usize = 256;
+/// How long a store may fail to renew a lease before the session is given up.
+const PATIENCE: Duration = LEASE;
+
+pub(super) struct Keeper {
+    pub(super) store: Arc<dyn RunStore>,
+    lease: Lease,
+    log: Subscription,
+    /// Events that were taken from the log and not yet handed to the store.
+    unkept: Vec<Arc<Envelope>>,
+    answers: Vec<Answered>,
+    has_facts: bool,
+    /// When what is unkept is to be kept at the latest.
+    due: Option<Instant>,
+    changes: BoxStream<'static, ()>,
+    look: bool,
+    renew_at: Instant,
+    renewed: Instant,
+}
+
+impl Keeper {
+    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, hub: &Hub) -> Self {
+        let changes = store.changes();
+        let now = Instant::now();
+        Self {
+            log: hub.subscribe(Filter::all()),
+            store,
+            lease,
+            unkept: Vec::new(),
+            answers: Vec::new(),
+            has_facts: false,
+            due: None,
+            changes,
+            look: true,
+            renew_at: now + LEASE / 3,
+            renewed: now,
+        }
+    }
+
+    fn push(&mut self, event: Arc<Envelope>) {
+        self.has_facts |= is_fact(&event.event);
+        self.due.get_or_insert_with(|| Instant::now() + LINGER);
+        self.unkept.push(event);
+    }
+
+    /// Takes what the hub has given out since the last time.
+    fn take(&mut self) -> Result<(), RunError> {
+        while let Some(event) = self.log.try_next() {
+            self.push(event);
+        }
+        match self.log.overflow() {
+            Some(seq) => Err(RunError::Overflow { seq }),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps every event so far.
+    pub(super) async fn flush(&mut self) -> Result<(), RunError> {
+        self.take()?;
+        if self.unkept.is_empty() && self.answers.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { events: &self.unkept, answers: &self.answers };
+        self.store.append(&self.lease, batch).await?;
+        self.unkept.clear();
+        self.answers.clear();
+        self.has_facts = false;
+        self.due = None;
+        Ok(())
+    }
+
+    /// Keeps every event so far if there are facts among them, or the rest has waited long enough.
+    pub(super) async fn settle(&mut self) -> Result<(), RunError> {
+        self.take()?;
+        let due = self.due.is_some_and(|due| due <= Instant::now());
+        if self.has_facts || due || !self.answers.is_empty() || self.unkept.len() >= MOST {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do here: an event to keep, a command to look for, a lease to renew.
+    pub(super) async fn wakeup(&mut self) {
+        let due = self.due.unwrap_or(self.renew_at).min(self.renew_at);
+        tokio::select! {
+            biased;
+            event = self.log.next() => {
+                if let Some(event) = event {
+                    self.push(event);
+                }
+            }
+            Some(()) = self.changes.next() => self.look = true,
+            () = sleep_until(due) => {}
+        }
+    }
+
+    /// Renews the lease when it is time. A store that cannot for a while is told again; one that fenced us ends
+    /// the run.
+    pub(super) async fn renew(&mut self, hub: &Hub) -> Result<(), RunError> {
+        let now = Instant::now();
+        if now < self.renew_at {
+            return Ok(());
+        }
+        self.renew_at = now + LEASE / 3;
+        match self.store.renew(&self.lease, hub.clock().now()).await {
+            Ok(()) => {
+                self.renewed = now;
+                Ok(())
+            }
+            Err(error @ StoreError::Fenced { .. }) => Err(error.into()),
+            Err(error) if now.saturating_duration_since(self.renewed) > PATIENCE => Err(error.into()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The commands that wait, if there may be some that were not seen yet.
+    pub(super) async fn commands(&mut self) -> Result<Vec<PostedCommand>, RunError> {
+        if !std::mem::take(&mut self.look) {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.unanswered(&self.lease.session).await?)
+    }
+
+    /// Looks again for commands that were left for later.
+    pub(super) fn look_again(&mut self) {
+        self.look = true;
+    }
+
+    /// Carries a command out and lays its answer beside the event that it became.
+    pub(super) fn carry_out(&mut self, number: u64, command: Command, hub: &Hub) {
+        let verdict = match hub.command(command) {
+            Ok(()) => Verdict::Accepted,
+            Err(rejection) => Verdict::Refused(rejection.to_string()),
+        };
+        self.answers.push(Answered { number, verdict });
+    }
+
+    pub(super) async fn release(&mut self) -> Result<(), StoreError> {
+        self.store.release(&self.lease).await
+    }
+}
+
+fn is_fact(event: &Event) -> bool {
+    static TABLE: std::sync::LazyLock<Vec<bool>> = std::sync::LazyLock::new(|| {
+        Event::NAMES.iter().map(|name| FACTS.contains(name)).chain([false]).collect()
+    });
+    TABLE.get(event.kind()).copied().unwrap_or_default()
+}

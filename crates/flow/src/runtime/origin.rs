@@ -1,0 +1,154 @@
+//! Where a session begins: new, from the store where it rests, or from a snapshot.
+
+use std::sync::Arc;
+
+use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId};
+use serde_json::{Map, Value};
+
+use super::{FlowRunner, Keeper};
+use crate::{
+    error::RunError,
+    graph::Graph,
+    schedule::Run,
+    state::{FACTS, SnapshotError},
+    store::{Lease, Owner, RunStore, Select, SessionRecord},
+};
+
+/// Where a session begins.
+#[derive(Default)]
+pub(super) enum Origin {
+    /// Nowhere: it is new.
+    #[default]
+    New,
+    /// It rests.
+    Rest(Box<Rest>),
+}
+
+/// A session at rest.
+pub(super) struct Rest {
+    pub(super) run: Run,
+    pub(super) input: Map<String, Value>,
+    /// Held already, if it rests in the store.
+    pub(super) lease: Option<Lease>,
+    pub(super) last_seq: u64,
+}
+
+/// Whether a flow that has changed since is gone on with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Changed {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is accepted: nodes and edges are known by their ids.
+    Accept,
+}
+
+impl Rest {
+    /// Takes a session over from the store.
+    pub(super) async fn open(
+        store: &Arc<dyn RunStore>,
+        session: &SessionId,
+        owner: &Owner,
+        graph: &Arc<Graph>,
+        max_concurrency: Option<u32>,
+        changed: Changed,
+        now: inspan_protocol::Timestamp,
+    ) -> Result<Self, RunError> {
+        let record = store.record(session).await?;
+        if record.flow.hash != graph.hash && changed == Changed::Refuse {
+            return Err(RunError::Changed { session: session.clone(), flow: record.flow.name });
+        }
+        let lease = store.acquire(session, owner, now).await?;
+        let opened = Self::read(store, &record, graph, max_concurrency).await;
+        match opened {
+            Ok((run, last_seq)) => Ok(Self { run, input: record.input, lease: Some(lease), last_seq }),
+            Err(error) => {
+                // Whoever comes next may fare better.
+                let _given_back = store.release(&lease).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn read(
+        store: &Arc<dyn RunStore>,
+        record: &SessionRecord,
+        graph: &Arc<Graph>,
+        max_concurrency: Option<u32>,
+    ) -> Result<(Run, u64), RunError> {
+        let session = &record.session;
+        let mut run = Run::new(graph.clone(), session, record.input.clone(), max_concurrency);
+        if let Some(base) = &record.base {
+            run.restore(base);
+        }
+        for envelope in store.read(session, record.first_seq(), Select::Names(FACTS)).await? {
+            run.apply(&envelope);
+        }
+        let entry = store.entry(session).await?;
+        let last_seq = entry.digest.last_seq.max(record.first_seq() - 1);
+        let status = run.state().status;
+        if status.has_ended() {
+            return Err(RunError::Ended { session: session.clone(), status: status.word() });
+        }
+        Ok((run, last_seq))
+    }
+
+    /// Goes on from a snapshot that was kept elsewhere.
+    pub(super) fn of_snapshot(
+        snapshot: &RunSnapshot,
+        graph: &Arc<Graph>,
+        max_concurrency: Option<u32>,
+        changed: Changed,
+    ) -> Result<Self, RunError> {
+        let session = snapshot.session_id.clone();
+        if snapshot.version != SNAPSHOT_VERSION {
+            let (found, known) = (snapshot.version, SNAPSHOT_VERSION);
+            return Err(SnapshotError::Version { session, found, known }.into());
+        }
+        if snapshot.flow_hash != graph.hash && changed == Changed::Refuse {
+            return Err(SnapshotError::Flow { session, flow: snapshot.flow_name.clone() }.into());
+        }
+        if snapshot.status.has_ended() {
+            return Err(RunError::Ended { session, status: snapshot.status.word() });
+        }
+        let mut run = Run::new(graph.clone(), &session, snapshot.input.clone(), max_concurrency);
+        run.restore(snapshot);
+        Ok(Self { run, input: snapshot.input.clone(), lease: None, last_seq: snapshot.last_seq })
+    }
+}
+
+impl FlowRunner {
+    /// Makes the session known to the store, if there is one.
+    pub(super) async fn begin(&mut self, input: &Map<String, Value>) -> Result<Option<Keeper>, RunError> {
+        self.create(input, None).await
+    }
+
+    /// As `begin`, for a session whose log begins after a snapshot.
+    pub(super) async fn begin_from(
+        &mut self,
+        run: &Run,
+        input: &Map<String, Value>,
+    ) -> Result<Option<Keeper>, RunError> {
+        self.create(input, Some(Box::new(run.snapshot(input)))).await
+    }
+
+    async fn create(
+        &mut self,
+        input: &Map<String, Value>,
+        base: Option<Box<RunSnapshot>>,
+    ) -> Result<Option<Keeper>, RunError> {
+        let Some(store) = self.store.clone() else { return Ok(None) };
+        let record = SessionRecord {
+            session: self.hub.session_id().clone(),
+            flow: (*self.graph.source).clone(),
+            input: input.clone(),
+            created_at: self.hub.clock().now(),
+            parent: self.parent.take(),
+            base,
+            settings: std::mem::take(&mut self.settings),
+        };
+        let owner = self.owner.take().unwrap_or_else(Owner::of_process);
+        let lease = store.create(&record, &owner, record.created_at).await?;
+        Ok(Some(Keeper::new(store, lease, &self.hub)))
+    }
+}

@@ -1,0 +1,93 @@
+//! What an attempt's end is: a result, a failure with or without another try, a wait, a cancellation.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Timestamp};
+
+use super::{AttemptEnd, CancelReason, Run};
+use crate::{
+    graph::{NodeIx, OnLimit, RetryOn},
+    node::NodeKind,
+};
+
+impl Run {
+    /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
+    pub fn conclude(
+        &mut self,
+        node: NodeIx,
+        attempt: u32,
+        end: AttemptEnd,
+        now: Timestamp,
+    ) -> Option<(NodePath, Event)> {
+        let state = &self.state.nodes[node.0 as usize];
+        if state.status != NodeStatus::Running || state.attempt != attempt {
+            return None;
+        }
+        let task_id = self.graph.node(node).id.clone();
+        let path = self.state.path(&self.graph, node);
+        let reason = self.take_cancelled(node, attempt);
+        let state = &self.state.nodes[node.0 as usize];
+        let event = match (end, reason) {
+            // What finished although it was told to end is finished work all the same.
+            (AttemptEnd::Output(output), _) => {
+                let duration_ms = state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
+                Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
+            }
+            // So is a failure that came first; only what ended because it was told to is cancelled.
+            (AttemptEnd::Error(error), Some(CancelReason::Ending | CancelReason::Pausing))
+                if error.code == ErrorCode::Aborted =>
+            {
+                Event::TaskCancelled {
+                    task_id,
+                    session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
+                }
+            }
+            (AttemptEnd::Error(error), reason) => {
+                let error = match reason {
+                    Some(CancelReason::TimedOut) => self.timed_out(node),
+                    Some(CancelReason::OverBudget) => self.over_budget(node),
+                    _ => error,
+                };
+                match self.lifted_at(node, &error, now) {
+                    Some(until) => Event::LimitWait { provider: error.provider.unwrap_or_default(), until },
+                    None => Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error },
+                }
+            }
+        };
+        Some((path, event))
+    }
+
+    fn timed_out(&self, node: NodeIx) -> AgentError {
+        let node = self.graph.node(node);
+        let limit = node.policy.timeout.map_or_else(String::new, |limit| format!(" of {limit:?}"));
+        AgentError::new(
+            ErrorCode::Timeout,
+            format!("node `{}` did not end within its timeout{limit}", node.id),
+        )
+    }
+
+    /// When a usage limit is lifted that is to be waited out.
+    fn lifted_at(&self, node: NodeIx, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
+        let spec = self.graph.node(node);
+        let waits = spec.kind == NodeKind::Agent
+            && spec.policy.on_limit == OnLimit::Wait
+            && matches!(error.code, ErrorCode::RateLimited | ErrorCode::Billing)
+            && self.state.ending.is_none();
+        error.resets_at.filter(|until| waits && *until > now)
+    }
+
+    fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
+        let retry = &self.graph.node(node).policy.retry;
+        let tried = self.state.nodes[node.0 as usize].failures + 1;
+        let again = match retry.on {
+            RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
+            RetryOn::Retryable => error.is_retryable(),
+        };
+        again && tried < retry.max_attempts && self.state.ending.is_none()
+    }
+
+    fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelReason> {
+        let place = self.cancelled.iter().position(|&(ix, n, _)| ix == node && n == attempt)?;
+        Some(self.cancelled.swap_remove(place).2)
+    }
+}

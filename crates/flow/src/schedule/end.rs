@@ -1,0 +1,107 @@
+//! How a run ends, comes to rest, or waits.
+
+use inspan_protocol::{
+    AgentError, ErrorCode, Event, NodeStatus, Outcome, SessionStatus, Timestamp, WaitingOn,
+};
+
+use super::{Action, CancelReason, Run, emit};
+use crate::graph::NodeIx;
+
+impl Run {
+    /// Cancels what runs, and ends the session once nothing does.
+    pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        if self.state.running > 0 {
+            self.cancel_all(CancelReason::Ending, actions);
+            return;
+        }
+        if let Some(ending) = self.state.ending.clone() {
+            self.finish(ending.outcome, ending.error, now, actions);
+        }
+    }
+
+    /// Cancels what runs, and lays the session to rest once nothing does.
+    pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
+        if self.state.running > 0 {
+            self.cancel_all(CancelReason::Pausing, actions);
+            return;
+        }
+        let nodes = self.state.nodes.iter().enumerate();
+        let cut = nodes.filter(|(_, node)| node.status == NodeStatus::Cancelled);
+        let node_ids = cut.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32))).collect();
+        let reason = self.state.pausing.clone().and_then(|pause| pause.reason);
+        actions.push(emit(Event::FlowPaused { node_ids, reason }));
+        actions.push(Action::Finish);
+    }
+
+    fn cancel_all(&mut self, reason: CancelReason, actions: &mut Vec<Action>) {
+        for ix in 0..self.state.nodes.len() {
+            if self.state.nodes[ix].status == NodeStatus::Running {
+                self.cancel(NodeIx(ix as u32), reason, actions);
+            }
+        }
+    }
+
+    fn finish(
+        &mut self,
+        outcome: Outcome,
+        error: Option<AgentError>,
+        now: Timestamp,
+        actions: &mut Vec<Action>,
+    ) {
+        let name = self.graph.phase.clone();
+        if !self.state.phase_ended {
+            actions.push(emit(match (outcome, error) {
+                (Outcome::Success, _) => Event::PhaseComplete { name },
+                (_, Some(error)) => Event::PhaseFailed { name, error },
+                (_, None) => {
+                    let error = AgentError::new(ErrorCode::Aborted, "the session was stopped");
+                    Event::PhaseFailed { name, error }
+                }
+            }));
+        }
+        let duration_ms = self.state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
+        let success = outcome == Outcome::Success;
+        actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms }));
+        actions.push(Action::Finish);
+    }
+
+    /// Nothing can be decided now: wait for what runs, or end.
+    pub(super) fn rest(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        let state = &self.state;
+        let (mut asking, mut doubts) = (0, 0);
+        for prompt in state.waits_for_input() {
+            let Some(ix) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
+            let node = &state.nodes[ix.0 as usize];
+            asking += u32::from(node.status == NodeStatus::Running);
+            doubts += u32::from(node.status == NodeStatus::Pending && node.doubt);
+        }
+        if state.running > asking {
+            return;
+        }
+        if asking + doubts > 0 {
+            if state.status == SessionStatus::Running {
+                let until = state.waits_for_input().filter_map(|prompt| prompt.deadline).min();
+                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
+            }
+            return;
+        }
+        if state.running > 0 || !state.workers.is_empty() {
+            return;
+        }
+        if !state.timers.is_empty() {
+            let limited = state.nodes.iter().filter(|node| node.status == NodeStatus::Waiting);
+            let until = limited.filter_map(|node| node.retry_at).min();
+            let retries = |node: &crate::state::NodeState| {
+                node.status == NodeStatus::Pending && node.retry_at.is_some()
+            };
+            if until.is_some() && state.status == SessionStatus::Running && !state.nodes.iter().any(retries) {
+                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Limit, until }));
+            }
+            return;
+        }
+        match state.failure.clone() {
+            Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
+            None => self.finish(Outcome::Success, None, now, actions),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Which node is next, and whether it is started, skipped, reused or asked about.
+
+use std::cmp::Reverse;
+
+use inspan_protocol::{AgentError, Event, NodePath, NodeStatus, SkipReason, Timestamp};
+
+use super::{Action, Run, budget::Afford};
+use crate::graph::{Join, NodeIx};
+
+impl Run {
+    /// The next candidate in the order of the graph; one that only waits needs no free place.
+    pub(super) fn candidate(&mut self) -> Option<NodeIx> {
+        if !self.held.is_empty() && self.held_at != self.state.running {
+            for ix in std::mem::take(&mut self.held) {
+                self.state.propose(&self.graph, ix);
+            }
+        }
+        let is_full = self.state.slots >= self.max_concurrency;
+        let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
+        let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
+        match (worker, waiter) {
+            (Some(worker), waiter) if waiter.is_none_or(|waiter| worker < waiter) => self.state.workers.pop(),
+            _ => self.state.waiters.pop(),
+        }
+        .map(|Reverse(ix)| ix)
+    }
+
+    /// Starts or skips a candidate, unless it is stale.
+    pub(super) fn consider(&mut self, ix: NodeIx, now: Timestamp, actions: &mut Vec<Action>) {
+        let graph = self.graph.clone();
+        let node = graph.node(ix);
+        let state = &self.state.nodes[ix.0 as usize];
+        let due = state.retry_at.is_none_or(|at| at <= now);
+        let resolved = state.unresolved == 0 || (node.join == Join::Any && state.fired > 0);
+        let pending = matches!(state.status, NodeStatus::Pending | NodeStatus::Waiting);
+        if !pending || !due || !resolved {
+            return;
+        }
+        let path = self.state.path(&graph, ix);
+        let task_id = node.id.clone();
+        if let Some(reason) = self.skip_by_edges(ix) {
+            actions.push(Action::Emit { task: Some(path), event: Event::TaskSkipped { task_id, reason } });
+            return;
+        }
+        let mut start = None;
+        if let Some(when) = &node.when {
+            match when.holds(&self.scope()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let event = Event::TaskSkipped { task_id, reason: SkipReason::When };
+                    actions.push(Action::Emit { task: Some(path), event });
+                    return;
+                }
+                // A condition that cannot be worked out is a failure of the node, on record as one.
+                Err(error) => start = Some(Err(AgentError::from(error))),
+            }
+        }
+        if self.state.nodes[ix.0 as usize].doubt {
+            match self.settle_doubt(ix, &path, actions) {
+                Some(error) => start = Some(Err(error)),
+                None => return,
+            }
+        }
+        let mut attempt = self.attempt(ix, self.state.nodes[ix.0 as usize].attempt + 1);
+        attempt.input = start.unwrap_or(attempt.input);
+        if let Some(event) = self.reuse(&mut attempt) {
+            actions.push(Action::Emit { task: Some(path), event });
+            return;
+        }
+        match self.afford(ix) {
+            Afford::Yes => {}
+            Afford::Later => {
+                self.held_at = self.state.running;
+                self.held.push(ix);
+                return;
+            }
+            Afford::No => {
+                self.state.propose(&graph, ix);
+                return self.refuse_to_spend(actions);
+            }
+        }
+        if self.has_node_budgets && self.state.node_exceeded(&graph, ix).is_some() {
+            attempt.input = Err(self.over_budget(ix));
+        }
+        let node_type = node.node_type.to_string();
+        let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
+        actions.push(Action::Emit { task: Some(path), event });
+        actions.push(Action::Start(Box::new(attempt)));
+    }
+
+    fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
+        let node = self.graph.node(ix);
+        let state = &self.state.nodes[ix.0 as usize];
+        if node.incoming.is_empty() {
+            return None;
+        }
+        let ready = match node.join {
+            Join::Any => state.fired > 0,
+            Join::Resolved => state.fired > 0 && !state.tainted,
+            Join::All => state.fired as usize == node.incoming.len(),
+        };
+        match (ready, state.tainted) {
+            (true, _) => None,
+            (false, true) => Some(SkipReason::Failure),
+            (false, false) => Some(SkipReason::Edge),
+        }
+    }
+}
+
+/// The place of a path's node, for words to people.
+pub(super) fn named(path: &NodePath) -> String {
+    format!("`{path}`")
+}

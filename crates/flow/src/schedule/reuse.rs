@@ -1,0 +1,265 @@
+//! Work that was done before and need not be paid for again. A node's output is taken over if its type and its
+//! input, all bindings worked out, are what they were, and if all it follows on was taken over too: what a node
+//! does may depend on what those before it did to the world, and not only on what they said.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, ProviderSessionId, SessionId, Timestamp};
+use serde_json::{Map, Value};
+
+use super::{Action, Run, StartNode};
+use crate::graph::{Graph, NodeIx};
+
+/// What an earlier session has left.
+#[derive(Clone, Debug)]
+pub struct Reusable {
+    session: SessionId,
+    tasks: BTreeMap<NodePath, Task>,
+}
+
+/// One task of the earlier session, by its newest attempt.
+#[derive(Clone, Debug)]
+struct Task {
+    node_type: Arc<str>,
+    input: Option<Value>,
+    output: Option<Arc<Value>>,
+    conversation: Option<ProviderSessionId>,
+    failed: bool,
+    cost_usd: Option<f64>,
+}
+
+/// What becomes of each node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Each node, in the order of the flow; a node of a loop that was gone round stands once for each pass.
+    pub nodes: Vec<Planned>,
+}
+
+/// What becomes of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Its place in the run.
+    pub path: NodePath,
+    /// What becomes of it.
+    pub fate: Fate,
+    /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
+    /// cost if it is not.
+    pub cost_usd: Option<f64>,
+}
+
+/// What becomes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its output is taken over.
+    Reused,
+    /// It runs, at once.
+    Runs(Why),
+    /// It goes on in its own conversation.
+    GoesOn,
+    /// It is skipped.
+    Skipped,
+    /// Whether it runs depends on what runs before it.
+    Follows,
+}
+
+/// Why a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It never ran.
+    New,
+    /// It is of another type than before.
+    Type,
+    /// Its input is not what it was.
+    Input,
+    /// It failed before.
+    Failed,
+    /// It was cut short.
+    Unfinished,
+    /// What it follows on runs again.
+    Follows,
+}
+
+impl Reusable {
+    /// What a session has left, from its graph and log, up to an event.
+    pub fn of(
+        graph: &Arc<Graph>,
+        session: &SessionId,
+        input: Map<String, Value>,
+        log: &[Arc<Envelope>],
+        until: u64,
+    ) -> Self {
+        let mut run = Run::new(graph.clone(), session, input, None);
+        let mut tasks = BTreeMap::<NodePath, Task>::new();
+        for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
+            let path = envelope.context.task.as_ref();
+            match (&envelope.event, path) {
+                (Event::TaskStart { .. }, Some(path)) => {
+                    let Some(ix) = graph.find(path.node()) else { continue };
+                    let input = run.attempt(ix, 1).input.ok();
+                    let node_type = graph.node(ix).node_type.clone();
+                    let cost_usd = tasks.get(path).and_then(|task| task.cost_usd);
+                    let task =
+                        Task { node_type, input, output: None, conversation: None, failed: false, cost_usd };
+                    tasks.insert(path.clone(), task);
+                }
+                (Event::TaskReused { result, session_id, .. }, Some(path)) => {
+                    let Some(ix) = graph.find(path.node()) else { continue };
+                    let task = Task {
+                        node_type: graph.node(ix).node_type.clone(),
+                        input: run.attempt(ix, 1).input.ok(),
+                        output: Some(result.clone()),
+                        conversation: session_id.clone(),
+                        failed: false,
+                        cost_usd: None,
+                    };
+                    tasks.insert(path.clone(), task);
+                }
+                (event, Some(path)) => {
+                    if let Some(task) = tasks.get_mut(path) {
+                        task.take(event);
+                    }
+                }
+                _ => {}
+            }
+            run.apply(envelope);
+        }
+        Self { session: session.clone(), tasks }
+    }
+
+    /// Forgets a node and nothing else, so that it runs again.
+    pub fn forget(&mut self, node: &str) {
+        self.tasks.retain(|path, _| path.node() != node);
+    }
+
+    /// Forgets the conversations of attempts that were cut short: they begin anew. For a session that goes another
+    /// way while the old one may still go on in them.
+    pub fn forget_unfinished(&mut self) {
+        self.tasks.retain(|_, task| task.output.is_some() || task.failed);
+    }
+}
+
+impl Task {
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
+            Event::TaskFailed { .. } => self.failed = true,
+            Event::AgentSession { session_id, .. } => self.conversation = Some(session_id.clone()),
+            Event::AgentUsage { cost_usd: Some(cost), .. } => {
+                self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Run {
+    /// Lets the run take over what an earlier session has left.
+    #[must_use]
+    pub fn reusing(mut self, reusable: Arc<Reusable>) -> Self {
+        self.reusable = Some(reusable);
+        self
+    }
+
+    /// The event that takes a node's output over, if it can be; else the attempt may go on in a conversation that
+    /// was cut short.
+    pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
+        let reusable = self.reusable.as_ref()?;
+        let task = reusable.tasks.get(&attempt.path)?;
+        let ix = attempt.node;
+        if self.differs(ix, task, attempt).is_some() {
+            return None;
+        }
+        if let Some(output) = &task.output {
+            return Some(Event::TaskReused {
+                task_id: self.graph.node(ix).id.clone(),
+                from: format!("{}/{}", reusable.session, attempt.path),
+                session_id: task.conversation.clone(),
+                result: output.clone(),
+            });
+        }
+        let fresh = self.state.nodes[ix.0 as usize].attempts == 0 && !task.failed;
+        if let Some(session_id) =
+            task.conversation.as_ref().filter(|_| fresh && attempt.interrupted.is_none())
+        {
+            let session_id = session_id.clone();
+            attempt.conversation = Some(crate::state::Conversation { session_id, turns: 0 });
+            let message = Some("continue".to_owned());
+            let cut = super::Interrupted { since: None, message, asked: None, reply: None };
+            attempt.interrupted = Some(Box::new(cut));
+        }
+        None
+    }
+
+    fn differs(&self, ix: NodeIx, task: &Task, attempt: &StartNode) -> Option<Why> {
+        let node = self.graph.node(ix);
+        if task.node_type != node.node_type {
+            return Some(Why::Type);
+        }
+        let state = &self.state.nodes[ix.0 as usize];
+        let ran = |ix: NodeIx| {
+            !matches!(self.state.nodes[ix.0 as usize].status, NodeStatus::Reused | NodeStatus::Skipped)
+        };
+        if state.follows_work || node.incoming.iter().any(|edge| ran(self.graph.edge(*edge).from)) {
+            return Some(Why::Follows);
+        }
+        let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
+        (!same).then_some(Why::Input)
+    }
+
+    /// What would become of each node, without anything being run.
+    pub fn plan(mut self, now: Timestamp) -> Plan {
+        let mut nodes = Vec::new();
+        let mut seq = self.state.last_seq;
+        let mut actions = Vec::new();
+        loop {
+            self.next(now, &mut actions);
+            if actions.is_empty() || actions.iter().any(|action| matches!(action, Action::Finish)) {
+                break;
+            }
+            for action in std::mem::take(&mut actions) {
+                match action {
+                    Action::Emit { task, event } => {
+                        let fate = match &event {
+                            Event::TaskReused { .. } => Some(Fate::Reused),
+                            Event::TaskSkipped { .. } => Some(Fate::Skipped),
+                            _ => None,
+                        };
+                        if let (Some(path), Some(fate)) = (&task, fate) {
+                            nodes.push(self.planned(path.clone(), fate));
+                        }
+                        seq += 1;
+                        self.state.take(&self.graph, seq, now, task.as_ref(), &event);
+                    }
+                    Action::Start(start) => {
+                        let fate = self.why(&start);
+                        nodes.push(self.planned(start.path.clone(), fate));
+                    }
+                    Action::Cancel { .. } | Action::Ask { .. } | Action::Finish => {}
+                }
+            }
+        }
+        let open = self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Pending);
+        let paths = open.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)));
+        nodes.extend(paths.map(|path| self.planned(path, Fate::Follows)).collect::<Vec<_>>());
+        Plan { nodes }
+    }
+
+    fn planned(&self, path: NodePath, fate: Fate) -> Planned {
+        let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&path));
+        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, fate }
+    }
+
+    /// Why a node is started.
+    fn why(&self, start: &StartNode) -> Fate {
+        if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
+            return Fate::GoesOn;
+        }
+        let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&start.path));
+        let Some(task) = task else { return Fate::Runs(Why::New) };
+        Fate::Runs(match self.differs(start.node, task, start) {
+            Some(why) => why,
+            None if task.failed => Why::Failed,
+            None => Why::Unfinished,
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! A `budget` as written, on the flow or on a node.
+
+use crate::{
+    diagnostic::{Code, Problem, Sink},
+    graph::{Budget, OnUnknown},
+    spec::{
+        Data, Key,
+        fields::{Fields, wrong},
+        one_of,
+    },
+};
+
+/// The budget under a policy, if there is one.
+pub(super) fn read(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Budget> {
+    let key = Key::Field(policy.key, "budget");
+    let value = policy.get("budget")?;
+    let mut fields = Fields::open(value, &key, sink)?;
+    let budget = Budget {
+        usd: money(&mut fields, sink),
+        tokens: fields.count("tokens", sink).map(u64::from),
+        on_unknown: fields
+            .text("onUnknown", sink)
+            .and_then(|text| {
+                let words = [("warn", OnUnknown::Warn), ("stop", OnUnknown::Stop)];
+                one_of(text, &words, &Key::Field(&key, "onUnknown"), sink)
+            })
+            .unwrap_or_default(),
+    };
+    fields.finish(sink);
+    if value.get("usd").is_none() && value.get("tokens").is_none() {
+        let problem = Problem::error(Code::MissingKey, value.span, "a budget needs `usd`, `tokens` or both");
+        sink.push(problem.key(key));
+    }
+    (budget.usd.is_some() || budget.tokens.is_some()).then_some(budget)
+}
+
+fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
+    let value = fields.get("usd")?;
+    let key = Key::Field(fields.key, "usd");
+    let Data::Number(number) = &value.data else {
+        wrong(value, &key, "an amount of US dollars", sink);
+        return None;
+    };
+    let usd = number.as_f64().filter(|usd| usd.is_finite() && *usd > 0.0);
+    if usd.is_none() {
+        let message = format!("`usd` takes an amount greater than 0, and this is {number}");
+        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
+    }
+    usd
+}

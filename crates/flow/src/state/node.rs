@@ -1,0 +1,119 @@
+//! Where one node and one edge stand. How they come there is left to the fold.
+
+use inspan_protocol::{
+    AgentError, EdgeStatus, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Timestamp,
+};
+
+/// Where one node stands.
+#[derive(Clone, Debug, Default)]
+pub struct NodeState {
+    /// Where it stands.
+    pub status: NodeStatus,
+    /// The newest attempt of this pass, 0 before the first.
+    pub attempt: u32,
+    /// Attempts over all passes.
+    pub attempts: u32,
+    /// Which pass this is, counting from 1.
+    pub pass: u32,
+    /// When the newest attempt began.
+    pub started_at: Option<Timestamp>,
+    /// How long the newest attempt took, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// When the next attempt is due.
+    pub retry_at: Option<Timestamp>,
+    /// When the running attempt's time is up.
+    pub deadline: Option<Timestamp>,
+    /// The newest failure.
+    pub error: Option<AgentError>,
+    /// The conversation of its newest agent run.
+    pub conversation: Option<Conversation>,
+    /// Attempts of this pass that failed: these alone count against its retries.
+    pub(crate) failures: u32,
+    /// Whether it did not run because of a failure, or failed without anything handling it.
+    pub(crate) tainted: bool,
+    /// Whether an attempt was cut short by a pause, a limit or a crash, and none has begun since.
+    pub(crate) interrupted: bool,
+    /// Whether an attempt that was cut short may have changed the world for good, and a person has to say what
+    /// is to be done.
+    pub(crate) doubt: bool,
+    /// Whether something it follows on was really run in this session, in a pass before.
+    pub(crate) follows_work: bool,
+    pub(crate) unresolved: u32,
+    pub(crate) fired: u32,
+    /// When the first attempt began of those that interruptions alone part.
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) more: Option<Box<More>>,
+}
+
+/// What only some nodes have: agents, questions, the interrupted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct More {
+    /// The agent run that is open.
+    pub(crate) run: Option<OpenRun>,
+    /// Whether the agent of this attempt, interruptions aside, has named its conversation.
+    pub(crate) named: bool,
+    /// Messages that no turn has taken yet.
+    pub(crate) waiting: Vec<String>,
+    /// Messages in a turn that has not ended.
+    pub(crate) taken: Vec<String>,
+    /// The question that the attempt asks, and the answer once there is one.
+    pub(crate) asked: Option<PendingPrompt>,
+    pub(crate) reply: Option<Reply>,
+    /// What an interrupted agent is told.
+    pub(crate) resume: Option<String>,
+    /// What all its attempts have cost.
+    pub(crate) cost_usd: f64,
+    pub(crate) tokens: u64,
+    /// What the newest attempt had cost when it began, and what was laid aside for it.
+    pub(crate) cost_before: f64,
+    pub(crate) reserved: f64,
+}
+
+/// An agent run that has begun and not ended.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenRun {
+    pub(crate) run_id: RunId,
+    pub(crate) agent_name: String,
+    /// Whether a turn has ended and no other has begun.
+    pub(crate) between_turns: bool,
+}
+
+/// A person's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) content: String,
+    pub(crate) choice: Option<String>,
+}
+
+impl NodeState {
+    pub(crate) fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    pub(crate) fn run(&self) -> Option<&OpenRun> {
+        self.more.as_ref()?.run.as_ref()
+    }
+
+    /// Whether an agent of it is in the middle of a turn.
+    pub(crate) fn spends(&self) -> bool {
+        self.run().is_some_and(|run| !run.between_turns)
+    }
+}
+
+/// An agent's conversation, as far as it has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    /// The vendor's id.
+    pub session_id: ProviderSessionId,
+    /// How many turns it has had.
+    pub turns: u32,
+}
+
+/// Where one edge stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EdgeState {
+    /// Where it stands in this pass.
+    pub status: EdgeStatus,
+    /// How often it has fired, if it closes a cycle.
+    pub iterations: u32,
+}

@@ -1,0 +1,153 @@
+//! The fold, saved, and a fold that begins with one.
+
+use inspan_protocol::{
+    AgentSessionRef, EdgeStatus, NodeStatus, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionStatus, Spent,
+};
+use serde_json::{Map, Value};
+
+use super::{Conversation, RunState};
+use crate::graph::{EdgeIx, Graph, NodeIx};
+
+/// Why a snapshot cannot be gone on from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It is of another version.
+    #[error(
+        "the snapshot of session `{session}` has version {found}, and this program reads version {known}"
+    )]
+    Version {
+        /// The session.
+        session: SessionId,
+        /// The snapshot's version.
+        found: u16,
+        /// The version that is read here.
+        known: u16,
+    },
+    /// It is of another flow.
+    #[error(
+        "the snapshot of session `{session}` is of flow `{flow}` as it was then, and the flow has changed since"
+    )]
+    Flow {
+        /// The session.
+        session: SessionId,
+        /// The flow.
+        flow: String,
+    },
+}
+
+impl RunState {
+    /// The fold as data. `input` is what the flow was given.
+    pub(crate) fn snapshot(
+        &self,
+        graph: &Graph,
+        session: &SessionId,
+        input: &Map<String, Value>,
+    ) -> RunSnapshot {
+        let nodes = || self.nodes.iter().enumerate().map(|(ix, node)| (NodeIx(ix as u32), node));
+        let path = |ix: NodeIx| self.path(graph, ix);
+        let edge = |ix: usize| {
+            let edge = graph.edge(EdgeIx(ix as u32));
+            format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
+        };
+        let outputs =
+            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_deref()?.clone())));
+        let agents = nodes().filter_map(|(ix, node)| {
+            let known = node.conversation.as_ref()?;
+            let node_type = &graph.node(ix).node_type;
+            let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
+            Some((
+                path(ix),
+                AgentSessionRef { provider, session_id: known.session_id.clone(), turns: known.turns },
+            ))
+        });
+        RunSnapshot {
+            version: SNAPSHOT_VERSION,
+            session_id: session.clone(),
+            flow_name: graph.name.clone(),
+            flow_hash: graph.hash.clone(),
+            status: self.status,
+            input: input.clone(),
+            outputs: outputs.collect(),
+            node_status: nodes().map(|(ix, node)| (path(ix), node.status)).collect(),
+            attempts: nodes()
+                .filter(|(_, node)| node.attempt > 0)
+                .map(|(ix, node)| (path(ix), node.attempt))
+                .collect(),
+            errors: nodes().filter_map(|(ix, node)| Some((path(ix), node.error.clone()?))).collect(),
+            edge_status: self.edges.iter().enumerate().map(|(ix, state)| (edge(ix), state.status)).collect(),
+            loop_counters: self
+                .edges
+                .iter()
+                .enumerate()
+                .filter(|(ix, _)| graph.edge(EdgeIx(*ix as u32)).cycle.is_some())
+                .map(|(ix, state)| (edge(ix), state.iterations))
+                .collect(),
+            frames: Vec::new(),
+            agent_sessions: agents.collect(),
+            pending_prompts: self.prompts.clone(),
+            spent: Spent { cost_usd: (!self.unpriced).then_some(self.cost_usd), tokens: self.usage.total() },
+            state: graph.state.clone(),
+            last_seq: self.last_seq,
+        }
+    }
+
+    /// The fold that a snapshot was made of, as far as it says; what was running counts as cut short. What the
+    /// snapshot says of nodes and edges that the graph does not have is left out.
+    pub(crate) fn restore(graph: &Graph, snapshot: &RunSnapshot) -> Self {
+        let mut state = Self::new(graph);
+        state.status = SessionStatus::Paused;
+        state.phase_begun = snapshot.status != SessionStatus::Idle;
+        state.last_seq = snapshot.last_seq;
+        state.cost_usd = snapshot.spent.cost_usd.unwrap_or_default();
+        state.unpriced = snapshot.spent.cost_usd.is_none();
+        state.usage.input_tokens = snapshot.spent.tokens;
+        state.prompts.clone_from(&snapshot.pending_prompts);
+        for (path, status) in &snapshot.node_status {
+            let Some(ix) = graph.find(path.node()) else { continue };
+            let at = ix.0 as usize;
+            let node = &mut state.nodes[at];
+            node.pass = path.pass();
+            node.status = match status {
+                NodeStatus::Running | NodeStatus::Waiting => NodeStatus::Paused,
+                other => *other,
+            };
+            node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
+            node.attempts = node.attempt;
+            node.error = snapshot.errors.get(path).cloned();
+            if let Some(known) = snapshot.agent_sessions.get(path) {
+                let session_id = known.session_id.clone();
+                node.conversation = Some(Conversation { session_id, turns: known.turns });
+                node.more().named = node.status == NodeStatus::Paused;
+            }
+            if let Some(asked) =
+                snapshot.pending_prompts.iter().find(|prompt| prompt.task.as_ref() == Some(path))
+            {
+                node.more().asked = Some(asked.clone());
+            }
+            state.outputs[at] = snapshot.outputs.get(path).cloned().map(Into::into);
+        }
+        for (at, edge) in graph.edges.iter().enumerate() {
+            let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);
+            let status = snapshot.edge_status.get(&key).copied().unwrap_or_default();
+            state.edges[at].status = status;
+            state.edges[at].iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
+            if edge.cycle.is_none() && status != EdgeStatus::Pending {
+                let node = &mut state.nodes[edge.to.0 as usize];
+                node.unresolved = node.unresolved.saturating_sub(1);
+                node.fired += u32::from(status == EdgeStatus::Fired);
+            }
+        }
+        for at in 0..state.nodes.len() {
+            let ix = NodeIx(at as u32);
+            match state.nodes[at].status {
+                NodeStatus::Pending => state.propose(graph, ix),
+                NodeStatus::Complete | NodeStatus::Skipped | NodeStatus::Reused | NodeStatus::Failed => {
+                    state.settling.push_back(ix);
+                }
+                _ => {}
+            }
+        }
+        state
+    }
+}

@@ -1,0 +1,219 @@
+//! What becomes of nodes and edges when an attempt begins or ends, an edge is resolved, a loop goes round.
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, NodeId, NodeStatus, Outcome, Timestamp};
+use serde_json::json;
+
+use super::{Ending, NodeState, RunState};
+use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure, Retry};
+
+impl RunState {
+    pub(super) fn start(&mut self, graph: &Graph, ix: NodeIx, attempt: u32, at: Timestamp) {
+        let reserved = self.estimate(graph, ix);
+        let node = &mut self.nodes[ix.0 as usize];
+        node.status = NodeStatus::Running;
+        node.attempt = attempt;
+        node.attempts += 1;
+        node.started_at = Some(at);
+        node.retry_at = None;
+        node.error = None;
+        node.deadline = graph.node(ix).policy.timeout.map(|timeout| at + timeout);
+        node.doubt = false;
+        let goes_on = std::mem::take(&mut node.interrupted);
+        if !goes_on {
+            node.since = Some(at);
+        }
+        if reserved > 0.0 {
+            node.more().reserved = reserved;
+        }
+        if let Some(more) = &mut node.more {
+            more.named &= goes_on;
+            more.resume = None;
+            more.taken.append(&mut more.waiting);
+            more.cost_before = more.cost_usd;
+        }
+        if let Some(deadline) = node.deadline {
+            self.timers.push(Reverse((deadline, ix)));
+        }
+        self.running += 1;
+        if graph.node(ix).occupies == Occupies::Slot {
+            self.slots += 1;
+        }
+        self.wake();
+    }
+
+    pub(super) fn end(&mut self, graph: &Graph, ix: NodeIx, status: NodeStatus, duration_ms: Option<u64>) {
+        let node = &mut self.nodes[ix.0 as usize];
+        node.status = status;
+        node.duration_ms = duration_ms;
+        node.deadline = None;
+        if let Some(more) = &mut node.more {
+            more.reserved = 0.0;
+            if status == NodeStatus::Complete {
+                more.taken.clear();
+                more.waiting.clear();
+            }
+        }
+        self.running -= 1;
+        if graph.node(ix).occupies == Occupies::Slot {
+            self.slots -= 1;
+        }
+        // Who was cancelled may go on, and then its question is still open.
+        if status != NodeStatus::Cancelled {
+            self.forget_prompts(graph, ix);
+        }
+        self.wake();
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        graph: &Graph,
+        ix: NodeIx,
+        error: &AgentError,
+        will_retry: bool,
+        at: Timestamp,
+    ) {
+        let duration =
+            self.nodes[ix.0 as usize].started_at.map(|started| at.since(started).as_millis() as u64);
+        let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
+        self.end(graph, ix, status, duration);
+        let policy = &graph.node(ix).policy;
+        let node = &mut self.nodes[ix.0 as usize];
+        node.failures += 1;
+        node.error = Some(error.clone());
+        if will_retry {
+            let due = at + wait_before_retry(&policy.retry, node.failures, error);
+            node.retry_at = Some(due);
+            self.timers.push(Reverse((due, ix)));
+        } else if policy.on_failure == OnFailure::Continue {
+            self.outputs[ix.0 as usize] = Some(Arc::new(json!({ "failed": true, "error": error })));
+            self.settling.push_back(ix);
+        } else {
+            node.tainted = true;
+            self.failure.get_or_insert_with(|| error.clone());
+            if error.code == ErrorCode::BudgetExceeded {
+                self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
+            } else if graph.policy.fail_fast == FailFast::On {
+                self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
+            } else {
+                self.settling.push_back(ix);
+            }
+        }
+    }
+
+    /// A vendor's limit ended the attempt; it goes on, in its own conversation if there is one, once it is lifted.
+    pub(super) fn wait_for_limit(&mut self, graph: &Graph, ix: NodeIx, until: Timestamp) {
+        self.end(graph, ix, NodeStatus::Waiting, None);
+        let node = &mut self.nodes[ix.0 as usize];
+        node.interrupted = true;
+        node.retry_at = Some(until);
+        if node.conversation.is_some() && node.more().named {
+            node.more().resume = Some("continue".to_owned());
+        }
+        self.timers.push(Reverse((until, ix)));
+    }
+
+    pub(super) fn fire(&mut self, graph: &Graph, from: &NodeId, to: &NodeId) {
+        self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired);
+    }
+
+    pub(super) fn skip(&mut self, graph: &Graph, from: &NodeId, to: &NodeId) {
+        self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped);
+    }
+
+    fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
+        let Some((edge, to)) = find_edge(graph, from, to) else { return };
+        let state = &mut self.edges[edge.0 as usize];
+        if state.status != EdgeStatus::Pending {
+            return;
+        }
+        state.status = status;
+        if graph.edge(edge).cycle.is_some() {
+            return;
+        }
+        let tainted = self.nodes[graph.edge(edge).from.0 as usize].tainted;
+        let node = &mut self.nodes[to.0 as usize];
+        node.unresolved = node.unresolved.saturating_sub(1);
+        node.fired += u32::from(status == EdgeStatus::Fired);
+        node.tainted |= tainted && status == EdgeStatus::Skipped;
+        let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
+        if node.unresolved == 0 || first {
+            self.propose(graph, to);
+        }
+    }
+
+    pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32) {
+        let Some((edge, to)) = find_edge(graph, from, to) else { return };
+        let Some(cycle) = &graph.edge(edge).cycle else { return };
+        if iteration <= self.edges[edge.0 as usize].iterations {
+            return;
+        }
+        let source = &self.nodes[graph.edge(edge).from.0 as usize];
+        let follows_work = source.follows_work || source.status != NodeStatus::Reused;
+        let inside = |ix: NodeIx| cycle.body.binary_search(&ix).is_ok();
+        for &ix in &cycle.body {
+            let node = graph.node(ix);
+            let (mut unresolved, mut fired) = (0, 0);
+            for &incoming in &node.incoming {
+                let state = &mut self.edges[incoming.0 as usize];
+                if inside(graph.edge(incoming).from) {
+                    state.status = EdgeStatus::Pending;
+                }
+                unresolved += u32::from(state.status == EdgeStatus::Pending);
+                fired += u32::from(state.status == EdgeStatus::Fired);
+            }
+            for &inner in &node.loops {
+                let state = &mut self.edges[inner.0 as usize];
+                state.status = EdgeStatus::Pending;
+                // A loop within this one begins anew; the counter of this one goes on.
+                if inner != edge && inside(graph.edge(inner).to) {
+                    state.iterations = 0;
+                }
+            }
+            let state = &mut self.nodes[ix.0 as usize];
+            let mut more = state.more.take();
+            if let Some(more) = &mut more {
+                (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
+                more.waiting.clear();
+                more.taken.clear();
+            }
+            *state = NodeState {
+                pass: state.pass + 1,
+                attempts: state.attempts,
+                conversation: state.conversation.take(),
+                follows_work,
+                unresolved,
+                fired,
+                more,
+                ..NodeState::default()
+            };
+        }
+        self.edges[edge.0 as usize].iterations = iteration;
+        self.propose(graph, to);
+    }
+}
+
+/// The vendor's wish wins over the author's backoff.
+fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
+    if let Some(wait) = error.retry_after {
+        return wait;
+    }
+    let grown = retry.backoff.as_secs_f64() * retry.factor.powi(failures.saturating_sub(1).min(1_000) as i32);
+    let limit = retry.max_backoff.unwrap_or(Duration::from_secs(24 * 3_600));
+    Duration::try_from_secs_f64(grown).map_or(limit, |wait| wait.min(limit))
+}
+
+fn find_edge(graph: &Graph, from: &str, to: &str) -> Option<(EdgeIx, NodeIx)> {
+    let (from, to) = (graph.find(from)?, graph.find(to)?);
+    let node = graph.node(from);
+    // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
+    let target = graph.node(to);
+    let candidates =
+        if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
+    let found = candidates.iter().chain(&node.loops).copied().find(|&edge| {
+        let edge = graph.edge(edge);
+        edge.from == from && edge.to == to
+    })?;
+    Some((found, to))
+}
