@@ -8,7 +8,7 @@ mod result;
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy, Subscription};
-use inspan_protocol::{Envelope, Environment, NodePath, Rejection, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Environment, NodePath, Rejection, SessionId, Supervisor, Timestamp};
 use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,7 @@ pub struct FlowRunner {
     cwd: PathBuf,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
+    supervisor: Option<Supervisor>,
 }
 
 /// Steers a session from elsewhere. Cheap to clone.
@@ -120,6 +121,7 @@ impl FlowRunner {
             env: self.env,
             cwd: self.cwd,
             permissions: self.permissions,
+            supervisor: self.supervisor,
             tasks: JoinSet::new(),
             tokens: HashMap::new(),
             is_over: false,
@@ -157,6 +159,7 @@ struct Driver {
     env: Environment,
     cwd: PathBuf,
     permissions: PermissionPolicy,
+    supervisor: Option<Supervisor>,
     tasks: JoinSet<Ended>,
     tokens: HashMap<(NodeIx, u32), CancellationToken>,
     is_over: bool,
@@ -256,6 +259,7 @@ impl Driver {
             cwd: self.cwd.clone(),
             env: self.env.clone(),
             permissions: self.permissions,
+            supervisor: self.supervisor.clone(),
             cancel: cancel.clone(),
             hub: self.hub_at(path).clone(),
         };

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
-use inspan_protocol::{Environment, SessionId};
+use inspan_protocol::{Environment, SessionId, Supervisor};
 
 use super::FlowRunner;
 use crate::{graph::Graph, registry::NodeRegistry, store::RunStore};
@@ -21,6 +21,7 @@ pub struct FlowRunnerBuilder {
     cwd: Option<PathBuf>,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
+    supervisor: Option<Supervisor>,
 }
 
 impl FlowRunnerBuilder {
@@ -37,6 +38,7 @@ impl FlowRunnerBuilder {
             cwd: None,
             permissions: PermissionPolicy::Deny,
             max_concurrency: None,
+            supervisor: None,
         }
     }
 
@@ -103,6 +105,13 @@ impl FlowRunnerBuilder {
         self
     }
 
+    /// Who stands between us and the programs that nodes and agents start, so that none outlives us.
+    #[must_use]
+    pub fn supervisor(mut self, supervisor: Supervisor) -> Self {
+        self.supervisor = Some(supervisor);
+        self
+    }
+
     /// The runner.
     pub fn build(self) -> FlowRunner {
         let session = self.session.unwrap_or_else(|| self.ids.session_id());
@@ -116,6 +125,7 @@ impl FlowRunnerBuilder {
             env: self.env,
             permissions: self.permissions,
             max_concurrency: self.max_concurrency,
+            supervisor: self.supervisor,
         }
     }
 }
