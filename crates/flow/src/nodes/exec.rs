@@ -166,3 +166,6 @@ fn tail(text: &str, bytes: usize) -> &str {
     }
     &text[start..]
 }
+
+#[cfg(test)]
+mod tests;
