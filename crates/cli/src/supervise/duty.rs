@@ -42,16 +42,16 @@ pub(super) fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCo
         complain("inspan: a supervisor is started by inspan itself, with a process and a program to run\n");
         return ExitCode::from(2);
     };
-    // Before there is anything to kill or to answer for, a signal may do what it always does.
+    // A signal before this ends us, as it would have ended the program.
     let mut watch = match Watch::begin(runtime) {
         Ok(Some(watch)) => watch,
         Ok(None) => return ExitCode::FAILURE,
         Err(error) => return refuse(&program, &error),
     };
-    // It fails on no kernel that this program otherwise runs on.
-    let _kept_by_our_parent = set_child_subreaper(Some(getpid()));
-    let _shown_by_its_file = thread::set_name(c"inspan-guard");
-    // A program that is deaf to what ends others goes on in a group of its own, where no signal for it meets us.
+    // Kernels before 3.4 refuse it; then orphans go elsewhere, as they do without us.
+    let _refused = set_child_subreaper(Some(getpid()));
+    let _named_after_its_file = thread::set_name(c"inspan-guard");
+    // In a group of its own, so that what it sends to its group does not meet us.
     let started = Command::new(&program).args(arguments).process_group(0).spawn();
     let leader = match started {
         Ok(child) => Pid::from_child(&child),

@@ -44,7 +44,7 @@ impl Watch {
     pub(super) fn begin(runtime: Pid) -> io::Result<Option<Self>> {
         let (read, write) = UnixStream::pair()?;
         let names = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1];
-        let signals = SignalDelivery::with_pipe(read, write, SignalOnly::default(), names)?;
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, names)?;
         let end_of_runtime = pidfd_open(runtime, PidfdFlags::empty()).ok();
         let watch = Self { signals, runtime, end_of_runtime };
         // Only now: had it ended before, its number might have been another's when it was opened.
