@@ -1,5 +1,5 @@
 //! The `inspan` program: reads the command line and the environment, hands the verb to its command, and ends
-//! with its code.
+//! with its code. Before all that it looks whether it is to be a supervisor, which has a main of its own.
 
 use std::process::ExitCode;
 
@@ -13,12 +13,16 @@ mod drawing;
 mod exit;
 mod failure;
 mod invocation;
+mod supervise;
 mod terminal;
 
 use args::Cli;
 use invocation::Invocation;
 
 fn main() -> ExitCode {
+    if let Some(exit) = supervise::if_asked() {
+        return exit;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

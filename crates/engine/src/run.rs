@@ -14,7 +14,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DynProvider, Environment, OutputFacts, RunId};
+use inspan_protocol::{AgentError, DynProvider, Environment, OutputFacts, RunId, Supervisor};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -58,6 +58,7 @@ pub struct AgentRun {
     first_turn: u32,
     idle_timeout: Duration,
     cancel: CancellationToken,
+    supervisor: Option<Supervisor>,
 }
 
 /// How a run ended that did not fail; a cancelled run is one of these, with stop reason `aborted`.
@@ -95,6 +96,7 @@ impl AgentRun {
             first_turn: 1,
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             cancel: CancellationToken::new(),
+            supervisor: None,
         }
     }
 
@@ -138,6 +140,11 @@ impl AgentRun {
         Self { cancel, ..self }
     }
 
+    /// Who stands between us and the vendor's program.
+    pub fn supervisor(self, supervisor: Option<Supervisor>) -> Self {
+        Self { supervisor, ..self }
+    }
+
     /// Runs to the end. An input that the provider does not take fails before `agent:start`; after it there
     /// is exactly one `agent:complete`, also if this future is dropped.
     pub async fn execute(self) -> Result<RunEnd, AgentError> {
@@ -164,6 +171,7 @@ impl AgentRun {
             permissions: self.permissions.broker(&hub),
             env: self.env,
             cwd: self.cwd,
+            supervisor: self.supervisor,
         };
         let state = RunState::new(identity, facts.session.clone());
         let live = Live::begin(hub, state, mailbox, self.first_turn);

@@ -11,7 +11,7 @@ mod result;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy};
-use inspan_protocol::{Environment, Rejection, RunSnapshot, SessionId};
+use inspan_protocol::{Environment, Rejection, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,6 +53,7 @@ pub struct FlowRunner {
     cwd: PathBuf,
     permissions: PermissionPolicy,
     max_concurrency: Option<u32>,
+    supervisor: Option<Supervisor>,
     handle: RunHandle,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ended: watch::Sender<Option<Arc<RunSnapshot>>>,
@@ -193,6 +194,7 @@ impl FlowRunner {
             env: self.env,
             cwd: self.cwd,
             permissions: self.permissions,
+            supervisor: self.supervisor,
             when_waiting: self.when_waiting,
         };
         let mut driver =

@@ -15,6 +15,7 @@ mod message;
 mod provider;
 mod snapshot;
 mod stream;
+mod supervisor;
 mod timestamp;
 mod version;
 
@@ -38,5 +39,6 @@ pub use snapshot::{
     SessionStatus, Spent,
 };
 pub use stream::{Chunk, StreamEvent};
+pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
 pub use version::{ENVELOPE_VERSION, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION};

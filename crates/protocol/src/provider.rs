@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::{AgentError, ErrorCode, InputFacts, OutputFacts, ProviderSessionId, StreamEvent};
+use crate::{AgentError, ErrorCode, InputFacts, OutputFacts, ProviderSessionId, StreamEvent, Supervisor};
 
 /// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
 /// session.
@@ -114,6 +114,8 @@ pub struct ExecutionContext {
     pub cwd: Option<PathBuf>,
     /// How long the call may take in all.
     pub deadline: Option<Duration>,
+    /// Who stands between us and the programs that are started; without one they are started directly.
+    pub supervisor: Option<Supervisor>,
 }
 
 impl fmt::Debug for ExecutionContext {

@@ -34,6 +34,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "key_left_out_of_a_recording", bound: 30, prove: tools::key_left_out_of_a_recording },
     Case { name: "interrupt_mid_text", bound: 50, prove: interruptions::mid_text },
     Case { name: "interrupt_mid_tool", bound: 40, prove: interruptions::mid_tool },
+    Case { name: "runtime_killed_mid_tool", bound: 30, prove: interruptions::runtime_killed_mid_tool },
     Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },
     Case { name: "stall", bound: 40, prove: interruptions::stall },
     Case { name: "error_401", bound: 30, prove: errors::status_401 },

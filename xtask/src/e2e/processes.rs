@@ -37,6 +37,13 @@ pub(crate) fn marked(mark: &str) -> BTreeMap<i32, String> {
         .collect()
 }
 
+/// Process ids of the living processes with this command line, marked or not.
+pub(crate) fn called(line: &str) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| command_line(*pid) == line).collect()
+}
+
 /// Fails if a process of this mark is still there after a short while, and ends it.
 pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
     let deadline = Deadline::after(LINGER);

@@ -188,8 +188,17 @@ impl World {
 impl Running {
     /// Sends the signal of Ctrl-C.
     pub(crate) fn interrupt(&self) -> anyhow::Result<()> {
+        self.signal(Signal::INT).context("failed to interrupt inspan")
+    }
+
+    /// Kills it, and nothing else, without a warning.
+    pub(crate) fn kill(&self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL).context("failed to kill inspan")
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("the child has no process id")?;
-        kill_process(pid, Signal::INT).context("failed to interrupt inspan")
+        Ok(kill_process(pid, signal)?)
     }
 
     /// Waits for its end; the whole family is ended if the case's time is up first.

@@ -12,6 +12,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
+    supervise,
     terminal::{self, Colour, Person, Progress},
 };
 
@@ -26,7 +27,10 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     let programs: Vec<Program> =
-        vec![runtime.block_on(probe_claude(&invocation.env))].into_iter().map(Program::judged).collect();
+        vec![runtime.block_on(probe_claude(&invocation.env, supervise::supervisor()))]
+            .into_iter()
+            .map(Program::judged)
+            .collect();
     let healthy = programs.iter().all(|program| program.status.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {

@@ -14,6 +14,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
+    supervise,
     terminal::{Person, Progress},
 };
 use events::Events;
@@ -103,6 +104,9 @@ impl Session<'_> {
                 Person::Absent => PermissionPolicy::Deny,
             })
             .channel(channel);
+        if let Some(supervisor) = supervise::supervisor() {
+            builder = builder.supervisor(supervisor);
+        }
         if let Some(cwd) = &self.invocation.cwd {
             builder = builder.cwd(cwd);
         }

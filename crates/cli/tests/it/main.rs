@@ -3,5 +3,10 @@
 
 mod commands;
 mod examples;
+#[cfg(target_os = "linux")]
+mod orphans;
+mod processes;
 mod program;
 mod sessions;
+#[cfg(target_os = "linux")]
+mod supervisor;

@@ -5,12 +5,16 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
+    time::Duration,
 };
 
 use inspan_protocol::{Envelope, Event};
 
-use crate::program::{inspan, program, ran};
+use crate::{
+    processes::{left, mark, signal},
+    program::{inspan, program, ran},
+};
 
 const SCRIPTED: &str = "
 flow: { name: scripted, input: { topic: oxen } }
@@ -119,11 +123,6 @@ fn a_reader_that_goes_away_is_no_fault() {
     }
 }
 
-/// A length of sleep in seconds that no other run of this test has, so that its programs can be found.
-fn mark(number: u32) -> String {
-    format!("86400.{number}{:07}", std::process::id())
-}
-
 /// Starts a session of long programs and waits until both run.
 fn long(folder: &Path, mark: &str) -> Child {
     fs::write(folder.join("flow.yaml"), LONG.replace("MARK", mark)).unwrap();
@@ -140,31 +139,8 @@ fn long(folder: &Path, mark: &str) -> Child {
     child
 }
 
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
-
-/// Processes that are still there although they were killed; the kernel may take a moment to clear them away.
-fn left(mark: &str) -> Vec<String> {
-    let mut left = running(mark);
-    for _ in 0..50 {
-        if left.is_empty() {
-            break;
-        }
-        Command::new("sleep").arg("0.1").status().unwrap();
-        left = running(mark);
-    }
-    left
-}
-
-/// Processes whose arguments contain a word.
-fn running(mark: &str) -> Vec<String> {
-    let cmdline = |entry: std::io::Result<fs::DirEntry>| fs::read(entry.ok()?.path().join("cmdline")).ok();
-    let all = fs::read_dir("/proc").unwrap().filter_map(cmdline);
-    let texts = all.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "));
-    texts.filter(|text| text.contains(mark) && !text.contains("inspan")).collect()
-}
+/// How long killed processes may take to be cleared away by the kernel.
+const CLEARED: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_signal_stops_the_session_and_all_that_it_started() {
@@ -174,7 +150,7 @@ fn a_signal_stops_the_session_and_all_that_it_started() {
         let mut child = long(folder.path(), mark);
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
-        assert_eq!(left(mark), Vec::<String>::new(), "{name}");
+        assert_eq!(left(mark, CLEARED).0, Vec::<String>::new(), "{name}");
     }
 }
 
@@ -186,7 +162,7 @@ fn a_second_signal_does_not_wait() {
     signal(&child, "INT");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(left(mark), Vec::<String>::new());
+    assert_eq!(left(mark, CLEARED).0, Vec::<String>::new());
 }
 
 #[test]

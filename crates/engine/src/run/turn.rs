@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, OutputFacts, PermissionBroker,
-    ProviderItem, ProviderStream,
+    ProviderItem, ProviderStream, Supervisor,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -37,6 +37,7 @@ pub(super) struct Setting {
     pub(super) permissions: Option<Arc<dyn PermissionBroker>>,
     pub(super) env: Environment,
     pub(super) cwd: Option<PathBuf>,
+    pub(super) supervisor: Option<Supervisor>,
 }
 
 /// Why the engine cut a turn short.
@@ -84,6 +85,7 @@ impl Setting {
             permissions: self.permissions.clone(),
             env: self.env.clone(),
             cwd: self.cwd.clone(),
+            supervisor: self.supervisor.clone(),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))

@@ -127,6 +127,7 @@ async fn run(
         .cwd(cwd)
         .env(context.env.clone())
         .permissions(context.permissions)
+        .supervisor(context.supervisor.clone())
         .cancel(context.cancel.clone())
         .execute()
         .await?;

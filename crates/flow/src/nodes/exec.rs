@@ -1,29 +1,22 @@
-//! `exec`: runs a program from an argument list, never through a shell. The whole process group ends with
-//! the node, however the node ends.
+//! `exec`: runs a program from an argument list, never through a shell. Starting, reading and ending it is left to
+//! `process`.
 
-use std::{collections::BTreeMap, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, io, path::Path};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{AgentError, ErrorCode};
-use rustix::process::{Pid, Signal, kill_process_group};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::{Child, Command},
-};
 
 use super::typed;
 use crate::{
     node::{NodeType, NodeTypeInfo},
     runtime::NodeContext,
 };
+use process::{Ended, Process};
 
-/// What a program may print on each of its two streams, in bytes.
-const OUTPUT_LIMIT: u64 = 16 << 20;
-/// How long a program has to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(2);
+mod process;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -92,61 +85,32 @@ impl NodeType for Exec {
     }
 }
 
-/// The process group of a running program; whatever is left of it is killed when this goes.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
-            // A group that is already gone is what we want.
-            let _gone = kill_process_group(group, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal(Signal::KILL);
-    }
-}
-
 impl Call {
     async fn run(self, context: &NodeContext) -> Result<Printed, AgentError> {
         let program = self.argv.first().cloned().unwrap_or_default();
-        let mut child = self.spawn(&program, context)?;
-        let group = Group(child.id().and_then(|id| Pid::from_raw(id as i32)));
+        let folder = context.folder(self.cwd.as_deref());
+        let added = self.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let env = context.env.iter().chain(added);
+        let mut process = Process::start(&self.argv, &folder, env, context.supervisor.as_ref())
+            .map_err(|error| not_started(&program, &folder, &error))?;
         let stdin = match &self.stdin {
             Some(Value::String(text)) => text.clone().into_bytes(),
             Some(value) => value.to_string().into_bytes(),
             None => Vec::new(),
         };
-        let mut pipe = child.stdin.take();
-        let feed = async move {
-            if let Some(pipe) = &mut pipe {
-                // A program that does not read its input is free not to.
-                let _unread = pipe.write_all(&stdin).await;
-            }
-            drop(pipe);
-        };
-        let stdout = read_all(child.stdout.take(), &program, "output");
-        let stderr = read_all(child.stderr.take(), &program, "error output");
-        let work = async { tokio::join!(feed, stdout, stderr, child.wait()) };
         let ended = tokio::select! {
             biased;
             () = context.cancel.cancelled() => None,
-            ended = work => Some(ended),
+            ended = process.run(stdin) => Some(ended?),
         };
-        let Some(((), stdout, stderr, status)) = ended else {
-            group.signal(Signal::TERM);
-            let _late = tokio::time::timeout(GRACE, child.wait()).await;
-            group.signal(Signal::KILL);
-            let _reaped = tokio::time::timeout(GRACE, child.wait()).await;
+        let Some(ended) = ended else {
+            process.end().await;
             return Err(context.aborted());
         };
-        let (stdout, stderr) = (stdout?, stderr?);
-        let status = status.map_err(|error| {
-            AgentError::new(ErrorCode::Process, format!("`{program}` cannot be waited for: {error}"))
-        })?;
+        if let Some(error) = process.refused(&ended) {
+            return Err(not_started(&program, &folder, &error));
+        }
+        let Ended { status, stdout, stderr } = ended;
         match status.code() {
             Some(code) if code == 0 || self.allow_exit.contains(&code) => {
                 let value = self.parse.map(|parse| parse.apply(&stdout, &program)).transpose()?;
@@ -160,51 +124,16 @@ impl Call {
             }
         }
     }
-
-    fn spawn(&self, program: &str, context: &NodeContext) -> Result<Child, AgentError> {
-        let folder = context.folder(self.cwd.as_deref());
-        let mut command = Command::new(program);
-        command
-            .args(&self.argv[1..])
-            .current_dir(&folder)
-            .env_clear()
-            .envs(context.env.iter())
-            .envs(&self.env)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true);
-        command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound if folder.is_dir() => AgentError::new(
-                ErrorCode::ConfigMissing,
-                format!("there is no program `{program}` on the PATH"),
-            ),
-            std::io::ErrorKind::NotFound => AgentError::new(
-                ErrorCode::ConfigInvalid,
-                format!("there is no folder `{}`", folder.display()),
-            ),
-            _ => AgentError::new(ErrorCode::Process, format!("`{program}` cannot be started: {error}")),
-        })
-    }
 }
 
-async fn read_all(
-    pipe: Option<impl AsyncRead + Unpin>,
-    program: &str,
-    what: &str,
-) -> Result<String, AgentError> {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        pipe.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await.map_err(|error| {
-            AgentError::new(ErrorCode::Process, format!("the {what} of `{program}` cannot be read: {error}"))
-        })?;
-    }
-    if bytes.len() as u64 > OUTPUT_LIMIT {
-        let message = format!("the {what} of `{program}` is over {} MiB", OUTPUT_LIMIT >> 20);
-        return Err(AgentError::new(ErrorCode::Process, message));
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let (code, message) = match (is_missing, folder.is_dir()) {
+        (true, true) => (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH")),
+        (true, false) => (ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display())),
+        (false, _) => (ErrorCode::Process, format!("`{program}` cannot be started: {error}")),
+    };
+    AgentError::new(code, message)
 }
 
 impl Parse {
@@ -237,3 +166,6 @@ fn tail(text: &str, bytes: usize) -> &str {
     }
     &text[start..]
 }
+
+#[cfg(test)]
+mod tests;

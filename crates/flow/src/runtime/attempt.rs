@@ -5,7 +5,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, path::PathBuf, sync::Ar
 
 use futures::FutureExt;
 use inspan_engine::{Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, Timestamp};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, Supervisor, Timestamp};
 use jsonschema::Validator;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,8 @@ pub struct NodeContext {
     pub env: Environment,
     /// Who answers an agent's questions for permission.
     pub permissions: PermissionPolicy,
+    /// Who stands between us and the programs that are started.
+    pub supervisor: Option<Supervisor>,
     /// Cancelled when the attempt is to end.
     pub cancel: CancellationToken,
     /// The hub, within the attempt's task.

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
-use inspan_protocol::{Environment, RunSnapshot, SessionId};
+use inspan_protocol::{Environment, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
@@ -39,6 +39,7 @@ pub struct FlowRunnerBuilder {
     when_waiting: WhenWaiting,
     changed: Changed,
     with_events: bool,
+    supervisor: Option<Supervisor>,
 }
 
 impl FlowRunnerBuilder {
@@ -62,6 +63,7 @@ impl FlowRunnerBuilder {
             when_waiting: WhenWaiting::Stay,
             changed: Changed::Refuse,
             with_events: false,
+            supervisor: None,
         }
     }
 
@@ -132,6 +134,13 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn with_events(mut self) -> Self {
         self.with_events = true;
+        self
+    }
+
+    /// Who stands between us and the programs that nodes and agents start, so that none outlives us.
+    #[must_use]
+    pub fn supervisor(mut self, supervisor: Supervisor) -> Self {
+        self.supervisor = Some(supervisor);
         self
     }
 
@@ -221,6 +230,7 @@ impl FlowRunnerBuilder {
             reusable: self.reusable,
             when_waiting: self.when_waiting,
             with_events: self.with_events,
+            supervisor: self.supervisor,
             env: self.env,
             permissions: self.permissions,
             max_concurrency: self.max_concurrency,

@@ -4,7 +4,8 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Hub, PermissionPolicy, Prompt, Subscription};
 use inspan_protocol::{
-    Command, Envelope, Environment, Event, NodePath, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+    Command, Envelope, Environment, Event, NodePath, PromptKind, RunSnapshot, SessionStatus, Supervisor,
+    Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -39,6 +40,7 @@ pub(super) struct Surroundings {
     pub(super) env: Environment,
     pub(super) cwd: PathBuf,
     pub(super) permissions: PermissionPolicy,
+    pub(super) supervisor: Option<Supervisor>,
     pub(super) when_waiting: WhenWaiting,
 }
 
@@ -248,6 +250,7 @@ impl Driver {
             cwd: self.around.cwd.clone(),
             env: self.around.env.clone(),
             permissions: self.around.permissions,
+            supervisor: self.around.supervisor.clone(),
             cancel: cancel.clone(),
             hub: self.hub_at(path).clone(),
         };

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Supervisor};
 use tokio::time::timeout;
 
 use super::launch;
@@ -17,7 +17,7 @@ use crate::transport::redact::Redactor;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Looks for the program as a call would, asks it for its version, and looks for a login. Nothing is sent anywhere.
-pub async fn probe(environment: &Environment) -> ProgramStatus {
+pub async fn probe(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
     let mut status = ProgramStatus {
         provider: super::TYPE.to_owned(),
         program: "claude".to_owned(),
@@ -35,7 +35,7 @@ pub async fn probe(environment: &Environment) -> ProgramStatus {
         }
     };
     status.path = Some(path.clone());
-    match version(path, environment).await {
+    match version(path, environment, supervisor).await {
         Ok(version) => status.version = Some(version),
         Err(error) => status.problem = Some(error.message),
     }
@@ -67,12 +67,17 @@ fn login(environment: &Environment) -> Option<String> {
     file.is_file().then(|| file.display().to_string())
 }
 
-async fn version(program: PathBuf, environment: &Environment) -> Result<String, AgentError> {
+async fn version(
+    program: PathBuf,
+    environment: &Environment,
+    supervisor: Option<Supervisor>,
+) -> Result<String, AgentError> {
     let mut process = Process::start(Start {
         program,
         arguments: vec!["--version".to_owned()],
         environment: for_vendor(environment, Vendor::Claude),
         cwd: None,
+        supervisor,
         redactor: Redactor::new(environment),
     })?;
     let mut said = Vec::new();
@@ -83,6 +88,9 @@ async fn version(program: PathBuf, environment: &Environment) -> Result<String, 
     };
     let in_time = timeout(LIMIT, reading).await.is_ok();
     let exit = process.end().await;
+    if let Some(refused) = process.refused(exit) {
+        return Err(refused);
+    }
     let fault = |message: String| AgentError::new(ErrorCode::Process, message);
     if !in_time {
         return Err(fault(format!("the program did not say its version within {} s", LIMIT.as_secs())));

@@ -2,11 +2,13 @@
 //! it is ended or dropped. What is said through the pipes is left to the adapters.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::{AgentError, ErrorCode, Supervisor};
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
@@ -45,6 +47,8 @@ pub(crate) struct Start {
     pub(crate) environment: Vec<(String, String)>,
     /// The directory it runs in; ours if absent.
     pub(crate) cwd: Option<PathBuf>,
+    /// Who stands between us and the program.
+    pub(crate) supervisor: Option<Supervisor>,
     /// Takes secrets out of what it says on stderr.
     pub(crate) redactor: Redactor,
 }
@@ -71,6 +75,9 @@ impl fmt::Display for Exit {
 /// A running program. Dropping it kills it and everything it started.
 #[derive(Debug)]
 pub(crate) struct Process {
+    program: PathBuf,
+    way: Way,
+    /// The supervisor's number, where there is one.
     pid: u32,
     stdin: Stdin,
     stdout: mpsc::Receiver<Vec<u8>>,
@@ -78,6 +85,14 @@ pub(crate) struct Process {
     exit: watch::Receiver<Option<Exit>>,
     kill: CancellationToken,
     redactor: Redactor,
+}
+
+/// How a program was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Direct,
+    /// Our child is the supervisor, and the program is its child.
+    Supervised,
 }
 
 /// Writes to the program's stdin without waiting for it to read.
@@ -103,22 +118,31 @@ impl Stdin {
 impl Process {
     /// Starts a program. Must be called within a tokio runtime.
     pub(crate) fn start(start: Start) -> Result<Self, AgentError> {
-        let Start { program, arguments, environment, cwd, redactor } = start;
+        let Start { program, arguments, environment, cwd, supervisor, redactor } = start;
         let family =
             Family::new(environment.iter().find(|(name, _)| name == family::MARK).map(|(_, v)| v.as_str()));
-        let mut command = Command::new(&program);
+        let (mut command, way) = match supervisor {
+            Some(supervisor) => {
+                let (supervisor, before) = supervisor.before(std::process::id(), &program);
+                let mut command = Command::new(supervisor);
+                #[cfg(unix)]
+                command.arg0(Supervisor::NAME);
+                command.args(before);
+                (command, Way::Supervised)
+            }
+            None => (Command::new(&program), Way::Direct),
+        };
         command.args(arguments).env_clear().envs(environment).env(family::MARK, family.mark());
         if let Some(cwd) = &cwd {
             command.current_dir(cwd);
         }
         let pipe = std::process::Stdio::piped;
-        command.stdin(pipe()).stdout(pipe()).stderr(pipe()).kill_on_drop(true);
+        command.stdin(pipe()).stdout(pipe()).stderr(pipe());
+        // A supervisor that is killed could not do its work.
+        command.kill_on_drop(way == Way::Direct);
         let mut command = CommandWrap::from(command);
         command.wrap(ProcessGroup::leader());
-        let mut child = command.spawn().map_err(|error| {
-            let message = format!("cannot start {}: {error}", program.display());
-            AgentError::new(ErrorCode::Process, message)
-        })?;
+        let mut child = command.spawn().map_err(|error| not_started(&program, &error))?;
         let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take(), child.id());
         let (Some(input), Some(output), Some(errors), Some(pid)) = pipes else {
             return Err(AgentError::new(ErrorCode::Process, "the program started without its pipes"));
@@ -132,9 +156,10 @@ impl Process {
         tokio::spawn(write(input, messages, close.clone()));
         tokio::spawn(read(output, chunks));
         let drained = tokio::spawn(drain(errors, Arc::clone(&stderr)));
-        let keeper = Keeper { child, family: Arc::new(family.led_by(pid)), drained, state: State::Running };
+        let keeper =
+            Keeper { child, family: Arc::new(family.led_by(pid)), drained, way, state: State::Running };
         tokio::spawn(keeper.keep(kill.clone(), ended));
-        Ok(Self { pid, stdin: Stdin { queue, close }, stdout, stderr, exit, kill, redactor })
+        Ok(Self { program, way, pid, stdin: Stdin { queue, close }, stdout, stderr, exit, kill, redactor })
     }
 
     /// A handle that writes to it.
@@ -170,6 +195,13 @@ impl Process {
         self.redactor.redact(&tail)
     }
 
+    /// Why the program was not started, if this is the end of a supervisor that could not.
+    pub(crate) fn refused(&self, exit: Exit) -> Option<AgentError> {
+        let supervised = self.way == Way::Supervised;
+        let error = supervised.then(|| Supervisor::refused(exit.code, &self.stderr())).flatten()?;
+        Some(not_started(&self.program, &error))
+    }
+
     /// Waits for it to end by itself.
     pub(crate) async fn wait(&self, limit: Duration) -> Option<Exit> {
         let mut exit = self.exit.clone();
@@ -203,17 +235,23 @@ impl Drop for Process {
     }
 }
 
+fn not_started(program: &Path, error: &io::Error) -> AgentError {
+    AgentError::new(ErrorCode::Process, format!("cannot start {}: {error}", program.display()))
+}
+
 /// Waits for the process, reaps it, and kills what it leaves behind.
 struct Keeper {
     child: Box<dyn ChildWrapper>,
     family: Arc<Family>,
     drained: JoinHandle<()>,
+    way: Way,
     state: State,
 }
 
-#[derive(PartialEq)]
 enum State {
     Running,
+    /// It has ended, and its number may become another's; others may be left.
+    Ended,
     Gone,
 }
 
@@ -221,11 +259,9 @@ impl Keeper {
     async fn keep(mut self, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
         let status = tokio::select! {
             status = self.child.wait() => status,
-            () = kill.cancelled() => {
-                self.blocking(Family::kill).await;
-                self.child.wait().await
-            }
+            () = kill.cancelled() => self.kill().await,
         };
+        self.state = State::Ended;
         // It may have ended by itself and left others.
         self.blocking(Family::kill_left_behind).await;
         self.state = State::Gone;
@@ -241,6 +277,17 @@ impl Keeper {
         ended.send_replace(Some(exit));
     }
 
+    async fn kill(&mut self) -> io::Result<ExitStatus> {
+        if self.way == Way::Supervised {
+            family::ask_to_kill(self.family.leader());
+            if let Ok(status) = timeout(STEP, self.child.wait()).await {
+                return status;
+            }
+        }
+        self.blocking(Family::kill).await;
+        self.child.wait().await
+    }
+
     /// Looking through all processes takes some milliseconds. Fails only when the runtime goes away, and then the
     /// drop kills.
     async fn blocking(&self, work: fn(&Family)) {
@@ -252,8 +299,11 @@ impl Keeper {
 impl Drop for Keeper {
     /// The runtime goes away under a running process: nobody will wait for it, but it must not stay.
     fn drop(&mut self) {
-        if self.state == State::Running {
-            self.family.kill();
+        match (&self.state, self.way) {
+            (State::Running, Way::Direct) => self.family.kill(),
+            (State::Running, Way::Supervised) => family::ask_to_kill(self.family.leader()),
+            (State::Ended, _) => self.family.kill_left_behind(),
+            (State::Gone, _) => {}
         }
     }
 }

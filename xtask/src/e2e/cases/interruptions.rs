@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use inspan_testkit::{Ending, RecordedRequest, RequestKind};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{agent, conversation, ended, failure, main_requests, output, same, says, serve, session_of};
-use crate::e2e::processes::marked;
+use crate::e2e::processes::{called, marked};
 use crate::e2e::time::{Stopwatch, pause};
 use crate::e2e::world::World;
 
@@ -70,6 +71,44 @@ pub(super) fn mid_tool(world: &mut World) -> anyhow::Result<()> {
     ended(&run, 130, "stopped")?;
     ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
     Ok(())
+}
+
+pub(super) fn runtime_killed_mid_tool(world: &mut World) -> anyhow::Result<()> {
+    let took = until_none_is_left(world)?;
+    ensure!(took < Duration::from_secs(1), "the last process was gone after {took:?}");
+    Ok(())
+}
+
+/// Kills the runtime while an agent's tool is at work, and says how long it took until nothing was left of it: not
+/// the agent, not the tool, nor what the tool started in sessions of their own and without its environment.
+fn until_none_is_left(world: &mut World) -> anyhow::Result<Duration> {
+    let line = format!("sleep 614.{}", std::process::id());
+    let command = format!(
+        "setsid {line} & nohup {line} >/dev/null 2>&1 & (env -i setsid sh -c '({line} &); exit' >/dev/null 2>&1 &) ; {line}"
+    );
+    let input = json!({ "command": command, "description": "wait" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(world, &[call, says("Never.")])?;
+    let running = world.start(&agent("role=tool. Wait.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let is_left = |world: &World| !marked(&world.mark).is_empty() || !called(&line).is_empty();
+    while called(&line).len() < 4 {
+        ensure!(!world.deadline.is_over(), "the tool never began");
+        pause(Duration::from_millis(20));
+    }
+    let cut = Stopwatch::start();
+    running.kill()?;
+    while is_left(world) && cut.elapsed() < GONE {
+        pause(Duration::from_millis(1));
+    }
+    let took = cut.elapsed();
+    let left = [called(&line), marked(&world.mark).into_keys().collect()].concat();
+    for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // One that has gone meanwhile is what was wanted.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    same("what is left", &left, &Vec::new())?;
+    same("how it ended", &running.finish()?.code, &137)?;
+    Ok(took)
 }
 
 pub(super) fn node_timeout(world: &mut World) -> anyhow::Result<()> {

@@ -63,6 +63,7 @@ impl Link {
             arguments,
             environment: launch.environment.clone(),
             cwd: launch.cwd.clone(),
+            supervisor: context.supervisor.clone(),
             redactor: redactor.clone(),
         })?;
         let mut link = Self {
@@ -96,7 +97,8 @@ impl Link {
         loop {
             let Some(bytes) = self.process.read().await else {
                 let exit = self.break_off().await;
-                return Err(died(exit, &self.process.stderr()));
+                let refused = self.process.refused(exit);
+                return Err(refused.unwrap_or_else(|| died(exit, &self.process.stderr())));
             };
             for decoded in self.decoder.push_bytes(&bytes) {
                 match decoded {

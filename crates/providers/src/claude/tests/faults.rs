@@ -106,7 +106,7 @@ async fn a_missing_program_says_what_to_do() {
              name it by the option `executable` or the environment variable INSPAN_CLAUDE"
         )
     );
-    let status = probe::probe(&fake.context().env).await;
+    let status = probe::probe(&fake.context().env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 

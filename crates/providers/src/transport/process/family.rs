@@ -38,6 +38,11 @@ impl Family {
         Self { leader, ..self }
     }
 
+    /// The number of its leader.
+    pub(super) fn leader(&self) -> u32 {
+        self.leader
+    }
+
     /// Kills the leader, its group and all descendants. The leader must not have been reaped.
     pub(super) fn kill(&self) {
         let mut members = BTreeMap::new();
@@ -87,9 +92,15 @@ pub(super) fn terminate_group(leader: u32) {
     signal_group(leader, Signal::Terminate);
 }
 
+/// Asks a supervisor to kill its program and everything that came of it.
+pub(super) fn ask_to_kill(supervisor: u32) {
+    signal(supervisor, Signal::Ask);
+}
+
 #[derive(Clone, Copy)]
 enum Signal {
     Terminate,
+    Ask,
     Kill,
 }
 
@@ -97,6 +108,7 @@ enum Signal {
 fn number(signal: Signal) -> rustix::process::Signal {
     match signal {
         Signal::Terminate => rustix::process::Signal::TERM,
+        Signal::Ask => rustix::process::Signal::USR1,
         Signal::Kill => rustix::process::Signal::KILL,
     }
 }

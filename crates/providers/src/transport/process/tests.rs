@@ -15,7 +15,15 @@ fn start(script: &str, environment: &[(&str, &str)]) -> Process {
     environment.push(("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned()));
     let redactor = Redactor::new(&environment.iter().cloned().collect::<Environment>());
     let arguments = vec!["-c".to_owned(), script.to_owned()];
-    Process::start(Start { program: "/bin/sh".into(), arguments, environment, cwd: None, redactor }).unwrap()
+    Process::start(Start {
+        program: "/bin/sh".into(),
+        arguments,
+        environment,
+        cwd: None,
+        supervisor: None,
+        redactor,
+    })
+    .unwrap()
 }
 
 async fn output(process: &mut Process) -> String {
@@ -192,6 +200,7 @@ async fn a_program_that_cannot_be_started_says_why() {
         arguments: Vec::new(),
         environment: Vec::new(),
         cwd: None,
+        supervisor: None,
         redactor: Redactor::default(),
     };
     let error = Process::start(start).unwrap_err();

@@ -1,0 +1,50 @@
+//! The supervisor: this program called again, standing between the runtime and one program that it starts, so that
+//! nothing of that program outlives it or the runtime. What others may rely on is said at the protocol's
+//! `Supervisor`; when the runtime starts one is left to those who start programs.
+//!
+//! Every process whose parent has ended is handed to its nearest ancestor that asked for it, and a supervisor asks.
+//! So neither a session of its own nor a double fork nor a scrubbed environment leads a process away from here.
+//! Only Linux knows this; elsewhere there is no supervisor, and a group of processes is all that can be ended.
+
+use std::process::ExitCode;
+
+use inspan_protocol::Supervisor;
+
+#[cfg(target_os = "linux")]
+mod descendants;
+#[cfg(target_os = "linux")]
+mod duty;
+#[cfg(target_os = "linux")]
+mod watch;
+
+/// The argument that makes this program a supervisor. No verb is called so, and no help tells of it.
+#[cfg(target_os = "linux")]
+const ARGUMENT: &str = "__supervise";
+/// Whatever file this program came from, also if another lies in its place by now.
+#[cfg(target_os = "linux")]
+const OURSELVES: &str = "/proc/self/exe";
+
+/// This program as a supervisor, where the system allows one.
+#[cfg(target_os = "linux")]
+pub(crate) fn supervisor() -> Option<Supervisor> {
+    std::path::Path::new(OURSELVES).exists().then(|| Supervisor::new(OURSELVES, [ARGUMENT]))
+}
+
+/// This program as a supervisor, where the system allows one.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn supervisor() -> Option<Supervisor> {
+    None
+}
+
+/// Is the supervisor, if that is what the program was called for.
+#[cfg(target_os = "linux")]
+pub(crate) fn if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == ARGUMENT).then(|| duty::supervise(arguments))
+}
+
+/// Is the supervisor, if that is what the program was called for.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn if_asked() -> Option<ExitCode> {
+    None
+}

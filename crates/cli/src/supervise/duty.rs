@@ -1,0 +1,131 @@
+//! The life of a supervisor: it starts the program, keeps out of its way, and ends as the program does once nothing
+//! of it is left. Whom to look out for is left to `watch`, what came of the program to `descendants`.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Command, ExitCode, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use inspan_protocol::Supervisor;
+use rustix::{
+    process::{Pid, Resource, Rlimit, getpid, kill_process_group, set_child_subreaper, setrlimit},
+    stdio, thread,
+};
+
+use super::{
+    descendants::{self, Left},
+    watch::{Call, Watch},
+};
+
+/// What the program left behind may still say so long, such as the end of a log that another process writes for it.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long killed processes may take to vanish. One that is stuck in the kernel can take longer than any wait.
+const VANISH: Duration = Duration::from_secs(5);
+/// How soon those are looked for that were born while others were killed.
+const AGAIN: Duration = Duration::from_millis(10);
+
+enum Phase {
+    Running,
+    /// The program has ended; others that it started have until then to do the same.
+    Leaving(Instant),
+    /// Whatever is left is killed, until nothing is or this time has come.
+    Killing(Instant),
+}
+
+/// Supervises what the arguments say: the number of the runtime's process, the program, and its arguments.
+pub(super) fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let runtime = arguments.next().and_then(|number| Pid::from_raw(number.to_str()?.parse().ok()?));
+    let (Some(runtime), Some(program)) = (runtime, arguments.next()) else {
+        complain("inspan: a supervisor is started by inspan itself, with a process and a program to run\n");
+        return ExitCode::from(2);
+    };
+    // A signal before this ends us, as it would have ended the program.
+    let mut watch = match Watch::begin(runtime) {
+        Ok(Some(watch)) => watch,
+        Ok(None) => return ExitCode::FAILURE,
+        Err(error) => return refuse(&program, &error),
+    };
+    // Kernels before 3.4 refuse it; then orphans go elsewhere, as they do without us.
+    let _refused = set_child_subreaper(Some(getpid()));
+    let _named_after_its_file = thread::set_name(c"inspan-guard");
+    // In a group of its own, so that what it sends to its group does not meet us.
+    let started = Command::new(&program).args(arguments).process_group(0).spawn();
+    let leader = match started {
+        Ok(child) => Pid::from_child(&child),
+        Err(error) => return refuse(&program, &error),
+    };
+    let_go_of_streams();
+    end_as(stand_by(leader, &mut watch))
+}
+
+/// How the program ended, once nothing of it is left. None if it could not even be killed.
+#[expect(clippy::disallowed_methods, reason = "a process of its own, whose only clock this is")]
+fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
+    let mut phase = Phase::Running;
+    let mut ended = None;
+    loop {
+        if descendants::reap(leader, &mut ended) == Left::Nobody {
+            return ended;
+        }
+        let now = Instant::now();
+        phase = match phase {
+            Phase::Running if ended.is_some() => Phase::Leaving(now + LAST_WORDS),
+            Phase::Leaving(until) if now >= until => Phase::Killing(now + VANISH),
+            Phase::Killing(until) if now >= until => return ended,
+            phase => phase,
+        };
+        let limit = match phase {
+            Phase::Running => None,
+            Phase::Leaving(until) => Some(until - now),
+            Phase::Killing(_) => {
+                descendants::kill();
+                Some(AGAIN)
+            }
+        };
+        for call in watch.wait(limit) {
+            phase = match (phase, call) {
+                // Its group has its number for as long as nobody has asked how it ended, which only we do.
+                (Phase::Running, Call::Forward(signal)) => {
+                    let _gone_meanwhile = kill_process_group(leader, signal);
+                    Phase::Running
+                }
+                (Phase::Killing(until), _) => Phase::Killing(until),
+                (Phase::Running | Phase::Leaving(_), _) => Phase::Killing(Instant::now() + VANISH),
+            };
+        }
+    }
+}
+
+/// A pipe ends when nobody holds it any more, so we must not.
+fn let_go_of_streams() {
+    // Without `/dev/null` the pipes end when we do, which is soon after the program.
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        let _held = (stdio::dup2_stdin(&null), stdio::dup2_stdout(&null), stdio::dup2_stderr(&null));
+    }
+}
+
+/// Ends with the program's exit code, or by the signal that ended it.
+fn end_as(ended: Option<ExitStatus>) -> ExitCode {
+    let Some(status) = ended else { return ExitCode::FAILURE };
+    if let Some(signal) = status.signal() {
+        // Its core is of use, ours would lie over it.
+        let _no_core = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+        // It comes back only from signals that it does not know.
+        let _unknown = signal_hook::low_level::emulate_default_handler(signal);
+        return ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+    }
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+fn refuse(program: &OsString, error: &io::Error) -> ExitCode {
+    complain(&Supervisor::refusal(&program.to_string_lossy(), error));
+    ExitCode::from(Supervisor::REFUSED)
+}
+
+fn complain(text: &str) {
+    // Who does not listen needs no telling.
+    let _unheard = io::stderr().write_all(text.as_bytes());
+}

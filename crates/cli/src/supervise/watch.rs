@@ -1,0 +1,91 @@
+//! What a supervisor waits for: signals, and the end of the runtime.
+//! What to do about them is left to `duty`.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, getppid, pidfd_open},
+};
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    iterator::{backend::SignalDelivery, exfiltrator::SignalOnly},
+};
+
+/// How often the runtime is looked for where the system cannot tell of its end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a supervisor is called to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// This signal is for the program.
+    Forward(Signal),
+    /// The program and all that came of it has to go.
+    Kill,
+}
+
+/// Signals and the runtime.
+pub(super) struct Watch {
+    signals: SignalDelivery<UnixStream, SignalOnly>,
+    runtime: Pid,
+    /// Shows the runtime's end. Old kernels and some sandboxes have none.
+    end_of_runtime: Option<OwnedFd>,
+}
+
+impl Watch {
+    /// Begins to watch; nothing if the runtime is gone already.
+    pub(super) fn begin(runtime: Pid) -> io::Result<Option<Self>> {
+        let (read, write) = UnixStream::pair()?;
+        let names = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1];
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, names)?;
+        let end_of_runtime = pidfd_open(runtime, PidfdFlags::empty()).ok();
+        let watch = Self { signals, runtime, end_of_runtime };
+        // Only now: had it ended before, its number might have been another's when it was opened.
+        Ok((!watch.runtime_is_gone()).then_some(watch))
+    }
+
+    /// Waits for a child to end, a call, or the limit.
+    pub(super) fn wait(&mut self, limit: Option<Duration>) -> Vec<Call> {
+        let limit = match self.end_of_runtime {
+            Some(_) => limit,
+            None => Some(limit.map_or(LOOK, |limit| limit.min(LOOK))),
+        };
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut sources = vec![PollFd::new(self.signals.get_read(), PollFlags::IN)];
+        let runtime =
+            self.end_of_runtime.as_ref().map(|end| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN));
+        sources.extend(runtime);
+        // An interruption is a signal, which is looked for next in any case.
+        let _interrupted = poll(&mut sources, limit.as_ref());
+        let told = sources.get(1).is_some_and(|end| !end.revents().is_empty());
+        let mut calls: Vec<Call> = self.signals.pending().filter_map(call).collect();
+        if told || self.runtime_is_gone() {
+            // It would tell for ever, and there is nothing left to wait for.
+            self.end_of_runtime = None;
+            calls.push(Call::Kill);
+        }
+        calls
+    }
+
+    /// Whoever loses its parent gets another.
+    fn runtime_is_gone(&self) -> bool {
+        getppid() != Some(self.runtime)
+    }
+}
+
+fn call(signal: i32) -> Option<Call> {
+    match signal {
+        SIGTERM => Some(Call::Forward(Signal::TERM)),
+        SIGINT => Some(Call::Forward(Signal::INT)),
+        SIGHUP => Some(Call::Forward(Signal::HUP)),
+        SIGUSR1 => Some(Call::Kill),
+        _ => None,
+    }
+}

@@ -1,0 +1,79 @@
+//! The processes of a test, found by a word among their arguments that no other test has, and the wait for them.
+#![expect(clippy::disallowed_methods, reason = "real programs run in real time, and no runtime waits here")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+/// A length of sleep in seconds that no other run of this test has.
+pub(crate) fn mark(number: u32) -> String {
+    format!("86400.{number}{:07}", std::process::id())
+}
+
+/// The command lines of processes with this word in them.
+pub(crate) fn running(word: &str) -> Vec<String> {
+    found(word).into_values().collect()
+}
+
+fn found(word: &str) -> BTreeMap<String, String> {
+    let process = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let bytes = fs::read(entry.path().join("cmdline")).ok()?;
+        let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ");
+        text.contains(word).then_some((entry.file_name().into_string().ok()?, text))
+    };
+    fs::read_dir("/proc").unwrap().filter_map(process).collect()
+}
+
+/// Kills what a failed test leaves behind.
+pub(crate) struct Sweep<'a>(pub(crate) &'a str);
+
+impl Drop for Sweep<'_> {
+    fn drop(&mut self) {
+        // A shell whose program is killed goes on with the next.
+        for _ in 0..10 {
+            let pids: Vec<String> = found(self.0).into_keys().collect();
+            if pids.is_empty() {
+                return;
+            }
+            Command::new("kill").args(["-s", "KILL"]).args(pids).status().unwrap();
+        }
+    }
+}
+
+/// Waits until no process has this word in its command line, and returns those that still do after this time, and
+/// how long it took.
+pub(crate) fn left(word: &str, limit: Duration) -> (Vec<String>, Duration) {
+    let began = Instant::now();
+    let mut left = running(word);
+    while !left.is_empty() && began.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(1));
+        left = running(word);
+    }
+    (left, began.elapsed())
+}
+
+/// Waits for something that has to come true.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it never came to pass: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal by its name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Measures what it does.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let done = work();
+    (done, began.elapsed())
+}

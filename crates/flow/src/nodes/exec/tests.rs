@@ -1,0 +1,107 @@
+//! Programs that do not end as one might wish, through the whole runtime. They run in real time, each as short as
+//! what it shows.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use inspan_engine::ProviderRegistry;
+use inspan_protocol::{AgentError, Environment, ErrorCode};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use crate::{FlowRunner, Loaded, builtin_nodes, compile};
+
+/// What a node `a` gives that runs a script in a shell, and how long it takes.
+async fn shell(script: &str, policy: &Value) -> (Result<Value, AgentError>, Duration) {
+    exec(json!({ "argv": ["sh", "-c", script], "stdin": "x".repeat(1 << 20) }), policy).await
+}
+
+async fn exec(input: Value, policy: &Value) -> (Result<Value, AgentError>, Duration) {
+    let node = json!({ "id": "a", "type": "exec", "input": input, "policy": policy });
+    let flow = json!({ "flow": { "name": "exec" }, "nodes": [node] }).to_string();
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let graph = compile(&Loaded::from_text("flow.yaml", &flow, BTreeMap::new()), &nodes).unwrap().graph;
+    let path = [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
+    let env: Environment = path.into_iter().collect();
+    let folder = tempfile::tempdir().unwrap();
+    let runner = FlowRunner::builder(Arc::new(graph), nodes).env(env).cwd(folder.path()).build();
+    let began = Instant::now();
+    let mut result = runner.run(Map::new()).await.unwrap();
+    let took = began.elapsed();
+    let outputs = serde_json::to_value(&result.outputs).unwrap();
+    let error = result.nodes.remove("a").and_then(|report| report.error);
+    (outputs.get("a").cloned().ok_or_else(|| error.unwrap()), took)
+}
+
+/// Processes with this word among their arguments.
+#[cfg(target_os = "linux")]
+fn running(word: &str) -> usize {
+    let cmdline =
+        |entry: std::io::Result<std::fs::DirEntry>| std::fs::read(entry.ok()?.path().join("cmdline")).ok();
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(cmdline);
+    all.filter(|line| line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())).count()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_program_is_over_when_it_ends_whoever_holds_its_streams() {
+    let word = format!("86401.{:07}", std::process::id());
+    let (output, took) = shell(&format!("sleep {word} & echo said"), &json!({})).await;
+    assert_eq!(output.unwrap()["stdout"], "said\n");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let until = Instant::now() + Duration::from_secs(5);
+    while running(&word) > 0 {
+        assert!(Instant::now() < until, "what it left behind still runs");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_just_after_the_end_is_heard() {
+    let (output, _) = shell("(sleep 0.05; echo last) & echo first", &json!({})).await;
+    assert_eq!(output.unwrap()["stdout"], "first\nlast\n");
+}
+
+#[tokio::test]
+async fn a_flood_ends_the_node_and_not_the_memory() {
+    for (stream, what) in [("", "output"), (" >&2", "error output")] {
+        let (output, took) =
+            shell(&format!("trap '' PIPE; while :; do cat /dev/zero{stream}; done"), &json!({})).await;
+        let error = output.unwrap_err();
+        let expected = (ErrorCode::Process, format!("the {what} of `sh` is over 16 MiB"));
+        assert_eq!((error.code, error.message), expected);
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_deaf_is_killed_when_its_time_is_up() {
+    let (output, took) =
+        shell("trap '' TERM; while :; do sleep 60; done", &json!({ "timeout": "200ms" })).await;
+    assert_eq!(output.unwrap_err().code, ErrorCode::Timeout);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let rows = [
+        (
+            json!({ "argv": ["no-such-program"] }),
+            ErrorCode::ConfigMissing,
+            "there is no program `no-such-program` on the PATH",
+        ),
+        (
+            json!({ "argv": ["/"] }),
+            ErrorCode::Process,
+            "`/` cannot be started: Permission denied (os error 13)",
+        ),
+        (
+            json!({ "argv": ["true"], "cwd": "/nowhere" }),
+            ErrorCode::ConfigInvalid,
+            "there is no folder `/nowhere`",
+        ),
+    ];
+    for (input, code, message) in rows {
+        let error = exec(input, &json!({})).await.0.unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (code, message));
+    }
+}

@@ -1,0 +1,78 @@
+//! Who stands between the runtime and a program that it starts, so that nothing of the program outlives the
+//! runtime. Being one is left to the program named here, starting it to whoever starts programs.
+
+use std::{ffi::OsString, io, path::PathBuf};
+
+/// A program that starts another one and answers for it.
+///
+/// It starts the program with its own streams, environment and folder, in a process group of its own, and ends as the
+/// program ends: with its exit code, or by its signal. By then everything that the program started is gone, however
+/// far it ran; and if the runtime goes first, all of it goes at once. It hands SIGTERM, SIGINT and SIGHUP to the
+/// program's group, and on SIGUSR1 it kills the program and all that came of it. SIGKILL takes the supervisor alone,
+/// so it is never the way to end a supervised program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Supervisor {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+/// How what a supervisor says begins if it cannot start the program; the system's own words follow.
+const REFUSED: &str = "inspan: cannot start ";
+
+impl Supervisor {
+    /// What it calls itself wherever processes are listed.
+    pub const NAME: &str = "inspan-guard";
+    /// The exit code of a supervisor that cannot start the program.
+    pub const REFUSED: u8 = 127;
+
+    /// This program, which supervises when it is called with these arguments.
+    pub fn new(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+
+    /// What to start instead of a program: the supervisor, and the arguments that come before the program's own.
+    /// `runtime` is the number of the process that starts it, and whose end it watches for.
+    pub fn before(&self, runtime: u32, program: impl Into<OsString>) -> (PathBuf, Vec<OsString>) {
+        let mut arguments = self.arguments.clone();
+        arguments.extend([OsString::from(runtime.to_string()), program.into()]);
+        (self.program.clone(), arguments)
+    }
+
+    /// What a supervisor says when it cannot start the program.
+    pub fn refusal(program: &str, error: &io::Error) -> String {
+        format!("{REFUSED}{program}: {error}\n")
+    }
+
+    /// Why the program was not started, if this is how a supervisor ended and all it said.
+    pub fn refused(code: Option<i32>, stderr: &str) -> Option<io::Error> {
+        let said = stderr.strip_prefix(REFUSED).filter(|_| code == Some(Self::REFUSED.into()))?;
+        let (_, number) = said.trim_end().strip_suffix(')')?.rsplit_once("(os error ")?;
+        Some(io::Error::from_raw_os_error(number.parse().ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_before_the_program_and_its_arguments() {
+        let supervisor = Supervisor::new("/bin/inspan", ["supervise"]);
+        let expected = ["supervise", "7", "cat"].map(OsString::from).to_vec();
+        assert_eq!(supervisor.before(7, "cat"), (PathBuf::from("/bin/inspan"), expected));
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_a_program_that_ended_badly() {
+        let said = Supervisor::refusal("a:b", &io::Error::from_raw_os_error(2));
+        let kind = |code, said: &str| Supervisor::refused(code, said).map(|error| error.kind());
+        assert_eq!(kind(Some(127), &said), Some(io::ErrorKind::NotFound));
+        assert_eq!(kind(Some(1), &said), None);
+        assert_eq!(kind(None, &said), None);
+        assert_eq!(kind(Some(127), "sh: nope: not found\n"), None);
+        assert_eq!(kind(Some(127), "inspan: cannot start a: \n"), None);
+    }
+}
