@@ -7,6 +7,12 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder:
 use crate::exit::Exit;
 pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
+pub(crate) use sessions::{
+    DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
+    SessionArgs, StopArgs, StoreVerb, WhyArgs,
+};
+
+mod sessions;
 mod values;
 
 const STYLES: styling::Styles = styling::Styles::styled()
@@ -46,7 +52,17 @@ Examples:
   inspan run flow.yaml --provider plan=echo   try the flow without paying for `plan`
   inspan run flow.yaml --events - | jq .event.type
 
-Ctrl-C stops the flow and everything it started; a second Ctrl-C does not wait.";
+Ctrl-C pauses the session and says how to resume it; a second Ctrl-C stops it for good, a third does not wait.";
+
+const RESUME_EXAMPLES: &str = "\
+Examples:
+  inspan resume flow-1a2b                        go on, from where it was paused or where it died
+  inspan resume flow-1a2b --message 'use tabs'   tell the agents that were at work something
+  inspan resume flow-1a2b --plan                 what would be reused, what would run again, and why
+  inspan resume flow-1a2b --edited               take what was changed in the flow since
+
+An id may be shortened to any beginning that is unique. Finished nodes never run again, unless the flow was edited
+and what they do depends on the change.";
 
 /// Harness a team of AI agents to a flow
 ///
@@ -66,7 +82,7 @@ pub(crate) struct Cli {
 }
 
 /// What every verb takes.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Global {
     /// Print JSON for programs on stdout
     #[arg(long, global = true, help_heading = "Output")]
@@ -74,6 +90,9 @@ pub(crate) struct Global {
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
     pub(crate) color: ColorChoice,
+    /// The file that keeps the sessions, instead of the user's own
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sessions")]
+    pub(crate) store: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -81,6 +100,36 @@ pub(crate) enum Verb {
     /// Run a flow
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
+    /// Go on with a session that was paused, waits, failed or died
+    #[command(after_help = RESUME_EXAMPLES)]
+    Resume(Box<ResumeArgs>),
+    /// Begin a new session from a point of an old one
+    Fork(Box<ForkArgs>),
+    /// List sessions, newest first
+    Ps(PsArgs),
+    /// Show where a session stands, node by node
+    Show(SessionArgs),
+    /// Print what happened in a session
+    Logs(LogsArgs),
+    /// Say why a node ran, was skipped, failed, waits or was reused
+    Why(WhyArgs),
+    /// List the questions that wait for a person
+    Inbox(InboxArgs),
+    /// Say something to an agent of a session
+    Send(SendArgs),
+    /// Answer a question of a session
+    Reply(ReplyArgs),
+    /// Allow what an agent asks for
+    Approve(DecideArgs),
+    /// Deny what an agent asks for
+    Reject(DecideArgs),
+    /// Pause a session, to be resumed later
+    Pause(StopArgs),
+    /// Stop a session for good
+    Stop(StopArgs),
+    /// Look after the file that keeps the sessions
+    #[command(subcommand)]
+    Store(StoreVerb),
     /// Find every problem of flows without running anything
     Check(CheckArgs),
     /// Write a small flow project that runs at once without a key
@@ -124,10 +173,20 @@ pub(crate) struct RunArgs {
     /// How many nodes may work at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) max_concurrency: Option<u32>,
-    /// Never ask: questions take their default, permissions are denied, and a question without a
-    /// default ends the run with code 3
+    /// Never ask: questions take their default, permissions are denied, and where only a person can answer
+    /// the run ends with code 3; `inspan reply` goes on
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
+
+    /// Run in the background and print the session's id; it waits for people without this terminal
+    #[arg(long, conflicts_with_all = ["no_wait", "events"], help_heading = "Running")]
+    pub(crate) detach: bool,
+    /// End with code 3 or 75 where the flow would wait for a person or a usage limit; `resume` or `reply` goes on
+    #[arg(long, help_heading = "Running")]
+    pub(crate) no_wait: bool,
+    /// Keep nothing: the session cannot be resumed, and other shells do not see it
+    #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
+    pub(crate) no_store: bool,
 
     /// Keep what every agent answered in this folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]

@@ -65,6 +65,11 @@ impl FromStr for NodeProvider {
     }
 }
 
+/// `NODE=TEXT`: what one node's agent is told.
+pub(super) fn node_message(text: &str) -> Result<(String, String), String> {
+    pair(text, "NODE=TEXT").map(|(node, text)| (node.to_owned(), text.to_owned()))
+}
+
 /// A session's id becomes part of file names and of what people type.
 pub(super) fn session_id(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -2,7 +2,7 @@
 //! same transaction. The state of the run itself is the fold in `state`.
 
 use inspan_protocol::{
-    Envelope, Event, Outcome, PromptId, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
+    Envelope, Event, Outcome, PendingPrompt, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,9 +26,9 @@ pub struct Digest {
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// Questions that nobody has answered.
+    /// Questions that nobody has answered, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub prompts: Vec<PromptId>,
+    pub prompts: Vec<PendingPrompt>,
     /// Known cost in US dollars.
     pub cost_usd: f64,
     /// Whether some cost is unknown.
@@ -69,14 +69,34 @@ impl Digest {
                 self.status = SessionStatus::Waiting;
                 self.waits = Some(Waits { on: *on, until: *until });
             }
-            Event::FlowResumed { .. } | Event::TaskStart { .. } | Event::TaskComplete { .. } => self.wake(),
-            Event::SessionPrompt { prompt_id, kind: PromptKind::Input, .. } => {
-                if !self.prompts.contains(prompt_id) {
-                    self.prompts.push(prompt_id.clone());
-                }
+            Event::FlowResumed { .. } => {
+                self.wake();
+                // Those who asked for a permission are gone; questions of the flow are asked again.
+                self.prompts.retain(|open| open.kind == PromptKind::Input);
+            }
+            Event::TaskStart { .. } => self.wake(),
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskReused { .. } => {
+                self.wake();
+                let task = envelope.context.task.as_ref();
+                self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
+            }
+            Event::SessionPrompt {
+                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
+            } => {
+                self.prompts.retain(|open| open.prompt_id != *prompt_id);
+                self.prompts.push(PendingPrompt {
+                    prompt_id: prompt_id.clone(),
+                    prompt: prompt.clone(),
+                    choices: choices.clone(),
+                    allow_text: *allow_text,
+                    kind: *kind,
+                    task: envelope.context.task.clone(),
+                    deadline: *deadline,
+                    default: default.clone(),
+                });
             }
             Event::SessionReply { prompt_id, .. } => {
-                self.prompts.retain(|open| open != prompt_id);
+                self.prompts.retain(|open| open.prompt_id != *prompt_id);
                 self.wake();
             }
             Event::AgentUsage { usage, cost_usd, .. } => {
