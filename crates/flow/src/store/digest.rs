@@ -70,10 +70,10 @@ impl Digest {
                 self.waits = Some(Waits { on: *on, until: *until });
             }
             Event::FlowResumed { .. } | Event::TaskStart { .. } | Event::TaskComplete { .. } => self.wake(),
-            Event::SessionPrompt { prompt_id, kind: PromptKind::Input, .. } => {
-                if !self.prompts.contains(prompt_id) {
-                    self.prompts.push(prompt_id.clone());
-                }
+            Event::SessionPrompt { prompt_id, kind: PromptKind::Input, .. }
+                if !self.prompts.contains(prompt_id) =>
+            {
+                self.prompts.push(prompt_id.clone());
             }
             Event::SessionReply { prompt_id, .. } => {
                 self.prompts.retain(|open| open != prompt_id);
