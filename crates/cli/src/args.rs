@@ -81,6 +81,19 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
+impl Verb {
+    /// Whether this is the process in the background that `--detach` began.
+    pub(crate) fn is_in_background(&self) -> bool {
+        match self {
+            Self::Run(args) => args.detached,
+            Self::Resume(args) => args.going.detached,
+            Self::Fork(args) => args.going.detached,
+            Self::Reply(args) => args.going.detached,
+            _ => false,
+        }
+    }
+}
+
 /// What every verb takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Global {

@@ -13,6 +13,7 @@ mod drawing;
 mod exit;
 mod failure;
 mod invocation;
+mod store;
 mod supervise;
 mod terminal;
 
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
             return if error.use_stderr() { exit::Exit::Invalid.into() } else { exit::Exit::Success.into() };
         }
     };
+    if cli.verb.is_in_background() {
+        commands::session::detach::leave_terminal();
+    }
     let invocation = Invocation::of_process(cli.global);
     match commands::run(cli.verb, &invocation) {
         Ok(exit) => exit.into(),
