@@ -197,6 +197,9 @@ pub(crate) struct RunArgs {
     /// End with code 3 or 75 where the flow would wait for a person or a usage limit; `resume` or `reply` goes on
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
     /// Keep nothing: the session cannot be resumed, and other shells do not see it
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
@@ -217,7 +220,8 @@ pub(crate) struct RunArgs {
 }
 
 /// How fast recordings are played.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum ReplayPace {
     /// As they were recorded
     Recorded,

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use inspan_protocol::{ErrorCode, Outcome, SessionStatus};
+use inspan_protocol::{ErrorCode, Outcome, WaitingOn};
 
 macro_rules! exits {
     ($( $(#[$meta:meta])* $variant:ident $code:literal $word:literal $meaning:literal; )*) => {
@@ -57,10 +57,11 @@ exits! {
 
 impl Exit {
     /// What a session earns, when no signal and no question ended it.
-    pub(crate) fn of_session(status: SessionStatus, outcome: Outcome, error: Option<ErrorCode>) -> Self {
+    pub(crate) fn of_session(outcome: Outcome, waits: Option<WaitingOn>, error: Option<ErrorCode>) -> Self {
         match outcome {
-            _ if status == SessionStatus::Paused => Self::Paused,
-            _ if status == SessionStatus::Waiting => Self::Limit,
+            Outcome::Paused => Self::Paused,
+            Outcome::Waiting if waits == Some(WaitingOn::Limit) => Self::Limit,
+            Outcome::Waiting => Self::Waiting,
             Outcome::Success => Self::Success,
             Outcome::Partial => Self::Partial,
             Outcome::BudgetExceeded => Self::Budget,
@@ -97,21 +98,21 @@ mod tests {
 
     #[test]
     fn a_session_earns_its_code() {
-        use SessionStatus::{Aborted, Complete, Failed, Paused, Waiting};
         let rows = [
-            (Complete, Outcome::Success, None),
-            (Complete, Outcome::Partial, Some(ErrorCode::Auth)),
-            (Failed, Outcome::Failed, None),
-            (Failed, Outcome::Failed, Some(ErrorCode::Network)),
-            (Failed, Outcome::Failed, Some(ErrorCode::ConfigMissing)),
-            (Failed, Outcome::Failed, Some(ErrorCode::Auth)),
-            (Aborted, Outcome::Stopped, None),
-            (Failed, Outcome::BudgetExceeded, None),
-            (Failed, Outcome::TimedOut, Some(ErrorCode::Timeout)),
-            (Paused, Outcome::Stopped, None),
-            (Waiting, Outcome::Stopped, None),
+            (Outcome::Success, None, None),
+            (Outcome::Partial, None, Some(ErrorCode::Auth)),
+            (Outcome::Failed, None, None),
+            (Outcome::Failed, None, Some(ErrorCode::Network)),
+            (Outcome::Failed, None, Some(ErrorCode::ConfigMissing)),
+            (Outcome::Failed, None, Some(ErrorCode::Auth)),
+            (Outcome::Stopped, None, None),
+            (Outcome::BudgetExceeded, None, None),
+            (Outcome::TimedOut, None, Some(ErrorCode::Timeout)),
+            (Outcome::Paused, None, None),
+            (Outcome::Waiting, Some(WaitingOn::Input), None),
+            (Outcome::Waiting, Some(WaitingOn::Limit), None),
         ];
-        let codes = rows.map(|(status, outcome, error)| Exit::of_session(status, outcome, error).code());
-        assert_eq!(codes, [0, 6, 1, 1, 4, 4, 130, 5, 124, 7, 75]);
+        let codes = rows.map(|(outcome, waits, error)| Exit::of_session(outcome, waits, error).code());
+        assert_eq!(codes, [0, 6, 1, 1, 4, 4, 130, 5, 124, 7, 3, 75]);
     }
 }

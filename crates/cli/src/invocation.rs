@@ -1,7 +1,7 @@
 //! What surrounds one call of the program: its environment, its streams, the form of its output. This is the
 //! only file that reads the environment.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use inspan_protocol::Environment;
 use serde::Serialize;
@@ -30,6 +30,10 @@ pub(crate) struct Invocation {
     pub(crate) env: Environment,
     /// The folder that the program was called in.
     pub(crate) cwd: Option<PathBuf>,
+    /// The file that keeps the sessions, if it is not the user's own.
+    pub(crate) store: Option<PathBuf>,
+    /// The arguments of the call, to make the same call in the background.
+    pub(crate) arguments: Vec<OsString>,
 }
 
 impl Invocation {
@@ -38,7 +42,9 @@ impl Invocation {
         trace(&env);
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
         let form = if global.json { Form::Json } else { Form::Text };
-        Self { form, terminal, env, cwd: working_folder() }
+        // The first is the program's own name.
+        let arguments = std::env::args_os().skip(1).collect();
+        Self { form, terminal, env, cwd: working_folder(), store: global.store, arguments }
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.

@@ -27,7 +27,7 @@ mod subscription;
 mod table;
 
 pub use filter::{Filter, InvalidFilter};
-pub use prompt::{Asked, Prompt, Reply, Unanswered};
+pub use prompt::{Asked, Prompt, Reply, Unanswered, check_reply};
 pub use subscription::{BoundedSubscription, DEFAULT_SUBSCRIPTION_LIMIT, Lagged, Observer, Subscription};
 
 pub use table::Callback;

@@ -139,6 +139,12 @@ impl Loaded {
         }
     }
 
+    /// Whether this is what was kept, word for word.
+    pub fn is_as_in(&self, source: &FlowSource) -> bool {
+        let own = self.source(&source.name, &source.hash);
+        own.text == source.text && own.files == source.files && own.changes == source.changes
+    }
+
     /// What was changed since the flow was read, in order.
     pub fn changes(&self) -> &[Change] {
         &self.changes

@@ -34,12 +34,15 @@ pub(crate) struct ResumeArgs {
     /// Go on with the flow as it was when the session began, whatever its file says now
     #[arg(long)]
     pub(crate) as_started: bool,
+    /// The id of the new session, if one begins
+    #[arg(long, value_name = "ID", value_parser = values::session_id)]
+    pub(crate) session_id: Option<String>,
     #[command(flatten)]
     pub(crate) going: GoingArgs,
 }
 
 /// How a session is watched that goes on.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct GoingArgs {
     /// Never ask: questions take their default, permissions are denied
     #[arg(long, help_heading = "Running")]
@@ -50,6 +53,9 @@ pub(crate) struct GoingArgs {
     /// End with code 3 or 75 where the flow would wait for a person or a usage limit
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
     /// Write every event as a JSON line to this file; `-` is stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) events: Option<PathBuf>,
@@ -201,7 +207,7 @@ pub(crate) enum StoreVerb {
     /// Forget sessions that ended long ago
     Gc {
         /// How long ago, as in `30d`
-        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = values::time)]
         older_than: std::time::Duration,
         /// Say what would be forgotten, and do nothing
         #[arg(long)]

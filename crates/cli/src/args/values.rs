@@ -1,6 +1,6 @@
 //! Values of the command line that have a form of their own. Their meaning is left to the verbs.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use inspan_protocol::NodeId;
 use serde_json::Value;
@@ -68,6 +68,22 @@ impl FromStr for NodeProvider {
 /// `NODE=TEXT`: what one node's agent is told.
 pub(super) fn node_message(text: &str) -> Result<(String, String), String> {
     pair(text, "NODE=TEXT").map(|(node, text)| (node.to_owned(), text.to_owned()))
+}
+
+/// A length of time, as in `30d`.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return Err("expected a time such as `90s`, `15m`, `12h`, `30d` or `4w`".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("`{text}` does not begin with a number"))?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| format!("`{text}` is too long"))
 }
 
 /// A session's id becomes part of file names and of what people type.

@@ -36,6 +36,8 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
 pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
     match ended.outcome {
         Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waits for a person"),
+        Outcome::Paused => (Tone::Warning, "‖", "paused"),
+        Outcome::Waiting => (Tone::Warning, "?", "waits"),
         Outcome::Success => (Tone::Good, "✔", "succeeded"),
         Outcome::Partial => (Tone::Warning, "✘", "succeeded in part"),
         Outcome::Stopped => (Tone::Warning, "■", "stopped"),

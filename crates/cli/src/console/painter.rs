@@ -15,7 +15,7 @@ use super::{
     line::{Line, Tone},
     plain::{Detail, PlainLog},
     screen::{Device, Screen, restore},
-    state::{ConsoleState, Plan},
+    state::ConsoleState,
     summary::summary,
     tree::{Canvas, tree},
 };
@@ -77,10 +77,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Painter {
-    pub(crate) fn new(plan: Plan, setting: Setting) -> Self {
+    /// `state` is what happened before.
+    pub(crate) fn new(state: ConsoleState, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
         let inner = Inner {
-            state: ConsoleState::new(plan),
+            state,
             log: PlainLog::default(),
             lines: VecDeque::new(),
             dropped: 0,

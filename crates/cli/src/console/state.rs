@@ -145,6 +145,16 @@ impl ConsoleState {
         }
     }
 
+    /// Says that what comes next follows on what was shown before, whatever lies between.
+    pub(crate) fn catch_up(&mut self) {
+        (self.missed, self.last_seq) = (0, 0);
+    }
+
+    /// Says that the session rests, to be gone on with.
+    pub(crate) fn rest(&mut self, outcome: Outcome, duration_ms: u64) {
+        self.ended = Some(Ended { outcome, duration_ms, cause: Cause::Own });
+    }
+
     /// Takes over where each node stands at the end, in case events of it were missed.
     pub(crate) fn settle<'a>(
         &mut self,

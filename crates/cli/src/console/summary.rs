@@ -52,7 +52,9 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
         say(&clean(&row.label), error);
         named = true;
     }
-    let bad = state.ended.is_some_and(|ended| !matches!(ended.outcome, Outcome::Success | Outcome::Stopped));
+    let bad = state.ended.is_some_and(|ended| {
+        !matches!(ended.outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
+    });
     if let (true, false, Some(error)) = (bad, named, &state.error) {
         say("", error);
     }

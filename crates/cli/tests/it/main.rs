@@ -7,6 +7,7 @@ mod examples;
 mod orphans;
 mod processes;
 mod program;
+mod rest;
 mod sessions;
 #[cfg(target_os = "linux")]
 mod supervisor;

@@ -49,7 +49,7 @@ fn events(text: &str) -> Vec<Envelope> {
 #[test]
 fn events_on_stdout_are_those_of_the_file() {
     let folder = folder(SCRIPTED);
-    let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--events", "-"]);
+    let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);
     let filed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"]);
     assert_eq!((streamed.code, filed.code), (Some(0), Some(0)));
     let text = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
@@ -90,7 +90,7 @@ fn events_on_stdout_are_those_of_the_file() {
 fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
     let folder = folder(SCRIPTED);
     let run = |arguments: &[&str]| {
-        let mut all = vec!["run", "flow.yaml", "--session-id", "s"];
+        let mut all = vec!["run", "flow.yaml", "--session-id", "s", "--no-store"];
         all.extend(arguments);
         inspan(folder.path(), &all)
     };
@@ -124,10 +124,10 @@ fn a_reader_that_goes_away_is_no_fault() {
 }
 
 /// Starts a session of long programs and waits until both run.
-fn long(folder: &Path, mark: &str) -> Child {
+fn long(folder: &Path, mark: &str, more: &[&str]) -> Child {
     fs::write(folder.join("flow.yaml"), LONG.replace("MARK", mark)).unwrap();
-    let mut child =
-        program(folder, &["run", "flow.yaml", "--events", "-"]).stderr(Stdio::null()).spawn().unwrap();
+    let arguments = [&["run", "flow.yaml", "--events", "-"], more].concat();
+    let mut child = program(folder, &arguments).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut started = 0;
     while started < 2 {
@@ -143,22 +143,30 @@ fn long(folder: &Path, mark: &str) -> Child {
 const CLEARED: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_signal_stops_the_session_and_all_that_it_started() {
-    for (name, code, number) in [("INT", 130, 1), ("TERM", 143, 2), ("HUP", 143, 3)] {
+fn a_signal_pauses_what_is_kept_and_stops_what_is_not_with_all_that_it_started() {
+    let rows = [
+        ("INT", 7, 1, &[][..]),
+        ("TERM", 7, 2, &[]),
+        ("HUP", 7, 3, &[]),
+        ("INT", 130, 5, &["--no-store"]),
+        ("TERM", 143, 6, &["--no-store"]),
+        ("HUP", 143, 7, &["--no-store"]),
+    ];
+    for (name, code, number, more) in rows {
         let mark = &mark(number);
         let folder = tempfile::tempdir().unwrap();
-        let mut child = long(folder.path(), mark);
+        let mut child = long(folder.path(), mark, more);
         signal(&child, name);
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
-        assert_eq!(left(mark, CLEARED).0, Vec::<String>::new(), "{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{name} {more:?}");
+        assert_eq!(left(mark, CLEARED).0, Vec::<String>::new(), "{name} {more:?}");
     }
 }
 
 #[test]
-fn a_second_signal_does_not_wait() {
+fn a_second_signal_stops_what_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mark = &mark(4);
-    let mut child = long(folder.path(), mark);
+    let mut child = long(folder.path(), mark, &[]);
     signal(&child, "INT");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));

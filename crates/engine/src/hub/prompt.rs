@@ -230,6 +230,16 @@ impl Prompt {
     }
 }
 
+/// Whether a reply answers an open question, before it is sent.
+pub fn check_reply(open: &PendingPrompt, content: &str, choice: Option<&str>) -> Result<Reply, Rejection> {
+    let prompt = Prompt {
+        choices: open.choices.clone(),
+        allow_text: open.allow_text,
+        ..Prompt::new(open.kind, open.prompt.clone())
+    };
+    prompt.check(&open.prompt_id, content.to_owned(), choice.map(str::to_owned))
+}
+
 impl Asked {
     /// The question's id.
     pub fn prompt_id(&self) -> &PromptId {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Envelope, NodeId, NodeStatus, Outcome, RunSnapshot, SessionId, SessionStatus, Usage,
+    WaitingOn,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -42,6 +43,18 @@ pub struct FlowRunResult {
     /// The fold at the end: what a session that rests goes on from.
     #[serde(skip)]
     pub snapshot: Arc<RunSnapshot>,
+}
+
+impl FlowRunResult {
+    /// What a session waits for that rests.
+    pub fn waits_on(&self) -> Option<WaitingOn> {
+        let limit = || self.nodes.values().any(|node| node.status == NodeStatus::Waiting);
+        match self.outcome {
+            Outcome::Waiting if self.snapshot.pending_prompts.is_empty() && limit() => Some(WaitingOn::Limit),
+            Outcome::Waiting => Some(WaitingOn::Input),
+            _ => None,
+        }
+    }
 }
 
 /// How a node fared.
@@ -101,7 +114,10 @@ pub(super) fn of(
         nodes: ids().zip(reports).collect(),
         usage: state.usage,
         cost_usd: (!state.unpriced).then_some(state.cost_usd),
-        duration_ms: state.duration_ms,
+        duration_ms: match state.outcome {
+            Some(_) => state.duration_ms,
+            None => state.started_at.map_or(0, |began| state.last_at.since(began).as_millis() as u64),
+        },
         error: state.failure.clone(),
         events,
         snapshot,

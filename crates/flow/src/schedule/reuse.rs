@@ -50,8 +50,12 @@ pub struct Planned {
 /// What becomes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
+    /// It is done.
+    Finished,
     /// Its output is taken over.
     Reused,
+    /// It was cut short and may have taken effect: a person is asked.
+    Asks,
     /// It runs, at once.
     Runs(Why),
     /// It goes on in its own conversation.
@@ -206,9 +210,35 @@ impl Run {
         (!same).then_some(Why::Input)
     }
 
+    /// What would become of each node if the session went on, after its whole log was applied.
+    pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
+        let nodes = self.state.nodes.iter().enumerate();
+        let ended = nodes.filter_map(|(ix, node)| {
+            let fate = match node.status {
+                NodeStatus::Complete | NodeStatus::Failed => Fate::Finished,
+                NodeStatus::Reused => Fate::Reused,
+                NodeStatus::Skipped => Fate::Skipped,
+                _ => return None,
+            };
+            let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
+            Some(Planned { path: self.state.path(&self.graph, NodeIx(ix as u32)), fate, cost_usd })
+        });
+        let ended = ended.collect();
+        for action in self.resume(None, &BTreeMap::new()) {
+            if let Action::Emit { task, event } = action {
+                let seq = self.state.last_seq + 1;
+                self.state.take(&self.graph, seq, now, task.as_ref(), &event);
+            }
+        }
+        self.foresee(now, ended)
+    }
+
     /// What would become of each node, without anything being run.
-    pub fn plan(mut self, now: Timestamp) -> Plan {
-        let mut nodes = Vec::new();
+    pub fn plan(self, now: Timestamp) -> Plan {
+        self.foresee(now, Vec::new())
+    }
+
+    fn foresee(mut self, now: Timestamp, mut nodes: Vec<Planned>) -> Plan {
         let mut seq = self.state.last_seq;
         let mut actions = Vec::new();
         loop {
@@ -234,11 +264,14 @@ impl Run {
                         let fate = self.why(&start);
                         nodes.push(self.planned(start.path.clone(), fate));
                     }
-                    Action::Cancel { .. } | Action::Ask { .. } | Action::Finish => {}
+                    Action::Ask { task, .. } => nodes.push(self.planned(task, Fate::Asks)),
+                    Action::Cancel { .. } | Action::Finish => {}
                 }
             }
         }
-        let open = self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Pending);
+        let open = self.state.nodes.iter().enumerate().filter(|(_, node)| {
+            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.doubt
+        });
         let paths = open.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)));
         nodes.extend(paths.map(|path| self.planned(path, Fate::Follows)).collect::<Vec<_>>());
         Plan { nodes }
@@ -255,7 +288,9 @@ impl Run {
             return Fate::GoesOn;
         }
         let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&start.path));
-        let Some(task) = task else { return Fate::Runs(Why::New) };
+        let Some(task) = task else {
+            return Fate::Runs(if start.interrupted.is_some() { Why::Unfinished } else { Why::New });
+        };
         Fate::Runs(match self.differs(start.node, task, start) {
             Some(why) => why,
             None if task.failed => Why::Failed,

@@ -128,8 +128,8 @@ impl Scene {
         };
         let nodes = [("ask", "human.input"), ("why", "human.input")];
         let nodes = nodes.map(|(id, node_type)| (id.to_owned(), node_type.to_owned())).to_vec();
-        let plan = Plan { flow: "talk".to_owned(), nodes, loops: Vec::new() };
-        let painter = Painter::new(plan, setting);
+        let plan = crate::console::Plan { flow: "talk".to_owned(), nodes, loops: Vec::new() };
+        let painter = Painter::new(ConsoleState::new(plan), setting);
         let sent = Arc::new(Sent::default());
         painter.start(Arc::<Sent>::clone(&sent)).unwrap();
         Self { painter, tube, person: writer, sent, seq: 0 }

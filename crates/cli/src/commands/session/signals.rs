@@ -1,4 +1,5 @@
-//! The signals that end a session: the first asks it to stop, the next does not wait for it.
+//! The signals that end a session. Of one that is kept, the first pauses it, the second stops it, the third does
+//! not wait; of one that is not, the first stops it.
 
 use inspan_engine::Hub;
 use inspan_flow::{FlowRunResult, RunError};
@@ -38,13 +39,24 @@ impl Signals {
     }
 }
 
-/// Waits for a session to end, and stops it on a signal.
+/// What the first signal does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// The session can be gone on with.
+    Pauses,
+    /// It is kept nowhere.
+    Stops,
+}
+
+/// Waits for a session to end, and pauses or stops it on a signal.
 pub(super) async fn watch(
     mut signals: Signals,
     mut running: JoinHandle<Result<FlowRunResult, RunError>>,
     hub: &Hub,
+    first: First,
 ) -> Ended {
     let mut by = None;
+    let mut pauses = first == First::Pauses;
     loop {
         let (exit, name) = tokio::select! {
             biased;
@@ -53,6 +65,11 @@ pub(super) async fn watch(
             () = next(&mut signals.terminate) => (Exit::Terminated, "SIGTERM"),
             () = next(&mut signals.hangup) => (Exit::Terminated, "SIGHUP"),
         };
+        if std::mem::take(&mut pauses) {
+            // A session that has just ended needs no pause.
+            let _ = hub.pause(Some(format!("paused by {name}")));
+            continue;
+        }
         if by.is_some() {
             restore();
             running.abort();

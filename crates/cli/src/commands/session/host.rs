@@ -21,22 +21,43 @@ pub(super) struct Host {
     desk: Arc<Desk>,
 }
 
-#[derive(Default)]
+/// What becomes of a question when nobody is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unattended {
+    /// It waits: somebody will answer from elsewhere.
+    Wait,
+    /// Its default is taken; without one the session is left to be gone on with.
+    DefaultOrLeave,
+    /// Its default is taken; without one the session is stopped, since it is kept nowhere.
+    DefaultOrStop,
+}
+
 struct Desk {
     hub: OnceLock<Hub>,
+    unattended: Unattended,
     /// Questions that only a person could have answered.
     waiting: Mutex<Vec<Question>>,
 }
 
 impl Host {
-    pub(super) fn new(graph: &Graph, invocation: &Invocation) -> Self {
+    /// `history` is what happened in the session before.
+    pub(super) fn new(
+        graph: &Graph,
+        invocation: &Invocation,
+        unattended: Unattended,
+        history: &[Arc<Envelope>],
+    ) -> Self {
         let setting = Setting {
             terminal: invocation.terminal,
             device: Device::stderr(),
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        Self { painter: Painter::new(plan(graph), setting), desk: Arc::default() }
+        let mut state = ConsoleState::new(plan(graph));
+        history.iter().for_each(|envelope| state.fold(envelope));
+        state.catch_up();
+        let desk = Desk { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
+        Self { painter: Painter::new(state, setting), desk: Arc::new(desk) }
     }
 
     /// Stops showing events; the session as it was seen.
@@ -47,8 +68,10 @@ impl Host {
     /// Says how the session went. After [`Host::stop`].
     pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
         state.settle(report.nodes());
-        if report.exit == Exit::Waiting {
-            state.nobody_there();
+        match report.resting() {
+            Some((outcome, duration_ms)) => state.rest(outcome, duration_ms),
+            None if report.exit == Exit::Waiting => state.nobody_there(),
+            None => {}
         }
         self.painter.summarise(&state, &report.hints());
     }
@@ -108,15 +131,17 @@ impl Answers for Desk {
     }
 
     fn nobody(&self, question: &Question) {
-        let Some(hub) = self.hub.get() else { return };
+        let Some(hub) = self.hub.get().filter(|_| self.unattended != Unattended::Wait) else { return };
         if let Some(answer) = question.unattended() {
             // A refusal stands in the log; somebody else was faster.
             let _ = hub.reply(question.id.clone(), answer.content, answer.choice);
             return;
         }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(question.clone());
-        let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("node `{task}`"));
-        // A session that has ended meanwhile needs no stop.
-        let _ = hub.abort(Some(format!("{node} waits for a person, and nobody is there")));
+        if self.unattended == Unattended::DefaultOrStop {
+            let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("node `{task}`"));
+            // A session that has ended meanwhile needs no stop.
+            let _ = hub.abort(Some(format!("{node} waits for a person, and nobody is there")));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! text.
 
 use inspan_flow::{FlowRunResult, Graph, NodeIx};
-use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt};
+use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId};
 use serde_json::{Value, json};
 
 use crate::{console::Question, exit::Exit, terminal};
@@ -12,20 +12,33 @@ pub(super) struct Report<'a> {
     pub(super) exit: Exit,
     result: &'a FlowRunResult,
     waiting: &'a [Question],
+    keeps: Keeps,
+}
+
+/// Whether the session is kept, so that it can be gone on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    Session,
+    Nothing,
 }
 
 impl<'a> Report<'a> {
     /// `by` is the signal that stopped the session, if one did.
-    pub(super) fn new(result: &'a FlowRunResult, waiting: &'a [Question], by: Option<Exit>) -> Self {
+    pub(super) fn new(
+        result: &'a FlowRunResult,
+        waiting: &'a [Question],
+        by: Option<Exit>,
+        keeps: Keeps,
+    ) -> Self {
         let exit = match (result.outcome, by, waiting) {
             (Outcome::Stopped, Some(signal), _) => signal,
             (Outcome::Stopped, None, [_, ..]) => Exit::Waiting,
             (outcome, ..) => {
                 let error = result.error.as_ref().map(|error| error.code);
-                Exit::of_session(result.status, outcome, error)
+                Exit::of_session(outcome, result.waits_on(), error)
             }
         };
-        Self { exit, result, waiting }
+        Self { exit, result, waiting, keeps }
     }
 
     /// Where each node stood at the end.
@@ -34,20 +47,53 @@ impl<'a> Report<'a> {
         nodes.map(|(id, report)| (id.as_str(), report.status, report.error.as_ref()))
     }
 
+    /// How the session rests, and after which time, if it does.
+    pub(super) fn resting(&self) -> Option<(Outcome, u64)> {
+        let outcome = self.result.outcome;
+        matches!(outcome, Outcome::Paused | Outcome::Waiting).then_some((outcome, self.result.duration_ms))
+    }
+
     /// What the caller can do about it.
     pub(super) fn hints(&self) -> Vec<String> {
-        let waits = |question: &Question| {
-            let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
-            format!("{node} waits for a person: run it at a terminal, or give the question a `default`")
-        };
-        self.waiting.iter().map(waits).collect()
+        let id = &self.result.session_id;
+        match (self.result.outcome, self.keeps) {
+            (Outcome::Paused, _) => vec![format!("go on with `inspan resume {id}`")],
+            (Outcome::Waiting, _) => {
+                let open = self.result.snapshot.pending_prompts.iter();
+                let mut hints: Vec<_> = open.map(|open| answering(id, open)).collect();
+                if hints.is_empty() {
+                    hints.push(format!("go on with `inspan resume {id}` once the limit is lifted"));
+                }
+                hints
+            }
+            (Outcome::Success | Outcome::Stopped, Keeps::Session) => Vec::new(),
+            (_, Keeps::Session) => {
+                vec![format!(
+                    "mend it and go on with `inspan resume {id}`: what is finished is not paid for again"
+                )]
+            }
+            (_, Keeps::Nothing) => {
+                let waits = |question: &Question| {
+                    let node =
+                        question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
+                    format!(
+                        "{node} waits for a person: run it at a terminal, or give the question a `default`"
+                    )
+                };
+                self.waiting.iter().map(waits).collect()
+            }
+        }
     }
 
     /// The one object of `--json`.
     pub(super) fn json(&self) -> Value {
         let mut value = json!(self.result);
         value["outcome"] = json!(self.exit.word());
-        value["prompts"] = self.waiting.iter().map(|question| json!(pending(question))).collect();
+        let open = &self.result.snapshot.pending_prompts;
+        value["prompts"] = match open.as_slice() {
+            [] => self.waiting.iter().map(|question| json!(pending(question))).collect(),
+            open => json!(open),
+        };
         value
     }
 
@@ -107,6 +153,17 @@ fn words(output: &Value) -> String {
 
 fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// The command that answers a question.
+fn answering(session: &SessionId, open: &PendingPrompt) -> String {
+    let node = open.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
+    let id = &open.prompt_id;
+    let answer = match open.choices.as_deref() {
+        Some([first, ..]) => format!("--choice '{first}'"),
+        _ => "'TEXT'".to_owned(),
+    };
+    format!("{node} waits for a person: `inspan reply {session} {id} {answer}` answers and goes on")
 }
 
 fn pending(question: &Question) -> PendingPrompt {

@@ -1,0 +1,291 @@
+//! `inspan resume ID`: goes on with a session; one that has ended, or whose flow was edited, is gone on with in a
+//! new session that reuses what was finished.
+
+use std::{path::Path, sync::Arc};
+
+use inspan_flow::{
+    Compiled, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, Plan, Resume, Reusable, Run, RunStore,
+    Select, SessionRecord, Why, compile,
+};
+use inspan_protocol::{SessionId, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{
+    flow, registries,
+    session::{Ask, Begin, Going, Session, Settings, Wait, detach},
+    sessions,
+};
+use crate::{
+    args::{GoingArgs, ResumeArgs},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store,
+    terminal::{self, Person},
+};
+
+pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let kept = Kept::open(&args.session, invocation)?;
+    let edited = match (args.as_started, kept.edited()?) {
+        (false, Some(edited)) => Some(edited),
+        _ => None,
+    };
+    let anew = kept.status.has_ended() || edited.is_some();
+    if !anew {
+        if args.plan {
+            return kept.show_rest(invocation);
+        }
+        let resume = Resume { message: args.message.clone(), messages: args.tell.iter().cloned().collect() };
+        return kept.go_on(resume, &args.going, invocation);
+    }
+    let loaded = match edited {
+        Some(loaded) => loaded,
+        None => kept.loaded()?,
+    };
+    let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
+    let reusable = kept.reusable(u64::MAX);
+    let id = args.session_id.as_deref().map(SessionId::from);
+    let again = Again { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id };
+    let plan = again.plan(&kept);
+    if args.plan {
+        show(&plan, &kept.record.session, invocation);
+        return Ok(Exit::Success);
+    }
+    if !kept.status.has_ended() && !args.edited {
+        let paid: Vec<_> = plan.nodes.iter().filter(|node| again_paid(node)).collect();
+        show(&plan, &kept.record.session, invocation);
+        if !paid.is_empty() && !agreed(invocation, &args.going)? {
+            return Err(Failure::usage("the flow was edited, and finished work would be done again")
+                .with_hint("`--edited` takes the changes, `--as-started` goes on with the flow as it was"));
+        }
+    }
+    kept.anew(again, &args.going, invocation)
+}
+
+/// Whether something finished would be done again.
+fn again_paid(node: &inspan_flow::Planned) -> bool {
+    matches!(node.fate, Fate::Runs(Why::Type | Why::Input | Why::Follows))
+}
+
+fn agreed(invocation: &Invocation, going: &GoingArgs) -> Result<bool, Failure> {
+    if invocation.terminal.person == Person::Absent || going.no_input || invocation.form == Form::Json {
+        return Ok(false);
+    }
+    terminal::progress("Go on so? [y/N] ");
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| Failure::new(Exit::Failed, format!("the answer cannot be read: {error}")))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// A session as it is kept.
+pub(super) struct Kept {
+    pub(super) store: Arc<dyn RunStore>,
+    pub(super) record: SessionRecord,
+    pub(super) settings: Settings,
+    pub(super) providers: inspan_engine::ProviderRegistry,
+    pub(super) nodes: NodeRegistry,
+    /// The flow as it was when the session began.
+    pub(super) graph: Arc<Graph>,
+    pub(super) status: inspan_protocol::SessionStatus,
+    pub(super) last_seq: u64,
+    log: Vec<Arc<inspan_protocol::Envelope>>,
+}
+
+/// A new session that reuses what another has left.
+pub(super) struct Again {
+    pub(super) graph: Arc<Graph>,
+    pub(super) input: Map<String, Value>,
+    pub(super) reusable: Reusable,
+    pub(super) until: u64,
+    pub(super) id: Option<SessionId>,
+}
+
+impl Kept {
+    pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
+        let store = store::open_writer(invocation)?;
+        let runtime = super::session::runtime()?;
+        let (record, entry, log) = runtime.block_on(async {
+            let id = sessions::find(&*store, prefix).await?;
+            let refused = |error| store::refused(&error);
+            let record = store.record(&id).await.map_err(refused)?;
+            let entry = store.entry(&id).await.map_err(refused)?;
+            let log = store.read(&id, 1, Select::Names(Run::FACTS)).await.map_err(refused)?;
+            Ok::<_, Failure>((record, entry, log))
+        })?;
+        let settings = Settings::of_map(&record.settings)?;
+        let file = Path::new(&record.flow.file);
+        let providers = settings.providers(file, invocation.terminal.progress)?;
+        let nodes = registries::nodes(&providers);
+        let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
+        let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
+        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, log })
+    }
+
+    fn loaded(&self) -> Result<Loaded, Failure> {
+        Loaded::from_source(&self.record.flow).map_err(|error| Failure::usage(error.to_string()))
+    }
+
+    /// The flow as its file is now, if that is another than the session began with.
+    fn edited(&self) -> Result<Option<Loaded>, Failure> {
+        let source = &self.record.flow;
+        let file = source.folder.join(Path::new(&source.file).file_name().unwrap_or_default());
+        // A file that is gone or cannot be read changes nothing: the session has its own copy.
+        let Ok(mut loaded) = inspan_flow::load(&file) else { return Ok(None) };
+        for change in &source.changes {
+            if loaded.change(change).is_err() {
+                return Ok(None);
+            }
+        }
+        Ok((!loaded.is_as_in(source)).then_some(loaded))
+    }
+
+    /// What the session has left, up to an event.
+    pub(super) fn reusable(&self, until: u64) -> Reusable {
+        Reusable::of(&self.graph, &self.record.session, self.record.input.clone(), &self.log, until)
+    }
+
+    /// The events that were read of it.
+    pub(super) fn log(&self) -> &[Arc<inspan_protocol::Envelope>] {
+        &self.log
+    }
+
+    /// Goes on with the session itself.
+    pub(super) fn go_on(
+        self,
+        resume: Resume,
+        going: &GoingArgs,
+        invocation: &Invocation,
+    ) -> Result<Exit, Failure> {
+        let session = self.record.session.clone();
+        if going.detach {
+            return detach::resume(&session, invocation);
+        }
+        let begin = Begin::Rest { session, resume };
+        self.session(self.graph.clone(), begin, going).watch(invocation)
+    }
+
+    /// Goes on in a new session.
+    pub(super) fn anew(
+        self,
+        again: Again,
+        going: &GoingArgs,
+        invocation: &Invocation,
+    ) -> Result<Exit, Failure> {
+        if going.detach {
+            return detach::run(again.id, invocation);
+        }
+        let parent = Parent { session: self.record.session.clone(), seq: again.until };
+        let reusing = Some((Arc::new(again.reusable), parent));
+        let begin = Begin::New { id: again.id, input: again.input, reusing };
+        self.session(again.graph, begin, going).watch(invocation)
+    }
+
+    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &GoingArgs) -> Session {
+        Session {
+            graph,
+            nodes: self.nodes.clone(),
+            providers: self.providers.clone(),
+            store: Some(self.store.clone()),
+            settings: self.settings.clone(),
+            begin,
+            going: how(going),
+        }
+    }
+
+    /// What going on with the session itself would do.
+    fn show_rest(&self, invocation: &Invocation) -> Result<Exit, Failure> {
+        let mut run = Run::new(self.graph.clone(), &self.record.session, self.record.input.clone(), None);
+        if let Some(base) = &self.record.base {
+            run.restore(base);
+        }
+        self.log.iter().for_each(|envelope| run.apply(envelope));
+        show(&run.plan_to_resume(self.now()), &self.record.session, invocation);
+        Ok(Exit::Success)
+    }
+
+    fn now(&self) -> Timestamp {
+        inspan_engine::Clock::now(&inspan_engine::SystemClock)
+    }
+}
+
+impl Again {
+    /// What the new session would do.
+    pub(super) fn plan(&self, kept: &Kept) -> Plan {
+        let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
+        let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
+        run.reusing(Arc::new(self.reusable.clone())).plan(kept.now())
+    }
+}
+
+/// How a session is driven, from the arguments that all verbs share that go on with one.
+pub(super) fn how(args: &GoingArgs) -> Going {
+    Going {
+        wait: match (args.detached, args.no_wait) {
+            (true, _) => Wait::Background,
+            (false, true) => Wait::Leave,
+            (false, false) => Wait::Here,
+        },
+        ask: if args.no_input { Ask::Never } else { Ask::Terminal },
+        events: args.events.clone(),
+    }
+}
+
+/// Compiles a flow as it was kept.
+pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Compiled, Failure> {
+    let loaded = Loaded::from_source(source).map_err(|error| Failure::usage(error.to_string()))?;
+    compile(&loaded, nodes).map_err(|problems| {
+        Failure::usage(format!(
+            "the session's flow does not compile with this version of inspan:\n{problems}"
+        ))
+    })
+}
+
+/// Shows a plan.
+pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
+    if invocation.form == Form::Json {
+        let nodes = plan.nodes.iter().map(|node| {
+            let (fate, why) = words(node.fate);
+            json!({ "path": node.path, "fate": fate, "why": why, "costUsd": node.cost_usd })
+        });
+        invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
+        return;
+    }
+    let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
+    for node in &plan.nodes {
+        let (fate, why) = words(node.fate);
+        let cost = node.cost_usd.map(|cost| match node.fate {
+            Fate::Reused => format!(", saves {cost:.4} USD"),
+            _ => format!(", cost {cost:.4} USD before"),
+        });
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        terminal::data_line(&format!(
+            "{:wide$}  {fate}{why}{}",
+            node.path.as_str(),
+            cost.unwrap_or_default()
+        ));
+    }
+}
+
+fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
+    match fate {
+        Fate::Finished => ("finished", None),
+        Fate::Reused => ("reused", None),
+        Fate::GoesOn => ("goes on", Some("in its own conversation")),
+        Fate::Skipped => ("skipped", None),
+        Fate::Follows => ("follows", Some("what runs before it decides")),
+        Fate::Asks => ("asks", Some("it was cut short and may have taken effect")),
+        Fate::Runs(why) => (
+            "runs",
+            Some(match why {
+                Why::New => "it has not run yet",
+                Why::Type => "its type has changed",
+                Why::Input => "its input has changed",
+                Why::Failed => "it failed",
+                Why::Unfinished => "it was cut short",
+                Why::Follows => "something before it runs again",
+            }),
+        ),
+    }
+}

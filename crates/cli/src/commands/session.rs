@@ -1,0 +1,255 @@
+//! A session that this process drives and watches: its console, its signals, its end. What it begins with is
+//! left to `run`, `resume`, `fork` and `reply`.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use inspan_engine::{Channel, PermissionPolicy, ProviderRegistry, SystemClock};
+use inspan_flow::{
+    FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore, Select,
+    StoreError, WhenWaiting,
+};
+use inspan_protocol::{Envelope, SessionId};
+use serde_json::{Map, Value};
+
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, supervise,
+    terminal::Person,
+};
+use events::Events;
+use host::Host;
+pub(super) use settings::Settings;
+use signals::{Ended, Signals};
+
+pub(crate) mod detach;
+mod events;
+mod host;
+mod report;
+mod settings;
+mod signals;
+
+/// How long a person has to answer an agent's question for permission.
+const PERMISSION: Duration = Duration::from_secs(30 * 60);
+/// How long what is left of a session may take to end, once nobody waits for it.
+const LEFTOVERS: Duration = Duration::from_millis(500);
+
+/// What is shown again of a session that goes on.
+const SHOWN: &[&str] = &[
+    "harness:start",
+    "task:start",
+    "task:complete",
+    "task:failed",
+    "task:skipped",
+    "task:reused",
+    "task:cancelled",
+    "loop:iterate",
+    "agent:start",
+    "agent:usage",
+    "agent:complete",
+    "flow:paused",
+];
+
+/// How a session is driven.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Going {
+    /// Where it waits for a person or a limit.
+    pub(super) wait: Wait,
+    /// Whether people may be asked at this terminal.
+    pub(super) ask: Ask,
+    /// Where events are written to.
+    pub(super) events: Option<PathBuf>,
+}
+
+/// What is done where the session can only wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It waits here, if there is somebody here.
+    #[default]
+    Here,
+    /// It ends, to be gone on with later.
+    Leave,
+    /// It is in the background: it waits only where it knows until when.
+    Background,
+}
+
+/// Whether people may be asked at this terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ask {
+    #[default]
+    Terminal,
+    Never,
+}
+
+/// What a session begins with.
+pub(super) enum Begin {
+    /// A new session.
+    New { id: Option<SessionId>, input: Map<String, Value>, reusing: Option<(Arc<Reusable>, Parent)> },
+    /// One that rests in the store.
+    Rest { session: SessionId, resume: Resume },
+}
+
+/// One session, ready to begin.
+pub(super) struct Session {
+    pub(super) graph: Arc<Graph>,
+    pub(super) nodes: NodeRegistry,
+    pub(super) providers: ProviderRegistry,
+    pub(super) store: Option<Arc<dyn RunStore>>,
+    pub(super) settings: Settings,
+    pub(super) begin: Begin,
+    pub(super) going: Going,
+}
+
+impl Session {
+    /// Drives the session to its end, or to where it rests.
+    pub(super) fn watch(self, invocation: &Invocation) -> Result<Exit, Failure> {
+        let mut invocation = invocation.clone();
+        if self.going.ask == Ask::Never || self.going.wait == Wait::Background {
+            invocation.terminal.person = Person::Absent;
+        }
+        let events = self.going.events.as_deref().map(Events::open).transpose()?;
+        let runtime = runtime()?;
+        // A session is a task of the runtime: driven from outside, every step of it would cost a change of threads.
+        let exit = runtime.block_on(self.drive(events, &invocation));
+        runtime.shutdown_timeout(LEFTOVERS);
+        exit
+    }
+
+    fn builder(&self, invocation: &Invocation) -> FlowRunnerBuilder {
+        let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
+            .clock(Arc::new(SystemClock))
+            .env(invocation.env.clone())
+            .settings(self.settings.whole(invocation).to_map())
+            .permissions(match (invocation.terminal.person, self.going.wait) {
+                (Person::Present, _) | (_, Wait::Background) => {
+                    PermissionPolicy::Ask { deadline: PERMISSION }
+                }
+                (Person::Absent, _) => PermissionPolicy::Deny,
+            })
+            .when_waiting(match (self.going.wait, invocation.terminal.person, &self.store) {
+                (_, _, None) | (Wait::Here, Person::Present, _) => WhenWaiting::Stay,
+                (Wait::Leave, ..) | (Wait::Here, Person::Absent, _) => WhenWaiting::Leave,
+                (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
+            });
+        if let Some(store) = &self.store {
+            builder = builder.store(Arc::clone(store));
+        }
+        if let Some(cwd) = self.settings.cwd.as_ref().or(invocation.cwd.as_ref()) {
+            builder = builder.cwd(cwd);
+        }
+        if let Some(limit) = self.settings.max_concurrency {
+            builder = builder.max_concurrency(limit);
+        }
+        if let Some(supervisor) = supervise::supervisor() {
+            builder = builder.supervisor(supervisor);
+        }
+        builder
+    }
+
+    /// What happened in the session before, as far as people are shown it again.
+    async fn history(&self) -> Result<Vec<Arc<Envelope>>, Failure> {
+        let (Begin::Rest { session, .. }, Some(store)) = (&self.begin, &self.store) else {
+            return Ok(Vec::new());
+        };
+        let read = store.read(session, 1, Select::Names(SHOWN)).await;
+        read.map_err(|error| store::refused(&error))
+    }
+
+    async fn drive(self, events: Option<Events>, invocation: &Invocation) -> Result<Exit, Failure> {
+        let unattended = match (self.going.wait, &self.store) {
+            (Wait::Background, _) => host::Unattended::Wait,
+            (_, Some(_)) => host::Unattended::DefaultOrLeave,
+            (_, None) => host::Unattended::DefaultOrStop,
+        };
+        let history = self.history().await?;
+        let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
+        let channel: Arc<dyn Channel> = Arc::<Host>::clone(&host);
+        let builder = self.builder(invocation).channel(channel);
+        let (runner, going) = match self.begin {
+            Begin::New { id, input, reusing } => {
+                let builder = match id {
+                    Some(id) => builder.session_id(id),
+                    None => builder,
+                };
+                let builder = match reusing {
+                    Some((reusable, parent)) => builder.reusing(reusable, parent),
+                    None => builder,
+                };
+                (builder.build(), Way::New(input))
+            }
+            Begin::Rest { session, resume } => {
+                (builder.open(&session).await.map_err(|error| refused(&error))?, Way::Rest(resume))
+            }
+        };
+        let hub = runner.hub().clone();
+        let writing = events.map(|events| events.begin(&hub)).transpose()?;
+        let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
+        let signals = Signals::listen();
+        let running = match going {
+            Way::New(input) => tokio::spawn(runner.run(input)),
+            Way::Rest(resume) => tokio::spawn(runner.resume(resume)),
+        };
+        let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
+        let ended = signals::watch(signals, running, &hub, first).await;
+        let state = host.stop();
+        let Ended { by, result } = ended;
+        let Some(result) = result else {
+            // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
+            let exit = by.unwrap_or(Exit::Interrupted);
+            return Err(Failure::new(exit, "stopped at once; what was running was killed"));
+        };
+        self.providers.shutdown().await;
+        let kept = match writing {
+            Some(writing) => writing.finish(),
+            None => Ok(()),
+        };
+        let result = match result {
+            Ok(Ok(result)) => result,
+            Ok(Err(error)) => return Err(refused(&error)),
+            Err(panic) => return Err(Failure::new(Exit::Failed, format!("the session broke down: {panic}"))),
+        };
+        let waiting = host.waiting();
+        let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
+        let report = report::Report::new(&result, &waiting, by, keeps);
+        host.summarise(state, &report);
+        match (invocation.form, to_stdout) {
+            (Form::Json, false) => invocation.json(&report.json()),
+            (Form::Text, false) => report.print(&self.graph),
+            (_, true) => {}
+        }
+        kept.map(|()| report.exit)
+    }
+}
+
+/// How the runner is set off.
+enum Way {
+    New(Map<String, Value>),
+    Rest(Resume),
+}
+
+/// The runtime that sessions and stores live on.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))
+}
+
+/// A session that could not be run, or not be kept.
+pub(super) fn refused(error: &RunError) -> Failure {
+    match error {
+        RunError::Store(StoreError::Held { session, owner }) => Failure::new(Exit::Failed, error.to_string())
+            .with_hint(format!(
+                "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`, \
+                 or wait for process {} to end",
+                owner.pid
+            )),
+        RunError::Store(error) => store::refused(error),
+        RunError::Ended { session, .. } => Failure::usage(error.to_string())
+            .with_hint(format!("`inspan fork {session}` begins a new session that reuses what was done")),
+        RunError::Changed { session, .. } => Failure::usage(error.to_string())
+            .with_hint(format!("`inspan resume {session} --plan` says what would be done")),
+        error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}

@@ -1,0 +1,177 @@
+//! `inspan store`: looks after the file that keeps the sessions.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+};
+
+use inspan_engine::{Clock, SystemClock};
+use inspan_flow::{Exported, Gc, SqliteOptions, SqliteStore, TransferError};
+use inspan_protocol::Timestamp;
+use serde_json::json;
+
+use super::{session, sessions};
+use crate::{
+    args::StoreVerb,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store::{self, refused},
+    terminal,
+};
+
+pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Failure> {
+    let path = store::path(invocation)?;
+    session::runtime()?.block_on(async {
+        match verb {
+            StoreVerb::Verify => verify(&path, invocation).await,
+            StoreVerb::Export { session, output } => {
+                export(&path, session, output.as_deref(), invocation).await
+            }
+            StoreVerb::Import { file } => import(&path, file, invocation).await,
+            StoreVerb::Gc { older_than, dry_run } => {
+                let mode = if *dry_run { Gc::Look } else { Gc::Delete };
+                let millis = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
+                let now = SystemClock.now();
+                let before = Timestamp::from_millis(now.as_millis().saturating_sub(millis));
+                gc(&path, before, mode, now, invocation).await
+            }
+            StoreVerb::AcceptLoss => accept_loss(&path, invocation),
+        }
+    })
+}
+
+async fn verify(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+    let store = SqliteStore::open_reader(path).map_err(|error| refused(&error))?;
+    let report = store.verify().await.map_err(|error| refused(&error))?;
+    let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    let sound = report.is_sound();
+    match invocation.form {
+        Form::Json => invocation.json(&json!({
+            "store": path, "sound": sound, "sessions": report.sessions, "events": report.events,
+            "commands": report.commands, "findings": found, "more": report.more,
+        })),
+        Form::Text => {
+            for finding in &found {
+                terminal::data_line(finding);
+            }
+            if report.more > 0 {
+                terminal::data_line(&format!("and {} more", report.more));
+            }
+            let (sessions, events) = (report.sessions, report.events);
+            let verdict = if sound { "sound" } else { "damaged" };
+            terminal::data_line(&format!(
+                "{}: {verdict}; {sessions} sessions, {events} events",
+                path.display()
+            ));
+        }
+    }
+    Ok(if sound { Exit::Success } else { Exit::Failed })
+}
+
+async fn export(
+    path: &Path,
+    prefix: &str,
+    output: Option<&Path>,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    let store = SqliteStore::open_reader(path).map_err(|error| refused(&error))?;
+    let id = sessions::find(&store, prefix).await?;
+    let to: Box<dyn Write + Send> = match output {
+        Some(file) => Box::new(File::create(file).map_err(|error| {
+            Failure::usage(format!("file {} cannot be written: {error}", file.display()))
+        })?),
+        None => Box::new(io::stdout()),
+    };
+    let to = io::BufWriter::new(to);
+    let (mut to, exported) = store.export(&id, to).await.map_err(|error| failed(&error))?;
+    to.flush().map_err(|error| failed(&TransferError::Io(error)))?;
+    if output.is_some() {
+        told("exported", &exported, invocation);
+    }
+    match exported.damage {
+        None => Ok(Exit::Success),
+        Some(damage) => Err(Failure::new(
+            Exit::Failed,
+            format!("session `{id}` is damaged, and only what comes before was exported: {damage}"),
+        )),
+    }
+}
+
+async fn import(path: &Path, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(|error| refused(&error))?;
+    let imported = if file == Path::new("-") {
+        store.import(io::stdin()).await
+    } else {
+        let from = File::open(file)
+            .map_err(|error| Failure::usage(format!("file {} cannot be read: {error}", file.display())))?;
+        store.import(from).await
+    };
+    told("imported", &imported.map_err(|error| failed(&error))?, invocation);
+    Ok(Exit::Success)
+}
+
+fn told(what: &str, exported: &Exported, invocation: &Invocation) {
+    let Exported { session, events, commands, .. } = exported;
+    match invocation.form {
+        Form::Json => invocation
+            .json(&json!({ "sessionId": session, "done": what, "events": events, "commands": commands })),
+        Form::Text => {
+            terminal::progress(&format!("{session}: {what}, {events} events and {commands} commands\n"));
+        }
+    }
+}
+
+async fn gc(
+    path: &Path,
+    before: Timestamp,
+    mode: Gc,
+    now: Timestamp,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(|error| refused(&error))?;
+    let report = store.gc(before, mode, now).await.map_err(|error| refused(&error))?;
+    let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
+    if invocation.form == Form::Json {
+        let sessions: Vec<_> = report
+            .sessions
+            .iter()
+            .map(|gone| json!({ "sessionId": gone.session, "events": gone.events, "bytes": gone.bytes }))
+            .collect();
+        invocation.json(&json!({
+            "deleted": mode == Gc::Delete, "sessions": sessions,
+            "fileBytesBefore": report.file_bytes_before, "fileBytesAfter": report.file_bytes_after,
+        }));
+        return Ok(Exit::Success);
+    }
+    for gone in &report.sessions {
+        terminal::data_line(&format!("{}  {} events, {} bytes", gone.session, gone.events, gone.bytes));
+    }
+    let count = report.sessions.len();
+    terminal::progress(&match mode {
+        Gc::Look => format!("{count} sessions that ended before {before} would be deleted\n"),
+        Gc::Delete => format!("{count} sessions deleted, {freed} bytes given back\n"),
+    });
+    Ok(Exit::Success)
+}
+
+fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+    SqliteStore::open(path, &SqliteOptions::default().accept_loss()).map_err(|error| refused(&error))?;
+    match invocation.form {
+        Form::Json => {
+            invocation.json(&json!({ "store": path, "done": "what is there counts as all there was" }))
+        }
+        Form::Text => {
+            terminal::progress(&format!("{}: what is there counts as all there was\n", path.display()));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn failed(error: &TransferError) -> Failure {
+    match error {
+        TransferError::Store(error) => refused(error),
+        error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}

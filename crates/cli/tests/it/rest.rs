@@ -1,0 +1,168 @@
+//! Sessions that rest and go on: pauses, questions, the background, edits and forks, each by the program itself.
+
+use std::{
+    fs,
+    path::Path,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    processes::signal,
+    program::{Ran, inspan, program},
+};
+
+/// Each step leaves a line in a file, so that what ran twice is seen.
+const STEPS: &str = r#"
+flow: { name: steps, input: { word: oxen } }
+nodes:
+  - { id: first, type: exec, input: { argv: [sh, -c, "echo first >> did; echo {{ flow.input.word }}"] } }
+  - { id: slow, type: exec, dependsOn: [first], input: { argv: [sh, -c, "echo slow >> did; [ -e go ] || sleep 60; echo slept"] } }
+  - { id: ask, type: human.input, dependsOn: [slow], input: { prompt: "Which way?", choices: [left, right] } }
+  - { id: last, type: exec, dependsOn: [ask], input: { argv: [sh, -c, "echo last >> did; echo {{ ask.choice }}"] } }
+"#;
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), STEPS).unwrap();
+    folder
+}
+
+fn did(folder: &Path) -> Vec<String> {
+    let text = fs::read_to_string(folder.join("did")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Waits until something holds; a test that waits in vain fails there.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts the flow and waits until its slow step runs.
+fn at_slow(folder: &Path) -> Child {
+    let child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+    until("the slow step runs", || did(folder).contains(&"slow".to_owned()));
+    child
+}
+
+fn let_go(folder: &Path) {
+    fs::write(folder.join("go"), "").unwrap();
+}
+
+fn said(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout)
+        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", ran.stdout, ran.stderr))
+}
+
+fn prompt(ran: &Ran) -> String {
+    said(ran)["prompts"][0]["promptId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_paused_session_goes_on_and_a_question_is_answered_from_another_shell() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    let_go(folder);
+    let waits = inspan(folder, &["resume", "s", "--json"]);
+    assert_eq!((waits.code, said(&waits)["outcome"].clone()), (Some(3), json!("waiting")));
+    let wrong = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "up"]);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
+    let done = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "left", "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(did(folder), ["first", "slow", "slow", "last"]);
+    let again = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "left"]);
+    assert_eq!(again.code, Some(2), "{}", again.stderr);
+}
+
+#[test]
+fn a_killed_session_goes_on_without_doing_anything_twice_that_was_done() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    let_go(folder);
+    let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
+    let fates: Vec<_> =
+        said(&plan)["nodes"].as_array().unwrap().iter().map(|node| node["fate"].clone()).collect();
+    assert_eq!(fates, ["finished", "runs", "follows", "follows"]);
+    let waits = inspan(folder, &["resume", "s", "--json"]);
+    assert_eq!(waits.code, Some(3), "{}", waits.stderr);
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+}
+
+#[test]
+fn only_one_process_drives_a_session() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    let refused = inspan(folder, &["resume", "s"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains(&format!("process {}", child.id())), "{}", refused.stderr);
+    let paused = inspan(folder, &["pause", "s", "--reason", "lunch"]);
+    assert_eq!((paused.code, child.wait().unwrap().code()), (Some(0), Some(7)), "{}", paused.stderr);
+    let stopped = inspan(folder, &["stop", "s"]);
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+    let over = inspan(folder, &["stop", "s"]);
+    assert_eq!(over.code, Some(2), "{}", over.stderr);
+    assert_eq!(did(folder), ["first", "slow"]);
+}
+
+#[test]
+fn a_session_in_the_background_is_answered_and_ends() {
+    let folder = folder();
+    let folder = folder.path();
+    let_go(folder);
+    let begun = inspan(folder, &["run", "flow.yaml", "--detach", "--json"]);
+    assert_eq!(begun.code, Some(0), "{}", begun.stderr);
+    let id = said(&begun)["sessionId"].as_str().unwrap().to_owned();
+    until("the step before the question has run", || did(folder).contains(&"slow".to_owned()));
+    let mut answered = Vec::new();
+    until("the question is answered", || {
+        let ran = inspan(folder, &["reply", &id, "prompt", "--choice", "right"]);
+        answered.push(ran.report());
+        ran.code == Some(0)
+    });
+    until("the last step has run", || did(folder).contains(&"last".to_owned()));
+    assert_eq!(did(folder), ["first", "slow", "last"], "{answered:?}");
+}
+
+#[test]
+fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
+    let folder = folder();
+    let folder = folder.path();
+    let_go(folder);
+    let waits = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]);
+    assert_eq!(waits.code, Some(3), "{}", waits.stderr);
+    fs::write(folder.join("flow.yaml"), STEPS.replace("echo slept", "echo rested")).unwrap();
+    let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
+    let fates: Vec<_> = said(&plan)["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["path"].clone(), node["fate"].clone(), node["why"].clone()))
+        .collect();
+    let why = json!("its input has changed");
+    assert_eq!(fates[0], (json!("first"), json!("reused"), Value::Null));
+    assert_eq!(fates[1], (json!("slow"), json!("runs"), why));
+    let unsure = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!(unsure.code, Some(2), "{}", unsure.stderr);
+    let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]);
+    assert_eq!(edited.code, Some(3), "{}", edited.stderr);
+    assert_eq!(said(&edited)["nodes"]["first"]["reused"], json!(true));
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+    let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"]);
+    assert_eq!(as_started.code, Some(3), "{}", as_started.stderr);
+    let forked = inspan(folder, &["fork", "t", "--at", "slow", "--session-id", "u", "--json"]);
+    assert_eq!(forked.code, Some(3), "{}", forked.stderr);
+    assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
+}
