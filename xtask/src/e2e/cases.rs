@@ -4,6 +4,7 @@
 mod conversations;
 mod errors;
 mod interruptions;
+mod rest;
 mod tools;
 
 use std::fmt::Debug;
@@ -35,6 +36,11 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "interrupt_mid_text", bound: 50, prove: interruptions::mid_text },
     Case { name: "interrupt_mid_tool", bound: 40, prove: interruptions::mid_tool },
     Case { name: "runtime_killed_mid_tool", bound: 30, prove: interruptions::runtime_killed_mid_tool },
+    Case { name: "paused_and_resumed", bound: 40, prove: rest::paused_and_resumed },
+    Case { name: "killed_and_resumed", bound: 40, prove: rest::killed_and_resumed },
+    Case { name: "killed_between_turns", bound: 40, prove: rest::killed_between_turns },
+    Case { name: "budget_used_up", bound: 30, prove: rest::budget_used_up },
+    Case { name: "edited_and_resumed", bound: 60, prove: rest::edited_and_resumed },
     Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },
     Case { name: "stall", bound: 40, prove: interruptions::stall },
     Case { name: "error_401", bound: 30, prove: errors::status_401 },

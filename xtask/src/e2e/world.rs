@@ -82,6 +82,8 @@ impl World {
             ("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text("bin"))),
             ("HOME", text("home")),
             ("TMPDIR", text("tmp")),
+            // What is kept of sessions is among what may not contain the planted key.
+            ("INSPAN_HOME", text("artefacts/sessions")),
             ("LANG", "C.UTF-8".to_owned()),
             (MARK, mark.clone()),
             ("CLAUDE_CONFIG_DIR", text("claude")),
@@ -138,10 +140,14 @@ impl World {
     pub(crate) fn forget_runs(&self) -> anyhow::Result<()> {
         for entry in std::fs::read_dir(self.artefacts())? {
             let path = entry?.path();
-            if path.is_file() {
+            let removed = if path.is_dir() && path.ends_with("sessions") {
+                std::fs::remove_dir_all(&path)
+            } else if path.is_file() {
                 std::fs::remove_file(&path)
-                    .with_context(|| format!("failed to remove {}", path.display()))?;
-            }
+            } else {
+                Ok(())
+            };
+            removed.with_context(|| format!("failed to remove {}", path.display()))?;
         }
         Ok(())
     }
@@ -160,18 +166,26 @@ impl World {
 
     /// Starts `inspan run` on a flow.
     pub(crate) fn start(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<Running> {
-        let flow = self.flow(flow)?;
+        let flow = self.flow(flow)?.display().to_string();
+        self.call(&[&["run", &flow], arguments].concat())
+    }
+
+    /// Goes on with a session, to its end or to where it rests.
+    pub(crate) fn resume(&self, session: &str, arguments: &[&str]) -> anyhow::Result<Finished> {
+        self.call(&[&["resume", session], arguments].concat())?.finish()
+    }
+
+    /// Starts `inspan` with a verb that drives a session.
+    fn call(&self, arguments: &[&str]) -> anyhow::Result<Running> {
         let number = self.runs.get() + 1;
         self.runs.set(number);
         let file = |ending: &str| self.artefacts().join(format!("run-{number}.{ending}"));
         let artefacts =
             Artefacts { stdout: file("stdout"), stderr: file("stderr"), events: file("events.jsonl") };
         let child = Command::new(&self.programs.inspan)
-            .arg("run")
-            .arg(flow)
+            .args(arguments)
             .args(["--json", "--events"])
             .arg(&artefacts.events)
-            .args(arguments)
             .current_dir(self.work())
             .env_clear()
             .envs(&self.env)

@@ -31,7 +31,7 @@ pub(super) fn mid_text(world: &mut World) -> anyhow::Result<()> {
     let text = "One word after another, for as long as it may take to be interrupted.";
     let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
     let server = serve(world, &[slow, says("I go on.")])?;
-    let running = world.start(&agent("role=slow. Talk.", &json!({})), &[])?;
+    let running = world.start(&agent("role=slow. Talk.", &json!({})), &["--no-store"])?;
     server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
     // The text has to come all the way to the log before it is cut off.
     pause(Duration::from_millis(300));
@@ -59,7 +59,8 @@ pub(super) fn mid_tool(world: &mut World) -> anyhow::Result<()> {
     let input = json!({ "command": "sleep 613", "description": "wait" });
     let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
     let _server = serve(world, &[call, says("Never.")])?;
-    let running = world.start(&agent("role=tool. Wait.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let options = json!({ "allowedTools": ["Bash"] });
+    let running = world.start(&agent("role=tool. Wait.", &options), &["--no-store"])?;
     let sleeps = |world: &World| marked(&world.mark).values().any(|line| line == "sleep 613");
     while !sleeps(world) {
         ensure!(!world.deadline.is_over(), "the tool never began");

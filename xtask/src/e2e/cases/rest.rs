@@ -1,0 +1,128 @@
+//! Cases in which a session of the real program comes to rest or dies, and goes on in a new process.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use inspan_testkit::{ModelServer, RequestKind};
+use serde_json::{Value, json};
+
+use super::{agent, agent_node, conversation, ended, flow, main_requests, output, same, says, serve};
+use crate::e2e::time::pause;
+use crate::e2e::world::{Running, World};
+
+/// The session of each case.
+const SESSION: &str = "s";
+
+/// A model that talks so slowly that there is time to interrupt it, and then answers.
+fn slow(world: &mut World) -> anyhow::Result<(ModelServer, Running)> {
+    let text = "One word after another, for as long as it may take to be interrupted.";
+    let talks = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
+    let server = serve(world, &[talks, says("I go on.")])?;
+    let running = world.start(&agent("role=slow. Talk.", &json!({})), &["--session-id", SESSION])?;
+    server.wait_until(world.deadline.left(), |requests| {
+        requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= 6)
+    })?;
+    // The conversation's id has to come all the way to the store before it is cut off.
+    pause(Duration::from_millis(300));
+    Ok((server, running))
+}
+
+/// The agent went on in its own conversation, and was told this.
+fn went_on(server: &ModelServer, told: &str) -> anyhow::Result<()> {
+    let said = conversation(main_requests(server).last().context("no second request came")?);
+    let ends = (said.first().cloned(), said.last().cloned());
+    let expected = (Some("user: role=slow. Talk.".to_owned()), Some(format!("user: {told}")));
+    same("the ends of the conversation", &ends, &expected).with_context(|| format!("{said:?}"))
+}
+
+pub(super) fn paused_and_resumed(world: &mut World) -> anyhow::Result<()> {
+    let (server, running) = slow(world)?;
+    running.interrupt()?;
+    let paused = running.finish()?;
+    same("the code of the pause", &paused.code, &7).with_context(|| paused.to_string())?;
+    let resumed = world.resume(SESSION, &["--message", "Use tabs."])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    went_on(&server, "Use tabs.")
+}
+
+pub(super) fn killed_and_resumed(world: &mut World) -> anyhow::Result<()> {
+    let (server, running) = slow(world)?;
+    running.kill()?;
+    same("how it died", &running.finish()?.code, &137)?;
+    let resumed = world.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    went_on(&server, "continue")
+}
+
+pub(super) fn killed_between_turns(world: &mut World) -> anyhow::Result<()> {
+    let server = world.serve(json!({ "turns": [
+        { "when": { "lastMessageContains": "role=one" }, "blocks": [{ "type": "text", "text": "One is done." }] },
+        { "when": { "lastMessageContains": "role=two" }, "hang": true, "times": 1 },
+        { "when": { "lastMessageContains": "continue" }, "blocks": [{ "type": "text", "text": "Two is done." }] },
+    ] }))?;
+    let mut nodes = flow(&[
+        agent_node("one", "role=one. Work.", &json!({})),
+        agent_node("a", "role=two. Work on: {{ one.text }}", &json!({})),
+    ]);
+    nodes["nodes"][1]["dependsOn"] = json!(["one"]);
+    let running = world.start(&nodes, &["--session-id", SESSION])?;
+    server.wait_until(world.deadline.left(), |requests| {
+        requests.iter().filter(|request| request.kind == RequestKind::Main).count() >= 2
+    })?;
+    pause(Duration::from_millis(300));
+    running.kill()?;
+    running.finish()?;
+    let resumed = world.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the finished node's attempts", &summary["nodes"]["one"]["attempts"], &json!(1))?;
+    same("the answer", &output(&summary)["text"], &json!("Two is done."))?;
+    let asked = main_requests(&server)
+        .iter()
+        .filter(|request| conversation(request).iter().any(|said| said.contains("role=one. Work.")))
+        .count();
+    same("how often the finished node was paid for", &asked, &1)
+}
+
+pub(super) fn budget_used_up(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("Dear."), says("Never.")])?;
+    let mut nodes = flow(&[
+        agent_node("a", "role=dear. Work.", &json!({})),
+        agent_node("b", "role=more. Work.", &json!({})),
+    ]);
+    nodes["flow"]["policy"] = json!({ "budget": { "tokens": 10 } });
+    nodes["nodes"][1]["dependsOn"] = json!(["a"]);
+    let run = world.run(&nodes, &[])?;
+    let summary = ended(&run, 5, "budgetExceeded")?;
+    same("the finished node", &output(&summary)["text"], &json!("Dear."))?;
+    same("the requests", &main_requests(&server).len(), &1)
+}
+
+pub(super) fn edited_and_resumed(world: &mut World) -> anyhow::Result<()> {
+    let server = world.serve(json!({ "turns": [
+        { "when": { "lastMessageContains": "role=plan" }, "blocks": [{ "type": "text", "text": "The plan." }] },
+        { "when": { "lastMessageContains": "role=bad" }, "httpError": { "status": 400, "message": "no" } },
+        { "when": { "lastMessageContains": "role=good" }, "blocks": [{ "type": "text", "text": "Good work." }] },
+    ] }))?;
+    let nodes = |role: &str| {
+        let mut nodes = flow(&[
+            agent_node("plan", "role=plan. Plan.", &json!({})),
+            agent_node("a", &format!("role={role}. Follow: {{{{ plan.text }}}}"), &json!({})),
+        ]);
+        nodes["nodes"][1]["dependsOn"] = json!(["plan"]);
+        nodes
+    };
+    world.run(&nodes("bad"), &["--session-id", SESSION])?.expect_code(1)?;
+    world.flow(&nodes("good"))?;
+    let mended = world.resume(SESSION, &["--edited"])?;
+    let summary: Value = mended.expect_code(0)?.json()?;
+    let reused = ["plan", "a"].map(|node| summary["nodes"][node]["reused"].clone());
+    same("what was reused", &reused, &[json!(true), json!(false)])?;
+    same("the answer", &output(&summary)["text"], &json!("Good work."))?;
+    let planned = main_requests(&server)
+        .iter()
+        .filter(|request| conversation(request).iter().any(|said| said.contains("role=plan. Plan.")))
+        .count();
+    same("how often the plan was paid for", &planned, &1)
+}
