@@ -9,6 +9,7 @@ mod clock;
 mod hub;
 mod order;
 mod recording;
+mod redact;
 mod registry;
 mod run;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use hub::{
 };
 pub use order::{OrderCheck, check_order};
 pub use recording::{Pace, Recorder, RecordingError, Replayer};
+pub use redact::Redactor;
 pub use registry::ProviderRegistry;
 pub use run::{
     AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, PermissionPolicy, RunEnd, Wakeup,

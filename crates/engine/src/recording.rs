@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::hub::lock;
+use crate::{hub::lock, redact::Redactor};
 
 mod key;
 mod redact;
@@ -31,7 +31,6 @@ mod store;
 pub use replay::{Pace, Replayer};
 
 use key::Request;
-use redact::Redactor;
 use store::{End, RecordedEvent, Recording};
 
 /// A recording could not be written or read.
@@ -185,8 +184,8 @@ impl Tape {
             return Ok(());
         }
         let mut events = std::mem::take(&mut self.events);
-        self.redactor.events(&mut events);
-        let recording = Recording::new(&self.request, events, self.redactor.end(end));
+        redact::events(&self.redactor, &mut events);
+        let recording = Recording::new(&self.request, events, redact::end(&self.redactor, end));
         store::write(&self.dir, self.call, &recording)
     }
 }

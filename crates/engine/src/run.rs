@@ -19,12 +19,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::Hub;
+use crate::{hub::Hub, redact::Redactor};
 
 mod driver;
 mod live;
 pub(crate) mod mailbox;
 mod permissions;
+mod secrets;
 mod state;
 mod structured;
 mod totals;
@@ -162,13 +163,15 @@ impl AgentRun {
             provider: provider_type.clone(),
             model: facts.model.clone(),
         };
+        let redactor = Redactor::new(&self.env);
         let setting = Setting {
             provider: self.provider,
             provider_type,
             native_steer: descriptor.capabilities.native_steer,
             cancel: self.cancel,
             deadline: self.deadline.map(|deadline| Instant::now() + deadline),
-            permissions: self.permissions.broker(&hub),
+            permissions: self.permissions.broker(&hub, &redactor),
+            redactor,
             env: self.env,
             cwd: self.cwd,
             supervisor: self.supervisor,

@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "tool_denied_without_anyone", bound: 30, prove: tools::denied_without_anyone },
     Case { name: "tool_allowed_by_a_person", bound: 30, prove: tools::allowed_by_a_person },
     Case { name: "tool_denied_by_a_person", bound: 30, prove: tools::denied_by_a_person },
-    Case { name: "key_left_out_of_a_recording", bound: 30, prove: tools::key_left_out_of_a_recording },
+    Case { name: "key_left_out_of_everything", bound: 30, prove: tools::key_left_out_of_everything },
     Case { name: "interrupt_mid_text", bound: 50, prove: interruptions::mid_text },
     Case { name: "interrupt_mid_tool", bound: 40, prove: interruptions::mid_tool },
     Case { name: "runtime_killed_mid_tool", bound: 30, prove: interruptions::runtime_killed_mid_tool },

@@ -136,22 +136,6 @@ impl World {
         none_left(&self.mark).and(check_secret(&self.artefacts()))
     }
 
-    /// Removes what the runs so far printed, for a case in which an agent itself says the planted key.
-    pub(crate) fn forget_runs(&self) -> anyhow::Result<()> {
-        for entry in std::fs::read_dir(self.artefacts())? {
-            let path = entry?.path();
-            let removed = if path.is_dir() && path.ends_with("sessions") {
-                std::fs::remove_dir_all(&path)
-            } else if path.is_file() {
-                std::fs::remove_file(&path)
-            } else {
-                Ok(())
-            };
-            removed.with_context(|| format!("failed to remove {}", path.display()))?;
-        }
-        Ok(())
-    }
-
     /// Writes a flow, given as JSON, which is YAML too.
     pub(crate) fn flow(&self, flow: &Value) -> anyhow::Result<PathBuf> {
         let path = self.work().join("flow.yaml");

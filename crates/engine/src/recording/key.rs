@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::redact::Redactor;
+use crate::redact::Redactor;
 
 const FIELDS: &[&str] = &["prompt", "messages", "model", "threadId", "sessionToken"];
 const OPTIONS: &[&str] = &[

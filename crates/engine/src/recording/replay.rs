@@ -21,10 +21,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RecordingError,
     key::Request,
-    redact::Redactor,
     store::{self, End, Recording},
 };
-use crate::hub::lock;
+use crate::{hub::lock, redact::Redactor};
 
 /// How long a recorded interruption waits to be interrupted.
 const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);

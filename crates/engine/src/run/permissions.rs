@@ -7,7 +7,10 @@ use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind};
 use serde_json::{Map, Value};
 
-use crate::hub::{Hub, Prompt, Reply, Unanswered};
+use crate::{
+    hub::{Hub, Prompt, Reply, Unanswered},
+    redact::Redactor,
+};
 
 /// Who decides whether an agent may use a tool that needs permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +30,12 @@ const DENY: &str = "deny";
 
 impl PermissionPolicy {
     /// The broker for an agent run, `None` for one that denies; `hub` carries the run's context.
-    pub fn broker(self, hub: &Hub) -> Option<Arc<dyn PermissionBroker>> {
+    pub(crate) fn broker(self, hub: &Hub, redactor: &Redactor) -> Option<Arc<dyn PermissionBroker>> {
         match self {
             Self::Deny => None,
-            Self::Ask { deadline } => Some(Arc::new(HubBroker { hub: hub.clone(), deadline })),
+            Self::Ask { deadline } => {
+                Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone() }))
+            }
         }
     }
 }
@@ -38,6 +43,7 @@ impl PermissionPolicy {
 struct HubBroker {
     hub: Hub,
     deadline: Duration,
+    redactor: Redactor,
 }
 
 impl PermissionBroker for HubBroker {
@@ -52,10 +58,10 @@ impl PermissionBroker for HubBroker {
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         let asked = self.hub.ask(Prompt {
             choices: Some(vec![ALLOW.to_owned(), DENY.to_owned()]),
-            detail: Some(Value::Object(detail)),
+            detail: Some(self.redactor.value(Value::Object(detail))),
             deadline: Some(self.hub.clock().now() + self.deadline),
             default: Some(DENY.to_owned()),
-            ..Prompt::new(PromptKind::Permission, question)
+            ..Prompt::new(PromptKind::Permission, self.redactor.text(&question))
         });
         asked.map(decide).boxed()
     }

@@ -18,7 +18,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{live::Live, state::Input};
+use super::{live::Live, secrets, state::Input};
+use crate::redact::Redactor;
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,6 +36,7 @@ pub(super) struct Setting {
     pub(super) cancel: CancellationToken,
     pub(super) deadline: Option<Instant>,
     pub(super) permissions: Option<Arc<dyn PermissionBroker>>,
+    pub(super) redactor: Redactor,
     pub(super) env: Environment,
     pub(super) cwd: Option<PathBuf>,
     pub(super) supervisor: Option<Supervisor>,
@@ -89,6 +91,7 @@ impl Setting {
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))
+            .map(|stream| secrets::without(&self.redactor, stream))
             .map_err(|_| self.error(ErrorCode::Protocol, "the provider panicked"))
     }
 

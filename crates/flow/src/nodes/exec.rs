@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, io, path::Path};
 
 use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::Redactor;
 use inspan_protocol::{AgentError, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -78,8 +79,10 @@ impl NodeType for Exec {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
             let call: Call = typed::read(input)?;
-            let printed = call.run(&context).await?;
-            typed::write(&printed)
+            // A program is given the environment, and may print what is in it.
+            let redactor = Redactor::new(&context.env);
+            let printed = call.run(&context).await.map_err(|error| redactor.error(error))?;
+            typed::write(&printed).map(|printed| redactor.value(printed))
         }
         .boxed()
     }

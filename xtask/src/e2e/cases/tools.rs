@@ -64,9 +64,9 @@ pub(super) fn denied_without_anyone(world: &mut World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An agent that looks at its environment learns its own key. Who watches sees what it sees, as beside the agent's own
-/// terminal; but a recording is kept and passed on, and the key stands in none.
-pub(super) fn key_left_out_of_a_recording(world: &mut World) -> anyhow::Result<()> {
+/// An agent that looks at its environment learns its own key. It stands in no event, no store, no output and no
+/// recording all the same: the search of all artefacts at the end of the case would find it.
+pub(super) fn key_left_out_of_everything(world: &mut World) -> anyhow::Result<()> {
     let input = json!({ "command": "printenv ANTHROPIC_API_KEY; echo looked", "description": "look" });
     let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
     let _server = serve(world, &[call, says("I have looked.")])?;
@@ -83,7 +83,14 @@ pub(super) fn key_left_out_of_a_recording(world: &mut World) -> anyhow::Result<(
         recorded.contains("[redacted ANTHROPIC_API_KEY]\\nlooked"),
         "the tool was not recorded: {recorded}"
     );
-    world.forget_runs()
+    let told = run.events.iter().any(|envelope| match &envelope.event {
+        Event::AgentToolComplete { result, .. } => {
+            result.to_string().contains("[redacted ANTHROPIC_API_KEY]")
+        }
+        _ => false,
+    });
+    ensure!(told, "the tool's answer does not show what was taken out: {run}");
+    Ok(())
 }
 
 pub(super) fn allowed_by_a_person(world: &mut World) -> anyhow::Result<()> {
