@@ -6,6 +6,7 @@ mod flow;
 mod hub;
 mod measure;
 mod start;
+mod store;
 
 use std::io::Write;
 use std::path::Path;
@@ -26,6 +27,7 @@ const PARTS: &[Part] = &[
     Part { name: "flow", rows: |_| flow::rows() },
     Part { name: "decode", rows: |_| decode::rows() },
     Part { name: "start", rows: start::rows },
+    Part { name: "store", rows: store::rows },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program

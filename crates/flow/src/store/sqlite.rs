@@ -52,9 +52,9 @@ pub struct SqliteStore {
     paths: Paths,
     here: Owner,
     readers: Readers,
-    /// None for a store that was opened to be read.
-    writer: Option<Writer>,
     changes: Changes,
+    /// None for a store that was opened to be read. It is dropped last, so that it can empty the write-ahead log.
+    writer: Option<Writer>,
 }
 
 impl SqliteStore {

@@ -219,6 +219,8 @@ async fn a_command_is_answered_once() {
         assert_eq!(posted.iter().map(|posted| posted.number).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(store.unanswered(id).await, Ok(posted.clone()));
         assert_eq!(store.unanswered(&other.session).await, Ok(Vec::new()));
+        assert_eq!(store.entry(id).await.unwrap().unanswered, 3);
+        assert_eq!(store.entry(&other.session).await.unwrap().unanswered, 0);
         let refused = Verdict::Refused("no run takes messages".to_owned());
         let answers = [
             Answered { number: 3, verdict: Verdict::Accepted },

@@ -12,15 +12,13 @@ use rusqlite::{Connection, OpenFlags};
 use super::{
     fault::{Fault, of_file},
     format::{self, Found, Steps},
-    options::SqliteOptions,
+    options::{PATIENCE, SqliteOptions},
     place,
 };
 use crate::store::StoreError;
 
-/// How long SQLite itself waits for another process, each time.
-pub(super) const BUSY: Duration = Duration::from_secs(5);
-/// How often that is tried.
-pub(super) const TRIES: usize = 3;
+/// How often it is tried to get past another process.
+pub(super) const TRIES: u32 = 3;
 /// How long another process may take to make the store.
 const CREATION: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -113,7 +111,7 @@ fn make(store: &Path) -> std::io::Result<bool> {
 }
 
 fn prepare(store: &Path, options: &SqliteOptions, steps: &Steps) -> Result<(Connection, Found), Fault> {
-    let mut connection = connect_to_write(store)?;
+    let mut connection = connect_to_write(store, options)?;
     let found = format::look(&connection, store, steps)?;
     if found == Found::Empty {
         // These two can only be chosen before there is a table.
@@ -127,7 +125,7 @@ fn prepare(store: &Path, options: &SqliteOptions, steps: &Steps) -> Result<(Conn
 
 /// Opens a store again that this process had open for writing.
 pub(super) fn open_again(store: &Path, options: &SqliteOptions) -> Result<Connection, Fault> {
-    let connection = connect_to_write(store)?;
+    let connection = connect_to_write(store, options)?;
     set_for_writing(&connection, options)?;
     Ok(connection)
 }
@@ -199,8 +197,9 @@ fn connect_still(store: &Path) -> Result<Connection, Fault> {
 }
 
 /// SQLite itself would be content with a file that it can only read.
-fn connect_to_write(store: &Path) -> Result<Connection, Fault> {
+fn connect_to_write(store: &Path, options: &SqliteOptions) -> Result<Connection, Fault> {
     let connection = connect(store, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.busy_timeout(options.patience() / TRIES)?;
     if connection.is_readonly(rusqlite::MAIN_DB)? {
         return Err(StoreError::ReadOnly { path: store.to_owned() }.into());
     }
@@ -212,7 +211,7 @@ fn connect(store: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
 }
 
 fn settle(connection: Connection) -> Result<Connection, Fault> {
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(PATIENCE / TRIES)?;
     connection.set_prepared_statement_cache_capacity(64);
     // Damage is to be told by an error, and nothing in the file is to be run.
     connection.pragma_update(None, "cell_size_check", true)?;

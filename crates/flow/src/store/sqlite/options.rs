@@ -1,6 +1,9 @@
 //! How a store is opened. Opening it is left to `file`.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// How long a store waits for another process by itself.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
@@ -9,6 +12,7 @@ type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
 pub struct SqliteOptions {
     pub(super) loss: Loss,
     pub(super) max_bytes: Option<u64>,
+    patience: Option<Duration>,
     pub(super) points: Points,
 }
 
@@ -34,6 +38,17 @@ impl SqliteOptions {
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self
+    }
+
+    /// How long to wait for another process that is writing, before a request fails; 15 seconds unless said.
+    #[must_use]
+    pub fn wait_for_others(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience.unwrap_or(PATIENCE)
     }
 
     /// Calls `hook` on the writer's thread at every point where a crash could tear something: `begin`, then

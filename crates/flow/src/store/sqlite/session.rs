@@ -202,7 +202,7 @@ pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionR
 }
 
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
-                       WHERE session = number AND verdict IS NULL) FROM sessions";
+                       WHERE commands.session = sessions.number AND verdict IS NULL) FROM sessions";
 
 /// The list entry of one session.
 pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Result<SessionEntry, Fault> {
@@ -222,24 +222,26 @@ pub(super) fn entries(
     here: &Owner,
 ) -> Result<Vec<SessionEntry>, Fault> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let order = "ORDER BY created_at DESC, id LIMIT";
+    let sql = entries_sql(prefix);
+    let mut query = connection.prepare_cached(&sql)?;
+    let mut rows = match prefix {
+        "" => query.query([limit])?,
+        prefix => query.query((limit, prefix, format!("{prefix}{}", char::MAX)))?,
+    };
     let mut entries = Vec::new();
-    if prefix.is_empty() {
-        let mut query = connection.prepare_cached(&format!("{ENTRIES} {order} ?1"))?;
-        let mut rows = query.query([limit])?;
-        while let Some(row) = rows.next()? {
-            entries.push(entry_of(row, here)?);
-        }
-        return Ok(entries);
-    }
-    // The range finds them by the index of the ids; of what lies in it, the comparison keeps what begins so.
-    let begins = "WHERE id >= ?1 AND id < ?2 AND substr(id, 1, length(?1)) = ?1";
-    let mut query = connection.prepare_cached(&format!("{ENTRIES} {begins} {order} ?3"))?;
-    let mut rows = query.query((prefix, format!("{prefix}{}", char::MAX), limit))?;
     while let Some(row) = rows.next()? {
         entries.push(entry_of(row, here)?);
     }
     Ok(entries)
+}
+
+/// The range finds them by the index of the ids; of what lies in it, the comparison keeps what begins so.
+pub(super) fn entries_sql(prefix: &str) -> String {
+    let begins = match prefix {
+        "" => "",
+        _ => "WHERE id >= ?2 AND id < ?3 AND substr(id, 1, length(?2)) = ?2",
+    };
+    format!("{ENTRIES} {begins} ORDER BY created_at DESC, id LIMIT ?1")
 }
 
 fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {

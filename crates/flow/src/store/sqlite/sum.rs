@@ -60,3 +60,28 @@ fn half(hash: Sha256) -> Sum {
     sum.copy_from_slice(&hash.finalize()[..size_of::<Sum>()]);
     sum
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(sum: &Sum) -> String {
+        sum.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The sums are part of the format. These were computed by another program, from the rule in `docs/store.md`.
+    #[test]
+    fn the_sums_are_those_of_the_format() {
+        let at = 1_767_780_000_000;
+        let record = of_record("run-1", b"{}");
+        let row = Row { seq: 1, epoch: 2, at, kind: b"agent:text", body: br#"{"v":1}"# };
+        let command = of_command("run-1", 3, at, br#"{"command":"send"}"#);
+        let sums = [record, of_event(&record, &row), command];
+        let expected = [
+            "735236d36f9ac91010a7f540c589b826",
+            "06a7ecf32f4121ccbe9bff7c12a1fdbd",
+            "75caa7c6a58026a4f91aae56bfad6d16",
+        ];
+        assert_eq!(sums.each_ref().map(hex), expected);
+    }
+}

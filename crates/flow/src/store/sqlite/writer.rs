@@ -109,6 +109,14 @@ impl Writer {
     }
 }
 
+#[cfg(test)]
+impl Writer {
+    /// How many requests wait to be taken.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity())
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         // The thread does what is queued, and ends.
