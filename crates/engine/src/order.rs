@@ -6,16 +6,18 @@
 //!   `channel:*`, `session:rejected` and extensions. Each phase begins and ends once within, never inside
 //!   another.
 //! - A task begins and ends within a phase (if there is a harness at all), each attempt once and one at a
-//!   time; its attempts count up from one only after a failure that says so; a path completes at most once.
+//!   time; its attempts count up from one, after a failure that says so, a limit that was waited out, or an
+//!   interruption; a path ends at most once.
 //! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
 //!   each tool that starts completes once, by its `toolUseId`.
 //! - A reply follows its prompt, once.
-//! - After `flow:paused` only `flow:resumed` goes on, and whatever a crash or a pause left open
-//!   is open no more.
+//! - After `flow:paused` only `flow:resumed` goes on. After a crash it comes without a pause, and right before it
+//!   the ends of the agent runs that were lost, whatever tools they had open. What was open then is open no more.
+//! - A log may rest after `flow:paused`, or after `flow:waiting` with tasks open that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::{Envelope, Event, NodeId, NodePath, PromptId, RunId, SessionId};
+use inspan_protocol::{Envelope, Event, NodeId, NodePath, PromptId, RunId, SessionId, StopReason};
 
 use crate::hub::run_of;
 
@@ -39,6 +41,10 @@ pub struct OrderCheck {
     tasks: BTreeMap<NodePath, Task>,
     runs: BTreeMap<RunId, Run>,
     prompts: BTreeMap<PromptId, Asked>,
+    /// Whether `flow:waiting` was the newest event.
+    waits: bool,
+    /// What only a crash excuses, and so only if `flow:resumed` follows.
+    owed: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,12 +61,11 @@ enum Task {
     Open {
         attempt: u32,
     },
-    WillRetry {
+    /// It failed and is tried again, or a limit is waited out, or it was cut short by a pause, a stop or a crash.
+    Again {
         attempt: u32,
     },
     Ended,
-    /// Cut short by a pause, a stop or a crash: it may begin again.
-    Cut,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,8 +106,16 @@ impl OrderCheck {
             }
             _ => {}
         }
-        if let Event::HarnessStart { .. } = envelope.event {
-            ensure(first, || "it is not the first".to_owned())?;
+        let excused = matches!(envelope.event, Event::AgentComplete { .. } | Event::FlowResumed { .. });
+        if let Some(owed) = self.owed.take_if(|_| !excused) {
+            return Err(format!("only `flow:resumed` may follow, since {owed}"));
+        }
+        self.waits = matches!(envelope.event, Event::FlowWaiting { .. });
+        match envelope.event {
+            Event::HarnessStart { .. } => ensure(first, || "it is not the first".to_owned())?,
+            // The wish to end or to rest may come before the session has begun.
+            Event::SessionPause { .. } | Event::SessionAbort { .. } if first => self.began = false,
+            _ => {}
         }
         self.session(&envelope.event)?;
         self.task(envelope)?;
@@ -151,8 +164,11 @@ impl OrderCheck {
     /// What was open when the process ended is open no more.
     fn cut(&mut self) {
         self.harness = Harness::Running;
-        for task in self.tasks.values_mut().filter(|task| **task != Task::Ended) {
-            *task = Task::Cut;
+        self.owed = None;
+        for task in self.tasks.values_mut() {
+            if let Task::Open { attempt } = *task {
+                *task = Task::Again { attempt };
+            }
         }
         for run in self.runs.values_mut() {
             *run = Run::Ended;
@@ -169,8 +185,7 @@ impl OrderCheck {
                 ensure(place == Some(path), || format!("its context says {place:?} and not `{path}`"))?;
                 let fits = match self.tasks.get(path) {
                     None => *attempt == 1,
-                    Some(Task::WillRetry { attempt: before }) => *attempt == before + 1,
-                    Some(Task::Cut) => *attempt >= 1,
+                    Some(Task::Again { attempt: before }) => *attempt == before + 1,
                     Some(Task::Open { .. } | Task::Ended) => false,
                 };
                 let task = self.tasks.get(path);
@@ -181,11 +196,25 @@ impl OrderCheck {
             Event::TaskComplete { task_id, .. } => self.end_task(envelope, task_id, |_| Task::Ended),
             Event::TaskFailed { task_id, will_retry, .. } => {
                 self.end_task(envelope, task_id, |attempt| match will_retry {
-                    true => Task::WillRetry { attempt },
+                    true => Task::Again { attempt },
                     false => Task::Ended,
                 })
             }
-            Event::TaskCancelled { task_id, .. } => self.end_task(envelope, task_id, |_| Task::Cut),
+            Event::TaskCancelled { task_id, .. } => {
+                self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
+            }
+            Event::LimitWait { .. } => {
+                let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
+                let id = NodeId::new(path.node()).map_err(|error| error.to_string())?;
+                self.end_task(envelope, &id, |attempt| Task::Again { attempt })
+            }
+            Event::TaskSkipped { .. } | Event::TaskReused { .. } => {
+                let path = envelope.context.task.clone().ok_or("its context names no task")?;
+                let fits = matches!(self.tasks.get(&path), None | Some(Task::Again { .. }));
+                ensure(fits, || format!("`{path}` has ended or is open"))?;
+                self.tasks.insert(path, Task::Ended);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -238,8 +267,13 @@ impl OrderCheck {
             Event::AgentToolComplete { tool_use_id, .. } => {
                 ensure(tools.remove(tool_use_id), || format!("tool `{tool_use_id}` is not open"))
             }
-            Event::AgentComplete { .. } => {
-                ensure(tools.is_empty(), || format!("tools {tools:?} are open"))?;
+            Event::AgentComplete { stop_reason, .. } => {
+                let open = (!tools.is_empty()).then(|| format!("tools {tools:?} are open"));
+                if *stop_reason == StopReason::Aborted {
+                    self.owed = self.owed.take().or(open);
+                } else if let Some(open) = open {
+                    return Err(open);
+                }
                 self.runs.insert(id.clone(), Run::Ended);
                 Ok(())
             }
@@ -250,15 +284,27 @@ impl OrderCheck {
     fn all_closed(&self) -> Result<(), String> {
         let task = self.tasks.iter().find(|(_, task)| matches!(task, Task::Open { .. }));
         ensure(task.is_none(), || format!("task {task:?} is open"))?;
+        self.runs_closed()
+    }
+
+    fn runs_closed(&self) -> Result<(), String> {
         let run = self.runs.iter().find(|(_, run)| matches!(run, Run::Open { .. }));
         ensure(run.is_none(), || format!("run {run:?} is open"))
     }
 
-    /// Checks that nothing is left open. A log that has a harness must end complete or paused.
+    /// Checks that nothing is left open. A log that has a harness must end complete, paused or waiting.
     pub fn finish(&self) -> Result<(), String> {
-        let ended = self.harness != Harness::Running;
-        ensure(ended, || "the log ends without `harness:complete` or `flow:paused`".to_owned())?;
-        self.all_closed().map_err(|fault| format!("at the end of the log {fault}"))
+        let closed = if self.waits {
+            self.runs_closed()
+        } else {
+            let ended = self.harness != Harness::Running;
+            ensure(ended, || {
+                "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`".to_owned()
+            })?;
+            self.all_closed()
+        };
+        let owed = self.owed.clone().map_or(Ok(()), Err);
+        closed.and(owed).map_err(|fault| format!("at the end of the log {fault}"))
     }
 }
 

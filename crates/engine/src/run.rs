@@ -60,6 +60,7 @@ pub struct AgentRun {
     idle_timeout: Duration,
     cancel: CancellationToken,
     supervisor: Option<Supervisor>,
+    mail: Vec<String>,
 }
 
 /// How a run ended that did not fail; a cancelled run is one of these, with stop reason `aborted`.
@@ -98,6 +99,7 @@ impl AgentRun {
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             cancel: CancellationToken::new(),
             supervisor: None,
+            mail: Vec::new(),
         }
     }
 
@@ -146,6 +148,12 @@ impl AgentRun {
         Self { supervisor, ..self }
     }
 
+    /// Messages that wait for the run from its beginning, as if they had come during the first turn. Their events
+    /// are in the log already.
+    pub fn mail(self, mail: Vec<String>) -> Self {
+        Self { mail, ..self }
+    }
+
     /// Runs to the end. An input that the provider does not take fails before `agent:start`; after it there
     /// is exactly one `agent:complete`, also if this future is dropped.
     pub async fn execute(self) -> Result<RunEnd, AgentError> {
@@ -157,6 +165,7 @@ impl AgentRun {
         let run_id = self.run_id.unwrap_or_else(|| self.hub.ids().run_id());
         let hub = self.hub.with_agent(run_id.clone());
         let mailbox = hub.open_mailbox(&run_id, &self.agent_name, facts.multi_turn);
+        mailbox.put_in(self.mail);
         let identity = Identity {
             run_id,
             agent_name: self.agent_name,

@@ -15,6 +15,8 @@ mod schedule;
 mod spec;
 mod state;
 mod store;
+#[cfg(test)]
+mod testing;
 
 pub use compile::{Compiled, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};

@@ -42,9 +42,13 @@ pub struct Run {
     cancelled: Vec<(NodeIx, u32, CancelReason)>,
     /// Nodes whose doubt was put to a person by this process.
     asked: Vec<NodeIx>,
-    /// Agents that wait for money that is laid aside for others, and how many attempts ran then.
+    /// Agents that wait for money that is laid aside for others, and nodes whose loop waits for work under way in
+    /// its body; and the newest fact when they were last looked at.
     held: Vec<NodeIx>,
-    held_at: u32,
+    blocked: Vec<NodeIx>,
+    held_at: u64,
+    /// For whom it was said that a price is unknown: nodes, and the flow.
+    warned: Vec<Option<NodeIx>>,
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
@@ -101,6 +105,9 @@ pub struct StartNode {
     pub conversation: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,
+    /// Messages to an agent that no finished turn has answered; they follow the first turn. One that goes on in its
+    /// own conversation has them in what it is told.
+    pub mail: Vec<String>,
 }
 
 /// What is left of an attempt that was cut short by a pause, a limit or a crash.
@@ -165,7 +172,9 @@ impl Run {
             cancelled: Vec::new(),
             asked: Vec::new(),
             held: Vec::new(),
+            blocked: Vec::new(),
             held_at: 0,
+            warned: Vec::new(),
             has_node_budgets,
             reusable: None,
         }
@@ -200,6 +209,13 @@ impl Run {
         if self.state.outcome.is_some() || self.state.status == SessionStatus::Paused {
             return;
         }
+        if self.state.phase_ended {
+            // The process died between the end of the phase and that of the session.
+            let ending = self.state.ending.clone();
+            let (outcome, error) = ending.map_or((Outcome::Success, None), |end| (end.outcome, end.error));
+            return self.finish(outcome, error, now, actions);
+        }
+        self.look_again();
         self.look_at_time(now, actions);
         if actions.is_empty() {
             self.look_at_money(actions);
@@ -266,13 +282,26 @@ impl Run {
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(ix);
         let source = own.or(node.session);
         let conversation = source.and_then(|source| self.state.nodes[source.0 as usize].conversation.clone());
+        let mail = state.more.as_ref().filter(|_| own.is_none());
         StartNode {
             node: ix,
             path: self.state.path(&self.graph, ix),
             attempt,
             input,
             conversation,
+            mail: mail.map(|more| more.undelivered().map(str::to_owned).collect()).unwrap_or_default(),
             interrupted,
+        }
+    }
+
+    /// Takes up again what was put off, if anything has happened since.
+    fn look_again(&mut self) {
+        if self.held_at != self.state.last_seq {
+            self.held_at = self.state.last_seq;
+            for ix in std::mem::take(&mut self.held) {
+                self.state.propose(&self.graph, ix);
+            }
+            self.state.settling.extend(std::mem::take(&mut self.blocked));
         }
     }
 
@@ -285,7 +314,8 @@ impl Run {
     }
 
     fn flow_deadline(&self) -> Option<Timestamp> {
-        Some(self.state.started_at? + self.state.rested + self.graph.policy.timeout?)
+        let left = self.graph.policy.timeout?.saturating_sub(self.state.used);
+        Some(self.state.started_at? + self.state.rested + left)
     }
 
     /// Takes what is due: retries become candidates, late attempts are cancelled, the flow's own time ends.

@@ -33,7 +33,7 @@ use inspan_protocol::{
 use serde_json::Value;
 
 pub use node::{Conversation, EdgeState, NodeState};
-pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
+pub(crate) use rest::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use snapshot::SnapshotError;
 
 use crate::graph::{Graph, NodeIx, Occupies};
@@ -84,6 +84,8 @@ pub struct RunState {
     /// The time of the newest fact, and how long the session lay still between two processes.
     pub(crate) last_at: Timestamp,
     pub(crate) rested: Duration,
+    /// The time that the session took before the snapshot that it began with.
+    pub(crate) used: Duration,
     pub(crate) duration_ms: u64,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
@@ -96,6 +98,8 @@ pub struct RunState {
     pub(crate) cost_usd: f64,
     /// Whether some turn's price is unknown, so that the sum is too.
     pub(crate) unpriced: bool,
+    /// Whether it was so when the session last went on, and was said then.
+    pub(crate) unpriced_before: bool,
     /// The most that one attempt of an agent has cost.
     pub(crate) dearest: f64,
     /// What the newest `budget:spent` said of tokens, and whether a budget is known to be used up.
@@ -149,6 +153,7 @@ impl RunState {
             started_at: None,
             last_at: Timestamp::default(),
             rested: Duration::ZERO,
+            used: Duration::ZERO,
             duration_ms: 0,
             phase_begun: false,
             phase_ended: false,
@@ -160,6 +165,7 @@ impl RunState {
             usage: Usage::default(),
             cost_usd: 0.0,
             unpriced: false,
+            unpriced_before: false,
             dearest: 0.0,
             told_tokens: 0,
             budget_told: false,
@@ -276,6 +282,9 @@ impl RunState {
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => {
                 self.phase_ended = true;
+                // Between this and the end of the session nothing may begin, also after a crash.
+                let outcome = self.outcome_of(error);
+                self.end_early(Ending { outcome, error: Some(error.clone()) });
                 self.failure.get_or_insert_with(|| error.clone());
             }
             Event::HarnessComplete { outcome, duration_ms, .. } => {
@@ -337,6 +346,23 @@ impl RunState {
     /// Ends the run before its time, unless it ends already.
     pub(crate) fn end_early(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
+    }
+
+    /// The time that the session took so far, rests aside.
+    fn used(&self) -> Duration {
+        let here = self.started_at.map_or(Duration::ZERO, |started| self.last_at.since(started));
+        self.used + here.saturating_sub(self.rested)
+    }
+
+    /// How a session ends whose phase failed with this, unless its cause is among the facts already.
+    fn outcome_of(&self, error: &AgentError) -> Outcome {
+        match error.code {
+            _ if self.failure.as_ref() == Some(error) => Outcome::Partial,
+            ErrorCode::BudgetExceeded => Outcome::BudgetExceeded,
+            ErrorCode::Timeout => Outcome::TimedOut,
+            ErrorCode::Aborted => Outcome::Stopped,
+            _ => Outcome::Failed,
+        }
     }
 
     /// Where a node's next attempt or pass stands in the run.

@@ -35,8 +35,8 @@ pub use provider::{
     ProviderOutput, ProviderStream,
 };
 pub use snapshot::{
-    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeStatus, PendingPrompt, RunSnapshot, SessionState,
-    SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, PendingPrompt, PromptReply,
+    RunSnapshot, SessionState, SessionStatus, Spent,
 };
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;

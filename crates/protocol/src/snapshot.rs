@@ -154,6 +154,12 @@ pub struct Spent {
     pub cost_usd: Option<f64>,
     /// Tokens of all kinds.
     pub tokens: u64,
+    /// The cost of those turns whose price is known, in US dollars.
+    #[serde(default)]
+    pub known_usd: f64,
+    /// The most that one attempt of an agent has cost.
+    #[serde(default)]
+    pub dearest_usd: f64,
 }
 
 /// One iteration of a node that opens frames.
@@ -167,6 +173,74 @@ pub struct FrameSnapshot {
     /// The item it works on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<Value>,
+}
+
+/// What it takes to go on with a node, beside its status and its newest attempt; what is not set is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct NodeSnapshot {
+    /// Attempts over all passes.
+    pub attempts: u32,
+    /// Attempts of this pass that failed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub failures: u32,
+    /// Whether a failure that nothing handled is its own, or kept it from running.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tainted: bool,
+    /// Whether an attempt was cut short, and none has begun since.
+    #[serde(skip_serializing_if = "is_default")]
+    pub interrupted: bool,
+    /// Whether that attempt may have changed the world for good, and a person has to say what is to be done.
+    #[serde(skip_serializing_if = "is_default")]
+    pub doubt: bool,
+    /// Whether something it follows on was really run in this session, in a pass before.
+    #[serde(skip_serializing_if = "is_default")]
+    pub follows_work: bool,
+    /// When the first attempt began of those that interruptions alone part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// When the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// Whether the agent of this attempt has named its conversation.
+    #[serde(skip_serializing_if = "is_default")]
+    pub named: bool,
+    /// What the agent is told when it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Messages to the agent that no finished turn has answered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<String>,
+    /// The question that was answered, if its answer has not been used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<PendingPrompt>,
+    /// The answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<PromptReply>,
+    /// What all its attempts have cost, where known, in US dollars.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cost_usd: f64,
+    /// Whether some turn's price is unknown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub unpriced: bool,
+    /// Tokens of all its attempts.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tokens: u64,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptReply {
+    /// The answer.
+    pub content: String,
+    /// Which of the choices it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<String>,
 }
 
 /// The state of a run, saved: the fold of its event log up to `last_seq`. Serialise it, load it elsewhere,
@@ -190,6 +264,9 @@ pub struct RunSnapshot {
     pub outputs: BTreeMap<NodePath, Value>,
     /// Where each node stands.
     pub node_status: BTreeMap<NodePath, NodeStatus>,
+    /// More of each node of which there is more to say.
+    #[serde(default)]
+    pub nodes: BTreeMap<NodePath, NodeSnapshot>,
     /// The newest attempt of each node that has one, in its present pass.
     pub attempts: BTreeMap<NodePath, u32>,
     /// What went wrong last, of each node that failed.
@@ -206,6 +283,15 @@ pub struct RunSnapshot {
     pub pending_prompts: Vec<PendingPrompt>,
     /// What was spent.
     pub spent: Spent,
+    /// How long the session took so far, rests aside, in milliseconds.
+    #[serde(default)]
+    pub used_ms: u64,
+    /// The first failure that nothing handled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<AgentError>,
+    /// How the session ends, if it is about to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Outcome>,
     /// The flow's own state, as its nodes set it.
     pub state: Map<String, Value>,
     /// The last event that the snapshot contains.

@@ -82,6 +82,18 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
             usage: Usage::default(),
             duration_ms: 1,
         },
+        "agent:lost" => Event::AgentComplete {
+            agent_name: "a".to_owned(),
+            success: false,
+            run_id: run(),
+            stop_reason: StopReason::Aborted,
+            usage: Usage::default(),
+            duration_ms: 0,
+        },
+        "skipped" => Event::TaskSkipped { task_id: node(), reason: inspan_protocol::SkipReason::When },
+        "limit" => Event::LimitWait { provider: "p".to_owned(), until: Default::default() },
+        "abort" => Event::SessionAbort { reason: None },
+        "flow:waiting" => Event::FlowWaiting { on: inspan_protocol::WaitingOn::Input, until: None },
         "prompt" => Event::SessionPrompt {
             prompt_id: word(1).into(),
             prompt: "?".to_owned(),
@@ -176,7 +188,7 @@ fn resuming_voids_what_a_pause_or_a_crash_left() {
     let begun = ["- - harness:start", "- - phase:start one", "a - start 1", "a r1 agent:start"];
     let paused = ["a r1 agent:complete", "a - cancelled", "- - flow:paused"];
     let resumed =
-        ["- - flow:resumed", "a - start 1", "a r2 agent:start", "a r2 agent:complete", "a - complete"];
+        ["- - flow:resumed", "a - start 2", "a r2 agent:start", "a r2 agent:complete", "a - complete"];
     let ended = ["- - phase:complete one", "- - harness:complete"];
     let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
     assert_eq!(check(&[&begun, &paused]), Ok(()));
@@ -184,6 +196,53 @@ fn resuming_voids_what_a_pause_or_a_crash_left() {
     assert_eq!(check(&[&begun, &resumed, &ended]), Ok(()));
     let late = check(&[&begun, &paused, &["- - log"]]);
     assert_eq!(late, Err("event 8 `log`: it follows `flow:paused`".to_owned()));
+}
+
+#[test]
+fn a_lost_run_ends_with_its_tools_open_and_only_right_before_the_session_goes_on() {
+    let begun =
+        ["- - harness:start", "- - phase:start one", "a - start 1", "a r1 agent:start", "a r1 tool:start t"];
+    let lost = ["a r1 agent:lost"];
+    let rest =
+        ["- - flow:resumed", "a - start 2", "a - complete", "- - phase:complete one", "- - harness:complete"];
+    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    assert_eq!(check(&[&begun, &lost, &rest]), Ok(()));
+    assert_eq!(
+        [check(&[&begun, &lost, &["a - cancelled"]]), check(&[&begun, &lost]), check(&[&begun, &rest[1..]])],
+        [
+            "event 7 `task:cancelled`: only `flow:resumed` may follow, since tools {\"t\"} are open",
+            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
+            "event 6 `task:start`: attempt 2 of `a` cannot begin: Some(Open { attempt: 1 })",
+        ]
+        .map(|fault| Err(fault.to_owned()))
+    );
+}
+
+#[test]
+fn a_session_may_rest_while_it_waits_and_a_limit_ends_an_attempt() {
+    let begun = ["- - abort", "- - harness:start", "- - phase:start one", "a - start 1", "a - limit"];
+    let waits = ["b - start 1", "- - prompt p", "- - flow:waiting"];
+    let rest = ["- - flow:resumed", "b - start 2", "b - complete", "a - start 2", "a - complete"];
+    let ended = ["- - phase:complete one", "- - harness:complete"];
+    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    assert_eq!(check(&[&begun, &waits]), Ok(()));
+    assert_eq!(check(&[&begun, &waits, &rest, &ended]), Ok(()));
+    let faults = [
+        check(&[&begun, &waits, &["- - log"]]),
+        check(&[&begun, &["a - start 1"]]),
+        check(&[&begun, &waits, &["b r agent:start", "- - flow:waiting"]]),
+        check(&[&begun, &waits, &rest, &["a - skipped"]]),
+    ];
+    assert_eq!(
+        faults,
+        [
+            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
+            "event 6 `task:start`: attempt 1 of `a` cannot begin: Some(Again { attempt: 1 })",
+            "at the end of the log run Some((RunId(\"r\"), Open { task: Some(NodePath(\"b\")), tools: {} })) is open",
+            "event 14 `task:skipped`: `a` has ended or is open",
+        ]
+        .map(|fault| Err(fault.to_owned()))
+    );
 }
 
 #[test]
@@ -196,7 +255,7 @@ fn each_broken_rule_is_named() {
         (&["- - harness:start", "- - harness:complete"], "event 2 `harness:complete`: there was no phase"),
         (
             &["- - harness:start", "- - phase:start one"],
-            "the log ends without `harness:complete` or `flow:paused`",
+            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
         ),
         (&["- - phase:start one"], "event 1 `phase:start`: the harness has not started"),
         (
@@ -234,7 +293,7 @@ fn each_broken_rule_is_named() {
         ),
         (
             &["a - start 1", "a - failed retry", "a - start 1"],
-            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(WillRetry { attempt: 1 })",
+            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(Again { attempt: 1 })",
         ),
         (&["a - complete"], "event 1 `task:complete`: task `a` is not open"),
         (

@@ -102,6 +102,12 @@ impl Mailbox {
         Self { hub, run_id, inbox }
     }
 
+    /// Lays messages in that were acknowledged before the run began; the capacity does not count for them.
+    pub(crate) fn put_in(&self, mail: Vec<String>) {
+        let mail = mail.into_iter().map(|content| Mail { content, mode: MessageMode::FollowUp });
+        lock(&self.inbox.state).waiting.extend(mail);
+    }
+
     /// All waiting messages in the order they came.
     pub fn take(&self) -> Vec<Mail> {
         lock(&self.inbox.state).waiting.drain(..).collect()

@@ -129,6 +129,7 @@ async fn run(
         .permissions(context.permissions)
         .supervisor(context.supervisor.clone())
         .cancel(context.cancel.clone())
+        .mail(context.mail.clone())
         .execute()
         .await?;
     if end.facts.stop_reason == StopReason::Aborted {

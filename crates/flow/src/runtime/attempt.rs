@@ -34,6 +34,8 @@ pub struct NodeContext {
     pub conversation: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,
+    /// Messages to an agent that are to follow its first turn.
+    pub mail: Vec<String>,
     /// Where programs and agents work; relative paths at run time start here.
     pub cwd: PathBuf,
     /// The environment for programs and clients.

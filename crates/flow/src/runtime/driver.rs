@@ -221,7 +221,7 @@ impl Driver {
     }
 
     async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
-        let StartNode { node, path, attempt, input, conversation, interrupted } = start;
+        let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
         let spec = self.run.graph().node(node);
         let Some(node_type) = self.around.nodes.get(&spec.node_type).cloned() else {
             return Err(RunError::UnknownNodeType {
@@ -247,6 +247,7 @@ impl Driver {
             attempt,
             conversation,
             interrupted,
+            mail,
             cwd: self.around.cwd.clone(),
             env: self.around.env.clone(),
             permissions: self.around.permissions,

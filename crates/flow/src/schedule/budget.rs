@@ -1,10 +1,11 @@
 //! Money: what may still be spent is looked at before an agent starts and after each of its turns.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodeStatus, Outcome};
+use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome};
+use serde_json::Map;
 
 use super::{Action, CancelReason, Run, emit};
 use crate::{
-    graph::{NodeIx, OnUnknown},
+    graph::{Budget, NodeIx, OnUnknown},
     node::NodeKind,
     state::Ending,
 };
@@ -21,7 +22,11 @@ pub(super) enum Afford {
 impl Run {
     /// Says what was spent, and cancels what would spend more than there is.
     pub(super) fn look_at_money(&mut self, actions: &mut Vec<Action>) {
-        if self.graph.policy.budget.is_some() {
+        if let Some(budget) = self.graph.policy.budget {
+            let unpriced = self.state.unpriced && !self.state.unpriced_before;
+            if unpriced && self.warn(None, budget, actions) {
+                return;
+            }
             let tokens = self.state.usage.total();
             if tokens != self.state.told_tokens {
                 let cost_usd = (!self.state.unpriced).then_some(self.state.cost_usd);
@@ -41,11 +46,34 @@ impl Run {
         for ix in 0..self.state.nodes.len() {
             let state = &self.state.nodes[ix];
             let spends = state.status == NodeStatus::Running && state.spends();
+            let unpriced = state.more.as_ref().is_some_and(|more| more.unpriced && !more.unpriced_before);
             let ix = NodeIx(ix as u32);
+            if let Some(budget) = self.graph.node(ix).policy.budget.filter(|_| unpriced) {
+                self.warn(Some(ix), budget, actions);
+            }
             if spends && self.state.node_exceeded(&self.graph, ix).is_some() {
                 self.cancel(ix, CancelReason::OverBudget, actions);
             }
         }
+    }
+
+    /// Says once that a budget in money cannot be kept; gives whether it was said now.
+    fn warn(&mut self, node: Option<NodeIx>, budget: Budget, actions: &mut Vec<Action>) -> bool {
+        let Some(usd) = budget.usd.filter(|_| budget.on_unknown == OnUnknown::Warn) else { return false };
+        if self.warned.contains(&node) {
+            return false;
+        }
+        self.warned.push(node);
+        let whose = match node {
+            Some(ix) => format!("node `{}`", self.graph.node(ix).id),
+            None => format!("flow `{}`", self.graph.name),
+        };
+        let message = format!(
+            "the price of a turn is unknown and counts as nothing in the budget of {whose}: {usd} USD"
+        );
+        let event = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
+        actions.push(Action::Emit { task: node.map(|ix| self.state.path(&self.graph, ix)), event });
+        true
     }
 
     /// Whether an agent is in the middle of a turn; one that has just ended its last may finish.
@@ -54,9 +82,7 @@ impl Run {
     }
 
     fn is_used_up(&self) -> bool {
-        let Some(budget) = self.graph.policy.budget else { return false };
-        let blind = self.state.unpriced && budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
-        blind || self.state.exceeded(&budget).is_some()
+        self.graph.policy.budget.is_some_and(|budget| self.state.exceeded(&budget).is_some())
     }
 
     fn bankrupt(&self) -> Ending {
@@ -93,10 +119,7 @@ impl Run {
 
     fn limit(&self) -> String {
         let budget = self.graph.policy.budget.unwrap_or_default();
-        self.state.exceeded(&budget).unwrap_or_else(|| {
-            let usd = budget.usd.unwrap_or_default();
-            format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)")
-        })
+        self.state.exceeded(&budget).unwrap_or_default()
     }
 
     pub(super) fn flow_over_budget(&self) -> AgentError {

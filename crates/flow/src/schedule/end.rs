@@ -41,7 +41,7 @@ impl Run {
         }
     }
 
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         outcome: Outcome,
         error: Option<AgentError>,

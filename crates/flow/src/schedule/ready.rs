@@ -10,11 +10,6 @@ use crate::graph::{Join, NodeIx};
 impl Run {
     /// The next candidate in the order of the graph; one that only waits needs no free place.
     pub(super) fn candidate(&mut self) -> Option<NodeIx> {
-        if !self.held.is_empty() && self.held_at != self.state.running {
-            for ix in std::mem::take(&mut self.held) {
-                self.state.propose(&self.graph, ix);
-            }
-        }
         let is_full = self.state.slots >= self.max_concurrency;
         let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
         let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
@@ -69,11 +64,7 @@ impl Run {
         }
         match self.afford(ix) {
             Afford::Yes => {}
-            Afford::Later => {
-                self.held_at = self.state.running;
-                self.held.push(ix);
-                return;
-            }
+            Afford::Later => return self.held.push(ix),
             Afford::No => {
                 self.state.propose(&graph, ix);
                 return self.refuse_to_spend(actions);

@@ -9,7 +9,7 @@ use super::{Action, Interrupted, Run, emit, ready::named};
 use crate::{
     graph::NodeIx,
     node::NodeKind,
-    state::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN},
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN},
 };
 
 impl Run {
@@ -40,7 +40,7 @@ impl Run {
             told.map(|told| (path.clone(), told.clone()))
         };
         let messages = node_ids.iter().filter_map(own).collect();
-        let message = message.unwrap_or("continue").to_owned();
+        let message = message.unwrap_or(CONTINUE).to_owned();
         actions.push(emit(Event::FlowResumed { node_ids, message, messages }));
         actions
     }
@@ -55,7 +55,7 @@ impl Run {
         // Messages that were acknowledged and that no finished turn has answered come with the word to go on.
         let message = more.resume.as_ref().map(|told| match (told.as_str(), mail.as_slice()) {
             (_, []) => told.clone(),
-            ("continue", mail) => mail.join("\n\n"),
+            (CONTINUE, mail) => mail.join("\n\n"),
             (told, mail) => format!("{told}\n\n{}", mail.join("\n\n")),
         });
         Interrupted {

@@ -35,6 +35,12 @@ impl Run {
             if self.state.ending.is_some() {
                 return;
             }
+            let under_way = |ix: &NodeIx| self.state.nodes[ix.0 as usize].is_under_way();
+            if goes_on && cycle.body.iter().any(under_way) {
+                // A merge went on with the first branch of several; the others end in this pass.
+                actions.clear();
+                return self.blocked.push(ix);
+            }
             if goes_on && state.iterations < cycle.max_iterations {
                 let iteration = state.iterations + 1;
                 // Edges of this pass that were found not to fire are reset by the iteration itself.

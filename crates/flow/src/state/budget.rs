@@ -1,7 +1,7 @@
 //! What has been spent of budgets, and what is laid aside for attempts that run.
 
 use super::RunState;
-use crate::graph::{Budget, Graph, NodeIx};
+use crate::graph::{Budget, Graph, NodeIx, OnUnknown};
 use crate::node::NodeKind;
 
 impl RunState {
@@ -28,18 +28,21 @@ impl RunState {
 
     /// Which part of the flow's budget is used up, in words.
     pub(crate) fn exceeded(&self, budget: &Budget) -> Option<String> {
-        exceeded(budget, self.cost_usd, self.usage.total())
+        exceeded(budget, self.cost_usd, self.usage.total(), self.unpriced)
     }
 
     /// Which part of a node's own budget is used up, in words.
     pub(crate) fn node_exceeded(&self, graph: &Graph, ix: NodeIx) -> Option<String> {
         let budget = graph.node(ix).policy.budget?;
         let more = self.nodes[ix.0 as usize].more.as_ref()?;
-        exceeded(&budget, more.cost_usd, more.tokens)
+        exceeded(&budget, more.cost_usd, more.tokens, more.unpriced)
     }
 }
 
-fn exceeded(budget: &Budget, cost_usd: f64, tokens: u64) -> Option<String> {
+fn exceeded(budget: &Budget, cost_usd: f64, tokens: u64, unpriced: bool) -> Option<String> {
+    if let Some(usd) = budget.usd.filter(|_| unpriced && budget.on_unknown == OnUnknown::Stop) {
+        return Some(format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)"));
+    }
     if let Some(usd) = budget.usd.filter(|usd| cost_usd >= *usd) {
         return Some(format!("{usd} USD ({cost_usd:.4} spent)"));
     }

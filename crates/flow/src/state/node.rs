@@ -64,6 +64,9 @@ pub(crate) struct More {
     /// What all its attempts have cost.
     pub(crate) cost_usd: f64,
     pub(crate) tokens: u64,
+    /// Whether some turn's price is unknown, and whether it was when the session last went on.
+    pub(crate) unpriced: bool,
+    pub(crate) unpriced_before: bool,
     /// What the newest attempt had cost when it began, and what was laid aside for it.
     pub(crate) cost_before: f64,
     pub(crate) reserved: f64,
@@ -92,6 +95,12 @@ impl NodeState {
 
     pub(crate) fn run(&self) -> Option<&OpenRun> {
         self.more.as_ref()?.run.as_ref()
+    }
+
+    /// Whether an attempt of this pass has begun and its work has not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        use NodeStatus::{Pending, Running, Waiting};
+        self.attempt > 0 && matches!(self.status, Pending | Running | Waiting)
     }
 
     /// Whether an agent of it is in the middle of a turn.

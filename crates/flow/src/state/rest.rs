@@ -15,6 +15,9 @@ pub(crate) const RUN_AGAIN: &str = "run it again";
 pub(crate) const IT_IS_DONE: &str = "it is done";
 pub(crate) const LET_IT_FAIL: &str = "let it fail";
 
+/// What an agent is told that goes on, if nobody says anything else.
+pub(crate) const CONTINUE: &str = "continue";
+
 impl RunState {
     pub(super) fn ask(&mut self, graph: &Graph, prompt: PendingPrompt) {
         self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
@@ -86,24 +89,19 @@ impl RunState {
         }
         self.pausing = None;
         self.status = SessionStatus::Running;
+        self.unpriced_before = self.unpriced;
         for at in 0..self.nodes.len() {
             let ix = NodeIx(at as u32);
-            let status = self.nodes[at].status;
-            let cut = match status {
-                NodeStatus::Running | NodeStatus::Paused => true,
-                NodeStatus::Cancelled => self.ending.is_none(),
-                _ => false,
-            };
-            if !cut {
-                continue;
-            }
-            if status == NodeStatus::Running {
-                self.running -= 1;
-                self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
+            if let Some(more) = &mut self.nodes[at].more {
+                more.unpriced_before = more.unpriced;
             }
             let path = self.path(graph, ix);
             let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
-            self.interrupt(graph, ix, told);
+            if self.is_cut(ix) {
+                self.interrupt(graph, ix, told);
+            } else if let (Some(told), Some(more)) = (told, &mut self.nodes[at].more) {
+                more.tell(told);
+            }
         }
         // Permissions were asked for by programs that are gone; questions of the flow are asked again.
         self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
@@ -112,9 +110,14 @@ impl RunState {
     fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
         let ends = self.ending.is_some();
         let node = &mut self.nodes[ix.0 as usize];
+        if node.status == NodeStatus::Running {
+            self.running -= 1;
+            self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
+        }
         node.deadline = None;
         if let Some(more) = &mut node.more {
             more.run = None;
+            more.reserved = 0.0;
         }
         if ends {
             node.status = NodeStatus::Cancelled;
@@ -124,27 +127,48 @@ impl RunState {
         node.interrupted = true;
         node.doubt = graph.node(ix).effects == Effects::External;
         if let Some(told) = told {
-            node.more().resume = Some(told.to_owned());
+            node.more().tell(told);
         }
         self.propose(graph, ix);
     }
 
+    /// Whether an attempt was in flight when the session came to rest or its process died.
+    fn is_cut(&self, ix: NodeIx) -> bool {
+        match self.nodes[ix.0 as usize].status {
+            NodeStatus::Running | NodeStatus::Paused => true,
+            NodeStatus::Cancelled => self.ending.is_none(),
+            _ => false,
+        }
+    }
+
     /// The agents that go on in their own conversations when the session is resumed.
     pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
-        let nodes = self.nodes.iter().enumerate().filter(|(_, node)| {
-            let cut = match node.status {
-                NodeStatus::Running | NodeStatus::Paused => true,
-                NodeStatus::Cancelled => self.ending.is_none(),
-                _ => false,
-            };
-            let own = node.conversation.is_some() && node.more.as_ref().is_some_and(|more| more.named);
-            cut && own
-        });
-        nodes.map(|(ix, _)| self.path(graph, NodeIx(ix as u32))).collect()
+        let indices = (0..self.nodes.len()).map(|at| NodeIx(at as u32));
+        let goes_on = |ix: &NodeIx| {
+            let node = &self.nodes[ix.0 as usize];
+            let more = node.more.as_ref();
+            let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
+            // It waits for a limit, or the process died before it was started.
+            let told = node.interrupted && more.is_some_and(|more| more.resume.is_some());
+            told || (own && self.is_cut(*ix))
+        };
+        indices.filter(goes_on).map(|ix| self.path(graph, ix)).collect()
     }
 }
 
 impl More {
+    /// What the agent is told when it goes on; what it should have been told before is not lost.
+    fn tell(&mut self, told: &str) {
+        match &mut self.resume {
+            Some(before) if before != CONTINUE => {
+                if told != CONTINUE {
+                    *before = format!("{before}\n\n{told}");
+                }
+            }
+            resume => *resume = Some(told.to_owned()),
+        }
+    }
+
     /// The messages that were taken and that no finished turn has answered.
     pub(crate) fn undelivered(&self) -> impl Iterator<Item = &str> {
         self.taken.iter().chain(&self.waiting).map(String::as_str)

@@ -1,11 +1,14 @@
 //! The fold, saved, and a fold that begins with one.
 
+use std::{cmp::Reverse, time::Duration};
+
 use inspan_protocol::{
-    AgentSessionRef, EdgeStatus, NodeStatus, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, PromptReply, RunSnapshot, SNAPSHOT_VERSION,
+    SessionId, SessionStatus, Spent,
 };
 use serde_json::{Map, Value};
 
-use super::{Conversation, RunState};
+use super::{Conversation, Ending, NodeState, RunState, node::Reply};
 use crate::graph::{EdgeIx, Graph, NodeIx};
 
 /// Why a snapshot cannot be gone on from.
@@ -70,6 +73,10 @@ impl RunState {
             input: input.clone(),
             outputs: outputs.collect(),
             node_status: nodes().map(|(ix, node)| (path(ix), node.status)).collect(),
+            nodes: nodes()
+                .map(|(ix, node)| (path(ix), node.saved()))
+                .filter(|(_, saved)| *saved != NodeSnapshot::default())
+                .collect(),
             attempts: nodes()
                 .filter(|(_, node)| node.attempt > 0)
                 .map(|(ix, node)| (path(ix), node.attempt))
@@ -86,7 +93,15 @@ impl RunState {
             frames: Vec::new(),
             agent_sessions: agents.collect(),
             pending_prompts: self.prompts.clone(),
-            spent: Spent { cost_usd: (!self.unpriced).then_some(self.cost_usd), tokens: self.usage.total() },
+            spent: Spent {
+                cost_usd: (!self.unpriced).then_some(self.cost_usd),
+                tokens: self.usage.total(),
+                known_usd: self.cost_usd,
+                dearest_usd: self.dearest,
+            },
+            used_ms: self.used().as_millis() as u64,
+            failure: self.failure.clone(),
+            ending: self.ending.as_ref().map(|ending| ending.outcome),
             state: graph.state.clone(),
             last_seq: self.last_seq,
         }
@@ -99,8 +114,12 @@ impl RunState {
         state.status = SessionStatus::Paused;
         state.phase_begun = snapshot.status != SessionStatus::Idle;
         state.last_seq = snapshot.last_seq;
-        state.cost_usd = snapshot.spent.cost_usd.unwrap_or_default();
+        state.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
         state.unpriced = snapshot.spent.cost_usd.is_none();
+        state.dearest = snapshot.spent.dearest_usd;
+        state.used = Duration::from_millis(snapshot.used_ms);
+        state.failure.clone_from(&snapshot.failure);
+        state.ending = snapshot.ending.map(|outcome| Ending { outcome, error: snapshot.failure.clone() });
         state.usage.input_tokens = snapshot.spent.tokens;
         state.prompts.clone_from(&snapshot.pending_prompts);
         for (path, status) in &snapshot.node_status {
@@ -109,16 +128,17 @@ impl RunState {
             let node = &mut state.nodes[at];
             node.pass = path.pass();
             node.status = match status {
-                NodeStatus::Running | NodeStatus::Waiting => NodeStatus::Paused,
+                NodeStatus::Running => NodeStatus::Paused,
                 other => *other,
             };
             node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
-            node.attempts = node.attempt;
             node.error = snapshot.errors.get(path).cloned();
             if let Some(known) = snapshot.agent_sessions.get(path) {
                 let session_id = known.session_id.clone();
                 node.conversation = Some(Conversation { session_id, turns: known.turns });
-                node.more().named = node.status == NodeStatus::Paused;
+            }
+            if let Some(saved) = snapshot.nodes.get(path) {
+                node.load(saved);
             }
             if let Some(asked) =
                 snapshot.pending_prompts.iter().find(|prompt| prompt.task.as_ref() == Some(path))
@@ -141,7 +161,11 @@ impl RunState {
         for at in 0..state.nodes.len() {
             let ix = NodeIx(at as u32);
             match state.nodes[at].status {
-                NodeStatus::Pending => state.propose(graph, ix),
+                NodeStatus::Pending | NodeStatus::Waiting => {
+                    let due = state.nodes[at].retry_at;
+                    state.timers.extend(due.map(|due| Reverse((due, ix))));
+                    state.propose(graph, ix);
+                }
                 NodeStatus::Complete | NodeStatus::Skipped | NodeStatus::Reused | NodeStatus::Failed => {
                     state.settling.push_back(ix);
                 }
@@ -149,5 +173,53 @@ impl RunState {
             }
         }
         state
+    }
+}
+
+impl NodeState {
+    fn saved(&self) -> NodeSnapshot {
+        let more = self.more.clone().unwrap_or_default();
+        NodeSnapshot {
+            attempts: self.attempts,
+            failures: self.failures,
+            tainted: self.tainted,
+            interrupted: self.interrupted,
+            doubt: self.doubt,
+            follows_work: self.follows_work,
+            since: self.since,
+            retry_at: self.retry_at,
+            named: more.named,
+            messages: more.undelivered().map(str::to_owned).collect(),
+            resume: more.resume,
+            asked: more.asked.filter(|_| more.reply.is_some()),
+            reply: more.reply.map(|Reply { content, choice }| PromptReply { content, choice }),
+            cost_usd: more.cost_usd,
+            unpriced: more.unpriced,
+            tokens: more.tokens,
+        }
+    }
+
+    fn load(&mut self, saved: &NodeSnapshot) {
+        self.attempts = saved.attempts;
+        self.failures = saved.failures;
+        self.tainted = saved.tainted;
+        self.interrupted = saved.interrupted;
+        self.doubt = saved.doubt;
+        self.follows_work = saved.follows_work;
+        self.since = saved.since;
+        self.retry_at = saved.retry_at;
+        let more = self.more();
+        more.named = saved.named;
+        more.resume.clone_from(&saved.resume);
+        more.taken.clone_from(&saved.messages);
+        more.asked.clone_from(&saved.asked);
+        let reply = saved.reply.as_ref();
+        more.reply = reply.map(|PromptReply { content, choice }| Reply {
+            content: content.clone(),
+            choice: choice.clone(),
+        });
+        (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
+        more.unpriced = saved.unpriced;
+        more.tokens = saved.tokens;
     }
 }

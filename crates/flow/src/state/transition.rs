@@ -5,7 +5,7 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, NodeId, NodeStatus, Outcome, Timestamp};
 use serde_json::json;
 
-use super::{Ending, NodeState, RunState};
+use super::{Ending, NodeState, RunState, rest::CONTINUE};
 use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure, Retry};
 
 impl RunState {
@@ -29,8 +29,14 @@ impl RunState {
         }
         if let Some(more) = &mut node.more {
             more.named &= goes_on;
-            more.resume = None;
             more.taken.append(&mut more.waiting);
+            match more.resume.take() {
+                // What it is told counts as undelivered until a turn has answered it.
+                Some(told) if told != CONTINUE => more.taken.insert(0, told),
+                Some(_) => {}
+                // It begins anew, and what was said to it follows its first turn.
+                None => std::mem::swap(&mut more.waiting, &mut more.taken),
+            }
             more.cost_before = more.cost_usd;
         }
         if let Some(deadline) = node.deadline {
@@ -109,7 +115,7 @@ impl RunState {
         node.interrupted = true;
         node.retry_at = Some(until);
         if node.conversation.is_some() && node.more().named {
-            node.more().resume = Some("continue".to_owned());
+            node.more().resume = Some(CONTINUE.to_owned());
         }
         self.timers.push(Reverse((until, ix)));
     }

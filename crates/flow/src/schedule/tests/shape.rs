@@ -1,0 +1,98 @@
+//! Random flows: their shapes, and the text of each.
+
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) kinds: Vec<u8>,
+    pub(super) edges: Vec<(usize, usize, u8)>,
+    pub(super) back: Option<(usize, usize, u32, bool)>,
+    pub(super) limit: u32,
+    pub(super) fail_fast: bool,
+}
+
+pub(super) fn shape() -> impl Strategy<Value = Shape> {
+    (2..8_usize).prop_flat_map(|n| {
+        let kinds = prop::collection::vec(0..16_u8, n);
+        let edges = prop::collection::btree_map((0..n, 0..n), 0..6_u8, 0..14);
+        let back = prop::option::of((0..n, 0..n, 1..4_u32, any::<bool>()));
+        (kinds, edges, back, 1..4_u32, any::<bool>()).prop_map(|(kinds, edges, back, limit, fail_fast)| {
+            let mut edges: Vec<_> = edges
+                .into_iter()
+                .filter(|((a, b), _)| a != b)
+                .map(|((a, b), when)| (a.min(b), a.max(b), when))
+                .collect();
+            edges.sort_unstable();
+            edges.dedup_by_key(|edge| (edge.0, edge.1));
+            let back = back.map(|(a, b, max, goes_on)| (a.max(b), a.min(b), max, goes_on));
+            // A loop edge must close a cycle: there is at least the direct way.
+            if let Some((from, to, ..)) = back
+                && from != to
+                && !edges.iter().any(|edge| (edge.0, edge.1) == (to, from))
+            {
+                edges.push((to, from, 0));
+            }
+            Shape { kinds, edges, back, limit, fail_fast }
+        })
+    })
+}
+
+pub(super) fn text(shape: &Shape) -> String {
+    use std::fmt::Write;
+    let name = |ix: usize| {
+        let kind = match shape.kinds[ix] {
+            0 => "bad",
+            1 => "twice",
+            2 => "handled",
+            3 => "any",
+            4 => "all",
+            6 => "talk",
+            7 => "limited",
+            8 => "human",
+            9 => "wait",
+            10 => "risky",
+            _ => "ok",
+        };
+        format!("{kind}{ix}")
+    };
+    let mut text = format!(
+        "flow: {{ name: random, policy: {{ failFast: {}, maxConcurrency: {} }} }}\nnodes:\n",
+        shape.fail_fast, shape.limit
+    );
+    for ix in 0..shape.kinds.len() {
+        let rest = match shape.kinds[ix] {
+            1 => "type: control.noop, policy: { retry: { maxAttempts: 2, backoff: 3s } }",
+            2 => "type: control.noop, policy: { continueOnError: true }",
+            3 => "type: control.merge, input: { mode: any }",
+            4 => "type: control.merge, input: { mode: all }",
+            6 | 7 => "type: talk.agent, input: { prompt: go }",
+            8 => "type: human.input, input: { prompt: go }",
+            9 => "type: control.wait, input: { ms: 5000 }",
+            10 => "type: control.noop, effects: external",
+            5 => "type: control.noop, when: \"1 == 2\"",
+            _ => "type: control.noop",
+        };
+        writeln!(text, "  - {{ id: {}, {rest} }}", name(ix)).unwrap();
+    }
+    writeln!(text, "edges:").unwrap();
+    for &(from, to, when) in &shape.edges {
+        let when = if when == 0 { ", when: \"1 == 2\"" } else { "" };
+        writeln!(text, "  - {{ from: {}, to: {}{when} }}", name(from), name(to)).unwrap();
+    }
+    if let Some((from, to, max, goes_on)) = shape.back {
+        let when = if goes_on { "1 == 1" } else { "1 == 2" };
+        let rest = format!("maxIterations: {max}, when: \"{when}\", onExhausted: continue");
+        writeln!(text, "  - {{ from: {}, to: {}, {rest} }}", name(from), name(to)).unwrap();
+    }
+    if shape.edges.is_empty() && shape.back.is_none() {
+        text = text.replace("edges:\n", "");
+    }
+    text
+}
+
+impl Shape {
+    /// How many nodes take no place for work.
+    pub(super) fn waiters(&self) -> u32 {
+        self.kinds.iter().filter(|kind| matches!(kind, 3 | 4 | 8 | 9)).count() as u32
+    }
+}

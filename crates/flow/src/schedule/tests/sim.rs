@@ -1,0 +1,461 @@
+//! A run driven by hand, with the hub's and the nodes' part of the work. What each attempt does is a list of steps;
+//! a seed chooses which attempt takes the next one. Beside the live state stands a fold of the log that gets every
+//! fact twice and no stream event: the two must never differ.
+
+use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duration};
+
+use inspan_engine::{CountingIds, IdSource, check_order};
+use inspan_protocol::{
+    AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome, PromptId,
+    PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp, Usage,
+};
+use serde_json::json;
+
+use crate::{
+    graph::{Graph, NodeIx},
+    schedule::{Action, AttemptEnd, Reusable, Run, StartNode},
+    state::{FACTS, RunState},
+};
+
+/// What an attempt does next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// `agent:start`.
+    Begin,
+    /// `agent:session`.
+    Name(String),
+    /// A tool starts, and nobody sees it end if the process dies.
+    Tool,
+    ToolDone,
+    Text,
+    /// A turn ends: `agent:usage`.
+    Usage(Option<f64>, u64),
+    /// The next turn begins.
+    Turn,
+    /// `agent:complete`.
+    Complete,
+    Ask(Option<Timestamp>),
+    Reply(&'static str),
+    /// Goes on at this time.
+    Until(Timestamp),
+    End(AttemptEnd),
+}
+
+#[derive(Debug)]
+struct Doing {
+    node: NodeIx,
+    attempt: u32,
+    path: NodePath,
+    steps: VecDeque<Step>,
+    run: Option<RunId>,
+    tool: bool,
+    asked: Option<PromptId>,
+}
+
+/// A run with its log.
+pub(super) struct Sim {
+    pub(super) run: Run,
+    pub(super) log: Vec<Envelope>,
+    pub(super) now: Timestamp,
+    /// The most attempts that ran at once.
+    pub(super) most: u32,
+    /// What was started, as the scheduler said it.
+    pub(super) started: Vec<StartNode>,
+    /// What a person answers who is asked whether to run something again.
+    pub(super) answer: Option<&'static str>,
+    shadow: RunState,
+    ids: CountingIds,
+    chance: u64,
+    doing: Vec<Doing>,
+    questions: Vec<(NodePath, PromptId)>,
+}
+
+impl Sim {
+    pub(super) fn new(graph: &Arc<Graph>, log: &[Envelope]) -> Self {
+        Self::of(Run::new(graph.clone(), &SessionId::from("s"), graph.input.clone(), None), log)
+    }
+
+    pub(super) fn of(mut run: Run, log: &[Envelope]) -> Self {
+        for envelope in log {
+            run.apply(envelope);
+        }
+        let mut shadow = RunState::new(&run.graph);
+        log.iter().for_each(|envelope| shadow.apply(&run.graph, envelope));
+        Self {
+            run,
+            log: log.to_vec(),
+            now: log.last().map_or(Timestamp::default(), |last| last.timestamp),
+            most: 0,
+            started: Vec::new(),
+            answer: Some("run it again"),
+            shadow,
+            ids: CountingIds::new(),
+            chance: 0,
+            doing: Vec::new(),
+            questions: Vec::new(),
+        }
+    }
+
+    /// Goes on after a pause or a crash that left this log.
+    pub(super) fn resumed(graph: &Arc<Graph>, log: &[Envelope], message: Option<&str>) -> Self {
+        let mut sim = Self::new(graph, log);
+        sim.resume(message, &BTreeMap::new());
+        sim
+    }
+
+    pub(super) fn resume(&mut self, message: Option<&str>, messages: &BTreeMap<String, String>) {
+        for action in self.run.resume(message, messages) {
+            let Action::Emit { task, event } = action else { panic!("{action:?}") };
+            let run = match &event {
+                Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
+                _ => None,
+            };
+            self.put(task, run, event);
+        }
+    }
+
+    /// Goes on from a snapshot; the log begins after it.
+    pub(super) fn restored(graph: &Arc<Graph>, snapshot: &RunSnapshot, now: Timestamp) -> Self {
+        let mut sim = Self::new(graph, &[]);
+        sim.run.restore(snapshot);
+        sim.shadow = RunState::restore(graph, snapshot);
+        sim.now = now;
+        sim.resume(None, &BTreeMap::new());
+        sim
+    }
+
+    pub(super) fn reusing(graph: &Arc<Graph>, reusable: Reusable) -> Self {
+        let run = Run::new(graph.clone(), &SessionId::from("t"), graph.input.clone(), None);
+        Self::of(run.reusing(Arc::new(reusable)), &[])
+    }
+
+    /// Attempts advance in another order than that of the graph.
+    pub(super) fn shuffled(mut self, seed: u64) -> Self {
+        self.chance = seed | 1;
+        self
+    }
+
+    pub(super) fn emit(&mut self, task: Option<NodePath>, event: Event) {
+        self.put(task, None, event);
+    }
+
+    fn put(&mut self, task: Option<NodePath>, agent: Option<RunId>, event: Event) {
+        let is_fact = FACTS.contains(&event.name());
+        let context = EventContext { task, agent, ..EventContext::session(self.run.session.clone()) };
+        let last = self.run.state.last_seq.max(self.log.last().map_or(0, |last| last.seq));
+        let envelope = Envelope {
+            v: ENVELOPE_VERSION,
+            id: self.ids.event_id(self.now),
+            seq: last + 1,
+            timestamp: self.now,
+            context: Arc::new(context),
+            event,
+        };
+        self.run.apply(&envelope);
+        if is_fact {
+            let graph = self.run.graph.clone();
+            self.shadow.apply(&graph, &envelope);
+            self.shadow.apply(&graph, &envelope);
+            if let Some(late) = self.log.first() {
+                self.shadow.apply(&graph, late);
+            }
+        }
+        self.log.push(envelope);
+        assert_eq!(facts(&self.run.state), facts(&self.shadow), "{}", story(&self.log));
+    }
+
+    /// Does one thing; gives whether the session is over.
+    pub(super) fn step(&mut self, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) -> bool {
+        let mut actions = Vec::new();
+        self.run.next(self.now, &mut actions);
+        let decided = !actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Emit { task, event } => self.emit(task, event),
+                Action::Start(start) => self.start(*start, world),
+                Action::Cancel { node, attempt, .. } => self.cancel(node, attempt),
+                Action::Ask { task, id, prompt, choices } => {
+                    let id = id.unwrap_or_else(|| format!("prompt-{}", self.log.len()).into());
+                    self.questions.push((task.clone(), id.clone()));
+                    self.emit(Some(task), prompted(id, &prompt, Some(choices), None));
+                }
+                Action::Finish => return true,
+            }
+        }
+        if !decided && !self.advance() && !self.reply() {
+            let wake = self.run.wake_at().into_iter().chain(self.until()).min();
+            let Some(wake) = wake else { panic!("it neither runs nor waits\n{}", story(&self.log)) };
+            self.now = wake.max(self.now + Duration::from_millis(1));
+        }
+        false
+    }
+
+    /// Runs to the end, or to where it rests.
+    pub(super) fn drive(&mut self, world: impl Fn(&StartNode, &Run) -> Vec<Step>) {
+        for _ in 0..10_000 {
+            if self.step(&world) {
+                return;
+            }
+        }
+        panic!("the run does not end\n{}", story(&self.log));
+    }
+
+    fn start(&mut self, start: StartNode, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) {
+        self.most = self.most.max(self.run.state.running);
+        let steps = match &start.input {
+            Ok(_) => world(&start, &self.run),
+            Err(error) => vec![Step::End(AttemptEnd::Error(error.clone()))],
+        };
+        self.doing.push(Doing {
+            node: start.node,
+            attempt: start.attempt,
+            path: start.path.clone(),
+            steps: steps.into(),
+            run: None,
+            tool: false,
+            asked: start.interrupted.as_ref().and_then(|cut| Some(cut.asked.as_ref()?.prompt_id.clone())),
+        });
+        self.doing.sort_by_key(|doing| doing.node);
+        self.started.push(start);
+    }
+
+    fn cancel(&mut self, node: NodeIx, attempt: u32) {
+        let found = self.doing.iter_mut().find(|doing| doing.node == node && doing.attempt == attempt);
+        let doing = found.expect("what is cancelled runs");
+        let aborted = Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled")));
+        let tool = doing.tool.then_some(Step::ToolDone);
+        let complete = doing.run.is_some().then_some(Step::Complete);
+        doing.steps = tool.into_iter().chain(complete).chain([aborted]).collect();
+    }
+
+    fn until(&self) -> Option<Timestamp> {
+        let times = self.doing.iter().filter_map(|doing| match doing.steps.front() {
+            Some(Step::Until(at)) => Some(*at),
+            _ => None,
+        });
+        times.min()
+    }
+
+    /// One step of one attempt, if any can be taken now.
+    fn advance(&mut self) -> bool {
+        let now = self.now;
+        let ready = |doing: &Doing| !matches!(doing.steps.front(), Some(Step::Until(at)) if *at > now);
+        let able: Vec<_> = (0..self.doing.len()).filter(|&at| ready(&self.doing[at])).collect();
+        if able.is_empty() {
+            return false;
+        }
+        let at = able[self.roll(able.len())];
+        let doing = &mut self.doing[at];
+        let (path, step) = (doing.path.clone(), doing.steps.pop_front().expect("an attempt ends"));
+        if let Step::Begin = step {
+            doing.run = Some(format!("run-{}", self.log.len()).into());
+        }
+        let run = doing.run.clone();
+        let run_id = || run.clone().unwrap_or_else(|| RunId::from("none"));
+        let agent_name = path.node().to_owned();
+        let event = match step {
+            Step::Until(_) => return true,
+            Step::End(end) => {
+                let Doing { node, attempt, .. } = self.doing.remove(at);
+                let ended = self.run.conclude(node, attempt, end, self.now);
+                let (path, event) = ended.expect("a running attempt ends");
+                self.emit(Some(path), event);
+                return true;
+            }
+            Step::Begin => Event::AgentStart {
+                agent_name,
+                run_id: run_id(),
+                provider: "talk".to_owned(),
+                model: None,
+                turn: 1,
+            },
+            Step::Name(name) => Event::AgentSession { run_id: run_id(), session_id: name.as_str().into() },
+            Step::Text => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run_id() },
+            Step::Tool => {
+                doing.tool = true;
+                let (tool_name, tool_use_id) = ("Bash".to_owned(), "t".to_owned());
+                Event::AgentToolStart { tool_name, tool_use_id, input: json!({}), run_id: run_id() }
+            }
+            Step::ToolDone => {
+                doing.tool = false;
+                let (tool_name, tool_use_id) = ("Bash".to_owned(), "t".to_owned());
+                let result = json!("done");
+                Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: false, run_id: run_id() }
+            }
+            Step::Usage(cost_usd, tokens) => {
+                let usage = Usage { input_tokens: tokens, ..Usage::default() };
+                Event::AgentUsage { usage, cost_usd, run_id: run_id() }
+            }
+            Step::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
+            Step::Complete => {
+                doing.run = None;
+                Event::AgentComplete {
+                    agent_name,
+                    success: true,
+                    run_id: run_id(),
+                    stop_reason: StopReason::Complete,
+                    usage: Usage::default(),
+                    duration_ms: 0,
+                }
+            }
+            Step::Ask(deadline) => {
+                let id = doing.asked.take().unwrap_or_else(|| format!("prompt-{}", self.log.len()).into());
+                doing.asked = Some(id.clone());
+                prompted(id, "?", None, deadline)
+            }
+            Step::Reply(content) => {
+                let prompt_id = doing.asked.clone().expect("a question");
+                Event::SessionReply { prompt_id, content: content.to_owned(), choice: None }
+            }
+        };
+        self.put(Some(path), run, event);
+        true
+    }
+
+    /// A person says what is to be done about what may have taken effect.
+    fn reply(&mut self) -> bool {
+        let (Some(answer), false) = (self.answer, self.questions.is_empty()) else { return false };
+        let (_, prompt_id) = self.questions.remove(0);
+        let choice = Some(answer.to_owned());
+        self.emit(None, Event::SessionReply { prompt_id, content: answer.to_owned(), choice });
+        true
+    }
+
+    fn roll(&mut self, of: usize) -> usize {
+        if self.chance == 0 {
+            return 0;
+        }
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance % of as u64) as usize
+    }
+
+    /// How it ended: the outcome, and every output unless a failure cut the rest short.
+    pub(super) fn end(&self) -> String {
+        let state = &self.run.state;
+        let finished = matches!(state.outcome, Some(Outcome::Success | Outcome::Partial));
+        format!("{:?} {:?}", state.outcome, finished.then_some(&state.outputs))
+    }
+
+    pub(super) fn check(&self) {
+        if let Err(fault) = check_order(&self.log) {
+            panic!("{fault}\n{}", story(&self.log));
+        }
+    }
+
+    /// The places that had finished within the first events, and were started again after them.
+    pub(super) fn again(&self, cut: usize) -> Vec<NodePath> {
+        let (before, after) = self.log.split_at(cut);
+        let finished: Vec<_> = before.iter().filter(|envelope| is_finished(&envelope.event)).collect();
+        let starts = after.iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }));
+        let paths = starts.filter_map(|envelope| envelope.context.task.clone());
+        paths.filter(|path| finished.iter().any(|done| done.context.task.as_ref() == Some(path))).collect()
+    }
+}
+
+fn is_finished(event: &Event) -> bool {
+    use Event::{TaskComplete, TaskFailed, TaskReused, TaskSkipped};
+    matches!(
+        event,
+        TaskComplete { .. } | TaskSkipped { .. } | TaskReused { .. } | TaskFailed { will_retry: false, .. }
+    )
+}
+
+fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: Option<Timestamp>) -> Event {
+    Event::SessionPrompt {
+        prompt_id: id,
+        prompt: prompt.to_owned(),
+        choices,
+        allow_text: None,
+        kind: PromptKind::Input,
+        detail: None,
+        deadline,
+        default: None,
+    }
+}
+
+/// All of a state that follows from the facts alone, and not from how far the scheduler has looked.
+pub(super) fn facts(state: &RunState) -> String {
+    format!(
+        "{:?}\n{:?}\n{:?}\n{:?} {:?} {:?} {:?}\n{:?} {:?} {:?} {:?}\n{:?}",
+        state.nodes,
+        state.edges,
+        state.outputs,
+        (state.status, state.outcome, state.started_at, state.rested, state.duration_ms),
+        (state.phase_begun, state.phase_ended),
+        (&state.prompts, &state.pausing, &state.failure),
+        (state.running, state.slots),
+        state.usage,
+        (state.cost_usd, state.unpriced, state.dearest),
+        (state.told_tokens, state.budget_told),
+        state.last_at,
+        (),
+    )
+}
+
+/// The names of a log's events with their tasks and edges, one per line.
+pub(super) fn story(log: &[Envelope]) -> String {
+    let line = |envelope: &Envelope| match (&envelope.event, &envelope.context.task) {
+        (Event::EdgeFired { from, to }, _) => format!("{from} -> {to}"),
+        (Event::EdgeSkipped { from, to }, _) => format!("{from} -/> {to}"),
+        (Event::LoopIterate { from, to, iteration }, _) => format!("{from} => {to} ({iteration})"),
+        (Event::PhaseFailed { error, .. }, _) => format!("phase:failed {error}"),
+        (event, Some(task)) => format!("{} {task}", event.name()),
+        (event, None) => event.name().to_owned(),
+    };
+    log.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Nodes whose id says how they fare: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
+/// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
+pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
+    let id = run.graph().node(start.node).id.as_str();
+    let state = &run.state().nodes[start.node.0 as usize];
+    let fails = id.starts_with("bad")
+        || id.starts_with("handled")
+        || (id.starts_with("twice") && state.failures == 0);
+    if fails {
+        let error = AgentError::new(ErrorCode::NodeFailed, format!("{id} fails"));
+        return vec![Step::End(AttemptEnd::Error(error))];
+    }
+    let path = start.path.as_str();
+    let done = Step::End(AttemptEnd::Output(json!({ "value": path })));
+    let own = ProviderSessionId::from(format!("c-{path}"));
+    if id.starts_with("talk") || id.starts_with("limited") {
+        let goes_on = start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
+        let with = start.conversation.as_ref().map(|known| &known.session_id);
+        assert_eq!(with, goes_on.then_some(&own), "{path}\n{start:?}");
+    }
+    if id.starts_with("limited") && start.attempt == 1 {
+        let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
+        error.resets_at = state.started_at.map(|at| at + Duration::from_secs(90));
+        let limited = Step::End(AttemptEnd::Error(error));
+        return vec![Step::Begin, Step::Name(own.to_string()), Step::Complete, limited];
+    }
+    if id.starts_with("talk") || id.starts_with("limited") {
+        return vec![
+            Step::Begin,
+            Step::Text,
+            Step::Name(own.to_string()),
+            Step::Tool,
+            Step::ToolDone,
+            Step::Usage(Some(0.5), 10),
+            Step::Turn,
+            Step::Text,
+            Step::Usage(Some(0.25), 10),
+            Step::Complete,
+            done,
+        ];
+    }
+    if id.starts_with("human") {
+        let answered = start.interrupted.as_ref().is_some_and(|cut| cut.reply.is_some());
+        return if answered { vec![done] } else { vec![Step::Ask(None), Step::Reply("yes"), done] };
+    }
+    if id.starts_with("wait") {
+        let since = start.interrupted.as_ref().and_then(|cut| cut.since).or(state.started_at);
+        let until = since.map_or(Timestamp::default(), |since| since + Duration::from_secs(5));
+        return vec![Step::Until(until), done];
+    }
+    vec![done]
+}

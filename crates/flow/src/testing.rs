@@ -1,0 +1,234 @@
+//! For this crate's own tests: a provider that does what a test tells it, and flows compiled with it. What is
+//! looked at is left to the tests.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use inspan_engine::ProviderRegistry;
+use inspan_protocol::{
+    AgentError, Chunk, Erased, ExecutionContext, InputFacts, MultiTurn, OutputFacts, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderSessionId,
+    ProviderStream, StopReason, StreamEvent, Usage,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Graph, Loaded, NodeRegistry, builtin_nodes, compile};
+
+/// What a call does next.
+#[derive(Clone, Debug)]
+pub(crate) enum Do {
+    /// Names the conversation.
+    Name(&'static str),
+    Say(&'static str),
+    Sleep(u64),
+    /// Ends here if the call is cancelled by then, and else goes on after so many milliseconds.
+    Work(u64),
+    /// Ends the turn with this text; cost in US dollars and tokens.
+    End(&'static str, Option<f64>, u64),
+    Fail(AgentError),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Asked {
+    pub(crate) prompt: String,
+    #[serde(default)]
+    pub(crate) options: Options,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(crate) struct Options {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resume: Option<ProviderSessionId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    multi_turn: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle_timeout_ms: Option<u64>,
+}
+
+impl ProviderInput for Asked {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        message.clone_into(&mut self.prompt);
+        self.options.resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        InputFacts {
+            session: self.options.resume.clone(),
+            multi_turn: if self.options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: self.options.idle_timeout_ms.map(Duration::from_millis),
+            ..InputFacts::default()
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Answered {
+    text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session_id: Option<ProviderSessionId>,
+    stop_reason: StopReason,
+    usage: Usage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<f64>,
+}
+
+impl ProviderOutput for Answered {
+    fn session_id(&self) -> Option<ProviderSessionId> {
+        self.session_id.clone()
+    }
+
+    fn facts(&self) -> OutputFacts {
+        OutputFacts {
+            text: self.text.clone(),
+            structured_output: None,
+            session: self.session_id.clone(),
+            stop_reason: self.stop_reason,
+            usage: self.usage,
+            cost_usd: self.cost_usd,
+            num_turns: 1,
+        }
+    }
+}
+
+/// What the n-th call of all, counting from 1, does.
+type Play = dyn Fn(&Asked, usize) -> Vec<Do> + Send + Sync;
+
+/// A provider of type `talk` that keeps what it was called with.
+#[derive(Clone)]
+pub(crate) struct Talk {
+    play: Arc<Play>,
+    calls: Arc<Mutex<Vec<Asked>>>,
+    running: Arc<()>,
+}
+
+impl Talk {
+    pub(crate) fn new(play: impl Fn(&Asked, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
+        Self { play: Arc::new(play), calls: Arc::default(), running: Arc::new(()) }
+    }
+
+    /// What the calls were given: each prompt, and the conversation it goes on with.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = |call: &Asked| match &call.options.resume {
+            Some(session) => format!("{session}: {}", call.prompt),
+            None => call.prompt.clone(),
+        };
+        calls.iter().map(told).collect()
+    }
+
+    /// How many calls are under way.
+    pub(crate) fn running(&self) -> usize {
+        Arc::strong_count(&self.running) - 1
+    }
+
+    /// The node types that come with Inspan, with this provider's.
+    pub(crate) fn nodes(&self) -> NodeRegistry {
+        let mut providers = ProviderRegistry::new();
+        // The registry's own handle of the provider must not count as a call.
+        providers.register(Arc::new(Erased(Handle(self.clone().into()))));
+        builtin_nodes(&providers)
+    }
+}
+
+/// The provider without a share in what counts the calls.
+struct Handle(Weak);
+
+struct Weak {
+    play: Arc<Play>,
+    calls: Arc<Mutex<Vec<Asked>>>,
+    running: std::sync::Weak<()>,
+}
+
+impl From<Talk> for Weak {
+    fn from(talk: Talk) -> Self {
+        Self { running: Arc::downgrade(&talk.running), play: talk.play, calls: talk.calls }
+    }
+}
+
+impl Provider for Handle {
+    type Input = Asked;
+    type Output = Answered;
+
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: "talk".to_owned(),
+            display_name: "Talk".to_owned(),
+            capabilities: ProviderCapabilities { streaming: true, cost: true, ..Default::default() },
+        }
+    }
+
+    fn execute(&self, input: Asked, context: ExecutionContext) -> ProviderStream<Answered> {
+        let steps = {
+            let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            calls.push(input.clone());
+            (self.0.play)(&input, calls.len())
+        };
+        let running = self.0.running.upgrade();
+        let mut session_id = input.options.resume;
+        async_stream::stream! {
+            let _running = running;
+            let end = |text: &str, stop_reason, session_id, cost_usd, tokens| Answered {
+                text: text.to_owned(),
+                session_id,
+                stop_reason,
+                usage: Usage { input_tokens: tokens, ..Usage::default() },
+                cost_usd,
+            };
+            for step in steps {
+                match step {
+                    Do::Name(name) => {
+                        let name = ProviderSessionId::from(name);
+                        session_id = Some(name.clone());
+                        yield Ok(ProviderItem::Event(StreamEvent::Session { session_id: name }));
+                    }
+                    Do::Say(text) => {
+                        let content = text.to_owned();
+                        yield Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
+                    }
+                    Do::Sleep(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                    Do::Work(ms) => {
+                        let cancelled = tokio::select! {
+                            biased;
+                            () = context.cancel.cancelled() => true,
+                            () = tokio::time::sleep(Duration::from_millis(ms)) => false,
+                        };
+                        if cancelled {
+                            let aborted = end("", StopReason::Aborted, session_id.clone(), Some(0.0), 0);
+                            yield Ok(ProviderItem::Output(aborted));
+                            return;
+                        }
+                    }
+                    Do::End(text, cost, tokens) => {
+                        let output = end(text, StopReason::Complete, session_id.clone(), cost, tokens);
+                        yield Ok(ProviderItem::Output(output));
+                        return;
+                    }
+                    Do::Fail(error) => {
+                        yield Err(error);
+                        return;
+                    }
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A flow, compiled.
+pub(crate) fn graph(text: &str, nodes: &NodeRegistry) -> Arc<Graph> {
+    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    Arc::new(compile(&loaded, nodes).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+}
+
+/// As `graph`, where no agent is ever called.
+pub(crate) fn silent_graph(text: &str) -> Arc<Graph> {
+    graph(text, &Talk::new(|_, _| Vec::new()).nodes())
+}
