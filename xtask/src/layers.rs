@@ -110,6 +110,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "jsonschema",
             "minijinja",
             "petgraph",
+            "rusqlite",
+            "rusqlite_migration",
             "rustc-hash",
             "rustix",
             "schemars",

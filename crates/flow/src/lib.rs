@@ -39,6 +39,7 @@ pub use schedule::{
 pub use spec::flow_schema;
 pub use state::{Conversation, EdgeState, Ending, NodeState, RunState, SnapshotError};
 pub use store::{
-    Answered, Batch, Digest, FlowSource, LEASE, Lease, Liveness, MemoryStore, Owner, Parent, PostedCommand,
-    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, Waits,
+    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, LEASE, Lease, Liveness,
+    MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionRecord,
+    SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };

@@ -5,6 +5,9 @@ mod digest;
 mod memory;
 mod owner;
 mod record;
+mod sqlite;
+#[cfg(test)]
+mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -15,6 +18,10 @@ pub use digest::{Digest, Waits};
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use record::{FlowSource, Parent, SessionRecord};
+pub use sqlite::{
+    Deleted, Exported, Finding, Gc, GcReport, Problem, SqliteOptions, SqliteStore, TransferError,
+    VerifyReport,
+};
 
 /// How long a lease holds without being renewed.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
@@ -166,9 +173,14 @@ pub enum Select {
 impl Select {
     /// Whether an event is wanted.
     pub fn takes(self, envelope: &Envelope) -> bool {
+        self.takes_kind(envelope.event.name().as_bytes())
+    }
+
+    /// Whether an event with this name is wanted.
+    fn takes_kind(self, name: &[u8]) -> bool {
         match self {
             Self::All => true,
-            Self::Names(names) => names.contains(&envelope.event.name()),
+            Self::Names(names) => names.iter().any(|wanted| wanted.as_bytes() == name),
         }
     }
 }

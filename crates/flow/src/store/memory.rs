@@ -138,6 +138,7 @@ impl RunStore for MemoryStore {
             posted: Vec::new(),
         };
         sessions.insert(session.clone(), kept);
+        self.version.send_modify(|version| *version += 1);
         ready(Ok(Lease { session, epoch: 1 })).boxed()
     }
 

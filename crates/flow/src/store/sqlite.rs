@@ -1,0 +1,338 @@
+//! A store on disk: one SQLite file that many processes read and write at once. This file wires the parts
+//! together; who waits for whom is left to `writer` and `readers`, what lies on disk to `docs/store.md`.
+
+mod changes;
+mod commands;
+mod fault;
+mod file;
+mod format;
+mod gc;
+mod log;
+mod loss;
+mod marks;
+mod options;
+mod place;
+mod readers;
+mod session;
+mod sum;
+mod transfer;
+mod verify;
+mod writer;
+
+use std::{ops::ControlFlow, path::Path, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
+use rusqlite::Connection;
+
+use super::{
+    Batch, Lease, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
+};
+use changes::Changes;
+use fault::{Fault, of_file};
+use file::Paths;
+use format::STEPS;
+use log::{Step, Written};
+use marks::{Mark, Marks};
+use readers::Readers;
+use session::{Session, int};
+use writer::{Transaction, Writer};
+
+pub use gc::{Deleted, Gc, GcReport};
+pub use options::SqliteOptions;
+pub use transfer::{Exported, TransferError};
+pub use verify::{Finding, Problem, VerifyReport};
+
+/// Sessions in a file. What is acknowledged survives the end of the process, and a power cut as far as the disk
+/// keeps what it says it has synced.
+///
+/// The futures need a tokio runtime. One that is dropped does not take back what it asked for.
+#[derive(Debug)]
+pub struct SqliteStore {
+    paths: Paths,
+    here: Owner,
+    readers: Readers,
+    /// None for a store that was opened to be read.
+    writer: Option<Writer>,
+    changes: Changes,
+}
+
+impl SqliteStore {
+    /// Opens the store in the file `path`, and makes it, with its folder, if there is none. A store of an older
+    /// format is copied aside and brought up. Blocks the thread, at worst for some 20 seconds while another
+    /// process does the same.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if something is missing that was acknowledged, unless the options accept that;
+    /// [`StoreError::ReadOnly`], [`StoreError::Full`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`],
+    /// [`StoreError::NetworkFileSystem`], and [`StoreError::Io`] for all else.
+    pub fn open(path: impl AsRef<Path>, options: &SqliteOptions) -> Result<Self, StoreError> {
+        let opened = file::open(path.as_ref(), options, STEPS)?;
+        let paths = opened.paths.clone();
+        let mut marks = Marks::open(&paths.marks).map_err(|error| of_file(&paths.store, &error))?;
+        loss::settle(&opened, &mut marks, options.loss)?;
+        let changes = Changes::new(paths.store.clone());
+        let writer = Writer::start(opened, marks, options, changes.sender())?;
+        Ok(Self::of(paths, Some(writer), changes))
+    }
+
+    /// Opens the store in the file `path` to read it. Nothing is made, brought up or locked; whatever would write
+    /// is refused with [`StoreError::ReadOnly`]. Damage is told when a session is read.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`StoreError::Io`] too if there is no such file.
+    pub fn open_reader(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let (connection, paths) = file::open_to_read(path.as_ref(), STEPS)?;
+        drop(connection);
+        let changes = Changes::new(paths.store.clone());
+        Ok(Self::of(paths, None, changes))
+    }
+
+    fn of(paths: Paths, writer: Option<Writer>, changes: Changes) -> Self {
+        let readers = Readers::new(paths.clone());
+        Self { paths, here: Owner::of_process(), readers, writer, changes }
+    }
+
+    /// The store's file, by its true name.
+    pub fn path(&self) -> &Path {
+        &self.paths.store
+    }
+
+    /// Has `work` done by the writer, and answered when it is on disk.
+    async fn write<T, F>(&self, events: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        match &self.writer {
+            Some(writer) => writer.ask(events, work).await,
+            None => Err(StoreError::ReadOnly { path: self.paths.store.clone() }),
+        }
+    }
+
+    /// What has become impossible before the store was asked.
+    fn refused(&self, fault: Fault) -> StoreError {
+        fault.at(&self.paths.store)
+    }
+}
+
+impl RunStore for SqliteStore {
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        async move {
+            let body = session::json(record).map_err(|fault| self.refused(fault))?;
+            let (record, owner) = (record.clone(), owner.clone());
+            let create = move |transaction: &mut Transaction<'_>| {
+                let mut session = session::insert(transaction.connection, &record, &body)?;
+                session.give_to(transaction.connection, &owner, now)?;
+                keep_mark(transaction, &session);
+                Ok(lease(&record.session, &session))
+            };
+            self.write(1, create).await
+        }
+        .boxed()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        let (id, owner) = (session.clone(), owner.clone());
+        let acquire = move |transaction: &mut Transaction<'_>| {
+            let mut session = session::find(transaction.connection, &id)?;
+            let mark = transaction.mark(session.number)?;
+            if let Some(lost) = loss::of_session(&session, mark.as_ref()) {
+                return Err(Fault::Broken(loss::sentence(&[lost])));
+            }
+            if let Some(owner) = session.holder(&owner, now) {
+                let owner = Box::new(owner.clone());
+                return Err(StoreError::Held { session: id.clone(), owner }.into());
+            }
+            session.give_to(transaction.connection, &owner, now)?;
+            Ok(lease(&id, &session))
+        };
+        self.write(1, acquire).boxed()
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
+        let lease = lease.clone();
+        let renew = move |transaction: &mut Transaction<'_>| {
+            let session = session::find(transaction.connection, &lease.session)?;
+            session.fence(&lease)?;
+            session.renew(transaction.connection, now)
+        };
+        self.write(1, renew).boxed()
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+        let lease = lease.clone();
+        let release = move |transaction: &mut Transaction<'_>| {
+            let session = session::find(transaction.connection, &lease.session)?;
+            match session.fence(&lease) {
+                Ok(()) => session.let_go(transaction.connection),
+                Err(_) => Ok(()),
+            }
+        };
+        self.write(1, release).boxed()
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move {
+            let events: Result<Vec<_>, _> = batch.events.iter().map(Written::of).collect();
+            let events = events.map_err(|fault| self.refused(fault))?;
+            let (lease, answers) = (lease.clone(), batch.answers.to_vec());
+            let append = move |transaction: &mut Transaction<'_>| {
+                let connection = transaction.connection;
+                let mut session = session::find(connection, &lease.session)?;
+                session.fence(&lease)?;
+                log::append(connection, &mut session, &lease, &events)?;
+                commands::settle(connection, &session, &answers)?;
+                keep_mark(transaction, &session);
+                Ok(())
+            };
+            self.write(batch.events.len().max(1), append).await
+        }
+        .boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        select: Select,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        let (id, marks) = (session.clone(), self.paths.marks.clone());
+        let read = move |connection: &mut Connection| {
+            let mut events = Vec::new();
+            snapshot(connection, &marks, &id, |connection, session, mark| {
+                log::walk(connection, session, mark, int(from), |step| {
+                    match step {
+                        Step::Event(row) if select.takes_kind(row.kind) => {
+                            events.push(Arc::new(log::envelope(&row)?));
+                        }
+                        Step::Event(_) => {}
+                        Step::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
+                    }
+                    Ok(ControlFlow::Continue(()))
+                })
+            })?;
+            Ok(events)
+        };
+        self.readers.ask(read).boxed()
+    }
+
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
+        let (id, marks) = (session.clone(), self.paths.marks.clone());
+        let read = move |connection: &mut Connection| {
+            named(connection, &marks, &id, session::record(connection, &id))
+        };
+        self.readers.ask(read).boxed()
+    }
+
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+        let (id, marks, here) = (session.clone(), self.paths.marks.clone(), self.here.clone());
+        let read = move |connection: &mut Connection| {
+            named(connection, &marks, &id, session::entry(connection, &id, &here))
+        };
+        self.readers.ask(read).boxed()
+    }
+
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+        let (prefix, here) = (prefix.to_owned(), self.here.clone());
+        let read = move |connection: &mut Connection| session::entries(connection, &prefix, limit, &here);
+        self.readers.ask(read).boxed()
+    }
+
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        async move {
+            let body = session::json(command).map_err(|fault| self.refused(fault))?;
+            let id = session.clone();
+            let post = move |transaction: &mut Transaction<'_>| {
+                let session = session::find(transaction.connection, &id)?;
+                commands::post(transaction.connection, &session, &body, now)
+            };
+            self.write(1, post).await
+        }
+        .boxed()
+    }
+
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+        let id = session.clone();
+        self.readers.ask(move |connection| commands::unanswered(connection, &id)).boxed()
+    }
+
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+        let id = session.clone();
+        self.readers.ask(move |connection| commands::answer(connection, &id, number)).boxed()
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        self.changes.listen()
+    }
+}
+
+fn lease(id: &SessionId, session: &Session) -> Lease {
+    Lease { session: id.clone(), epoch: session::count(session.epoch) }
+}
+
+fn keep_mark(transaction: &mut Transaction<'_>, session: &Session) {
+    let mark = Mark::new(&session.id, session.last_seq, session.last_sum);
+    transaction.keep_mark(session.number, mark);
+}
+
+/// Looks at one session as it is at one moment. Its mark is read before that moment, so it is never ahead.
+fn snapshot<T>(
+    connection: &mut Connection,
+    marks: &Path,
+    id: &SessionId,
+    look: impl FnOnce(&Connection, &Session, Option<&Mark>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let found = session::find(connection, id);
+    let number = named(connection, marks, id, found)?.number;
+    let mark = marks::read(marks, number)
+        .map_err(|error| Fault::Broken(format!("its mark cannot be read: {error}")))?
+        .filter(|mark| mark.is_of(id.as_str()));
+    let transaction = connection.transaction()?;
+    let session = session::find(&transaction, id)?;
+    look(&transaction, &session, mark.as_ref()).map_err(|fault| fault.of(id.as_str()))
+}
+
+/// A session that nobody knows may be one that was lost: then that is what is said.
+fn named<T>(
+    connection: &Connection,
+    marks: &Path,
+    id: &SessionId,
+    found: Result<T, Fault>,
+) -> Result<T, Fault> {
+    let Err(Fault::Refused(StoreError::UnknownSession(_))) = &found else { return found };
+    let lost = loss::find(connection, marks)?;
+    match lost.into_iter().find(|lost| lost.session == id.as_str()) {
+        Some(lost) => Err(Fault::Broken(loss::sentence(&[lost]))),
+        None => found,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! How readers learn that the store may have changed: at once from the writer of this process, and within
+//! [`EVERY`] from any other. One thread looks for all who listen, and ends when nobody does.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use rusqlite::Connection;
+use tokio::sync::watch;
+
+use super::{file, format::STEPS};
+
+/// How often the thread looks.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Tells all who listen.
+#[derive(Debug)]
+pub(super) struct Changes {
+    version: watch::Sender<u64>,
+    poller: Arc<Mutex<Option<Poller>>>,
+    store: PathBuf,
+}
+
+#[derive(Debug)]
+struct Poller {
+    /// Closed to end the thread.
+    end: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Changes {
+    pub(super) fn new(store: PathBuf) -> Self {
+        Self { version: watch::Sender::new(0), poller: Arc::default(), store }
+    }
+
+    /// What the writer of this process tells of its commits.
+    pub(super) fn sender(&self) -> watch::Sender<u64> {
+        self.version.clone()
+    }
+
+    pub(super) fn listen(&self) -> BoxStream<'static, ()> {
+        let version = self.version.subscribe();
+        let mut poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner);
+        if poller.is_none() {
+            *poller = start(self.store.clone(), self.version.clone(), &self.poller);
+        }
+        drop(poller);
+        stream::unfold(version, |mut version| async move {
+            version.changed().await.ok()?;
+            Some(((), version))
+        })
+        .boxed()
+    }
+
+    /// Whether the thread is there.
+    #[cfg(test)]
+    pub(super) fn is_looking(&self) -> bool {
+        self.poller.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        let poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Poller { end, thread }) = poller {
+            drop(end);
+            drop(thread.join());
+        }
+    }
+}
+
+/// Starts the thread; where the system has none left, changes of other processes are told with the next of ours.
+fn start(store: PathBuf, version: watch::Sender<u64>, place: &Arc<Mutex<Option<Poller>>>) -> Option<Poller> {
+    let (end, ended) = mpsc::channel();
+    let place = Arc::clone(place);
+    let look = move || {
+        let mut seen = Seen::default();
+        loop {
+            if seen.has_changed(&store) {
+                version.send_modify(|version| *version += 1);
+            }
+            if !matches!(ended.recv_timeout(EVERY), Err(mpsc::RecvTimeoutError::Timeout)) {
+                return;
+            }
+            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+            if version.receiver_count() == 0 {
+                *place = None;
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("inspan-store-changes".to_owned()).spawn(look).ok()?;
+    Some(Poller { end, thread })
+}
+
+/// What the thread saw last.
+#[derive(Default)]
+struct Seen {
+    connection: Option<Connection>,
+    version: Option<i64>,
+}
+
+impl Seen {
+    /// The first look always counts: something may have changed since its caller began to listen.
+    fn has_changed(&mut self, store: &std::path::Path) -> bool {
+        if self.connection.is_none() {
+            self.connection = file::open_to_read(store, STEPS).ok().map(|(connection, _)| connection);
+            self.version = None;
+        }
+        let Some(connection) = &self.connection else { return false };
+        match connection.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0)) {
+            Ok(version) => self.version.replace(version) != Some(version),
+            Err(_) => {
+                self.connection = None;
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The one thread that writes: it takes what is queued into one transaction, and acknowledges after the commit.
+//! What a request does is left to its maker, how it is answered to `writer/request.rs`.
+
+mod request;
+
+use std::{
+    path::PathBuf,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rusqlite::Connection;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+
+use super::{
+    fault::Fault,
+    file::{self, Opened, Paths, TRIES},
+    format::{self, STEPS},
+    marks::{Mark, Marks},
+    options::{Points, SqliteOptions},
+};
+use crate::store::StoreError;
+use request::{Request, Work};
+
+/// Requests that wait for the writer; who comes then waits to be queued.
+const QUEUE: usize = 1024;
+/// A group is closed when it has so many events,
+const EVENTS: usize = 256;
+/// or when it was gathered for so long; at once if nothing more is queued.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// The writer of an open store.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Box<dyn Work>>>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+/// What a request sees of the store, within its transaction.
+pub(super) struct Transaction<'a> {
+    pub(super) connection: &'a Connection,
+    marks: &'a mut Marks,
+    /// Marks to be written after the commit.
+    kept: Vec<(i64, Mark)>,
+}
+
+impl Transaction<'_> {
+    /// The mark of a session, if there is a sound one. It was written after its commit, and no one can commit
+    /// meanwhile: it never is ahead of the log, unless the log has lost something.
+    pub(super) fn mark(&mut self, number: i64) -> Result<Option<Mark>, Fault> {
+        self.marks.get(number).map_err(|error| Fault::Broken(format!("its mark cannot be read: {error}")))
+    }
+
+    /// Lets the mark stand once the transaction is committed.
+    pub(super) fn keep_mark(&mut self, number: i64, mark: Mark) {
+        self.kept.push((number, mark));
+    }
+
+    /// Takes the mark away, before the commit: a session that is deleted must not look lost.
+    pub(super) fn drop_mark(&mut self, number: i64) -> Result<(), Fault> {
+        self.kept.retain(|(kept, _)| *kept != number);
+        self.marks.put(number, None).map_err(|error| {
+            Fault::Broken(format!("the mark of session number {number} cannot be taken away: {error}"))
+        })
+    }
+}
+
+impl Writer {
+    /// Starts the thread. It tells `changed` of each commit.
+    pub(super) fn start(
+        opened: Opened,
+        marks: Marks,
+        options: &SqliteOptions,
+        changed: watch::Sender<u64>,
+    ) -> Result<Self, StoreError> {
+        let Opened { connection, paths, lock, .. } = opened;
+        drop(lock);
+        let path = paths.store.clone();
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let bench = Bench {
+            connection: Some(connection),
+            marks,
+            paths,
+            points: options.points.clone(),
+            options: options.clone(),
+            changed,
+        };
+        let thread = thread::Builder::new().name("inspan-store".to_owned()).spawn(|| bench.run(queued));
+        let thread = thread.map_err(|error| super::fault::of_file(&path, &error))?;
+        Ok(Self { queue: Some(queue), thread: Some(thread), path })
+    }
+
+    /// Has `work` done in a transaction, and waits until that is committed. `work` may be called again if the
+    /// transaction could not be made; it counts for as many events as it writes.
+    pub(super) async fn ask<T, F>(&self, events: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        let gone = || StoreError::Io { path: self.path.clone(), message: "its writer has ended".to_owned() };
+        let (answer, answered) = oneshot::channel();
+        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        queue.send(Box::new(Request::new(events, work, answer))).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // The thread does what is queued, and ends.
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has answered nobody any more; there is nothing left to do about it here.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What the thread works with.
+struct Bench {
+    /// None after a fault that leaves open what was kept: then the store is opened again first.
+    connection: Option<Connection>,
+    marks: Marks,
+    paths: Paths,
+    points: Points,
+    options: SqliteOptions,
+    changed: watch::Sender<u64>,
+}
+
+type Group = Vec<Box<dyn Work>>;
+
+impl Bench {
+    fn run(mut self, mut queued: mpsc::Receiver<Box<dyn Work>>) {
+        while let Some(first) = queued.blocking_recv() {
+            let began = Instant::now();
+            let mut events = first.events();
+            let mut group = vec![first];
+            while events < EVENTS && began.elapsed() < GATHER {
+                let Ok(next) = queued.try_recv() else { break };
+                events += next.events();
+                group.push(next);
+            }
+            self.serve(group);
+        }
+    }
+
+    /// Commits the group at once; if the whole fails for a reason that may lie with one of them, each by itself.
+    fn serve(&mut self, mut group: Group) {
+        match self.commit(&mut group) {
+            Ok(()) => {}
+            Err(fault) if group.len() > 1 && self.connection.is_some() && !fault.is_busy() => {
+                for work in group {
+                    self.serve(vec![work]);
+                }
+                return;
+            }
+            Err(fault) => {
+                let error = fault.at(&self.paths.store);
+                group.iter_mut().for_each(|work| work.fail(&error));
+            }
+        }
+        for work in group {
+            work.answer(&self.paths.store);
+            self.points.reach("acknowledged");
+        }
+    }
+
+    fn commit(&mut self, group: &mut Group) -> Result<(), Fault> {
+        let Self { marks, points, changed, .. } = self;
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => recover(&self.paths, &self.options)?,
+        };
+        let done = transact(&connection, marks, points, group);
+        match &done {
+            Err(fault) if fault.poisons() || !connection.is_autocommit() => drop(connection),
+            _ => self.connection = Some(connection),
+        }
+        if let Committed::All(kept) = done? {
+            for (number, mark) in &kept {
+                // A mark that cannot be written guards less, and takes nothing from what is committed.
+                drop(marks.put(*number, Some(mark)));
+            }
+            points.reach("marked");
+            changed.send_modify(|version| *version += 1);
+        }
+        Ok(())
+    }
+}
+
+/// What became of a transaction.
+enum Committed {
+    /// It stands, and these are the marks to write.
+    All(Vec<(i64, Mark)>),
+    /// There was nothing to commit: every request was refused.
+    Nothing,
+}
+
+fn transact(
+    connection: &Connection,
+    marks: &mut Marks,
+    points: &Points,
+    group: &mut Group,
+) -> Result<Committed, Fault> {
+    begin(connection)?;
+    points.reach("begin");
+    let mut transaction = Transaction { connection, marks, kept: Vec::new() };
+    let done =
+        check_format(connection).and_then(|()| each(&mut transaction, points, group)).and_then(|wrote| {
+            if !wrote {
+                return Ok(false);
+            }
+            points.reach("commit");
+            connection.execute_batch("COMMIT")?;
+            points.reach("committed");
+            Ok(true)
+        });
+    let kept = transaction.kept;
+    match done {
+        Ok(true) => Ok(Committed::All(kept)),
+        undone => {
+            // After some faults SQLite has rolled back already.
+            if !connection.is_autocommit() {
+                connection.execute_batch("ROLLBACK")?;
+            }
+            undone.map(|_| Committed::Nothing)
+        }
+    }
+}
+
+/// Begins to write, when the others let us.
+fn begin(connection: &Connection) -> Result<(), Fault> {
+    let mut tries = 1;
+    loop {
+        match connection.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from) {
+            Err(fault) if fault.is_busy() && tries < TRIES => tries += 1,
+            begun => return begun,
+        }
+    }
+}
+
+/// Stops when a program of a newer format has changed the tables meanwhile.
+fn check_format(connection: &Connection) -> Result<(), Fault> {
+    let found: i64 = connection.prepare_cached("PRAGMA user_version")?.query_row((), |row| row.get(0))?;
+    let known = format::newest(STEPS);
+    if found == known {
+        return Ok(());
+    }
+    let path = connection.path().map(PathBuf::from).unwrap_or_default();
+    Err(StoreError::NewerFormat { path, found, known }.into())
+}
+
+/// Has each request do its work. One that is refused takes back what it wrote, and only that.
+fn each(transaction: &mut Transaction<'_>, points: &Points, group: &mut Group) -> Result<bool, Fault> {
+    let connection = transaction.connection;
+    let mut wrote = false;
+    for work in group {
+        let kept = transaction.kept.len();
+        connection.prepare_cached("SAVEPOINT one")?.execute(())?;
+        points.reach("write");
+        let done = work.run(transaction);
+        points.reach("written");
+        match done {
+            Ok(()) => wrote = true,
+            Err(fault @ Fault::Sqlite(_)) => return Err(fault),
+            Err(fault) => {
+                transaction.kept.truncate(kept);
+                connection.prepare_cached("ROLLBACK TO one")?.execute(())?;
+                work.refuse(fault);
+            }
+        }
+        connection.prepare_cached("RELEASE one")?.execute(())?;
+    }
+    Ok(wrote)
+}
+
+/// Opens the store again after a failed write or sync. The system may have thrown away what it could not write,
+/// and yet show it to whoever reads: so all of the write-ahead log is copied into the file and synced there,
+/// and the log begun anew, before anything more is promised.
+fn recover(paths: &Paths, options: &SqliteOptions) -> Result<Connection, Fault> {
+    let connection = file::open_again(&paths.store, options)?;
+    let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
+    if busy != 0 {
+        let message = "after a failed write, another process keeps it from being synced".to_owned();
+        return Err(StoreError::Io { path: paths.store.clone(), message }.into());
+    }
+    Ok(connection)
+}

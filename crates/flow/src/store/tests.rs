@@ -1,0 +1,305 @@
+//! The contract of a run store, held against each kind of store. What only one kind promises is tested beside it.
+
+pub(super) mod samples;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt};
+use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
+use serde_json::json;
+
+use super::{
+    Answered, Batch, Digest, Lease, Liveness, MemoryStore, Owner, PostedCommand, RunStore, Select,
+    SessionEntry, SqliteOptions, SqliteStore, StoreError, Verdict,
+};
+use samples::{at, base, event, events, note, record, text};
+
+/// Holds `check` against each kind of store.
+async fn each<F: Future<Output = ()>>(check: impl Fn(Arc<dyn RunStore>) -> F) {
+    check(Arc::new(MemoryStore::new())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    check(Arc::new(SqliteStore::open(path, &SqliteOptions::default()).unwrap())).await;
+}
+
+fn batch(events: &[Arc<inspan_protocol::Envelope>]) -> Batch<'_> {
+    Batch { events, answers: &[] }
+}
+
+async fn started(store: &dyn RunStore, id: &str) -> Lease {
+    store.create(&record(id), &Owner::of_process(), at(0)).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_lease_is_taken_by_one_at_a_time() {
+    each(|store| async move {
+        let (me, id) = (Owner::of_process(), SessionId::from("run-1"));
+        let lease = store.create(&record("run-1"), &me, at(0)).await.unwrap();
+        assert_eq!(lease, Lease { session: id.clone(), epoch: 1 });
+        let taken = StoreError::SessionExists(id.clone());
+        assert_eq!(store.create(&record("run-1"), &me, at(1)).await, Err(taken));
+        let held = StoreError::Held { session: id.clone(), owner: Box::new(me.clone()) };
+        // However late: an owner that lives keeps its session.
+        assert_eq!(store.acquire(&id, &me, at(10_000_000)).await, Err(held));
+        assert_eq!(store.renew(&lease, at(2)).await, Ok(()));
+        assert_eq!(store.release(&lease).await, Ok(()));
+        assert_eq!(store.acquire(&id, &me, at(3)).await, Ok(Lease { session: id, epoch: 2 }));
+        let unknown = SessionId::from("run-2");
+        let refused = Err(StoreError::UnknownSession(unknown.clone()));
+        assert_eq!(store.acquire(&unknown, &me, at(4)).await, refused);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_was_taken_over_is_fenced() {
+    each(|store| async move {
+        let id = SessionId::from("run-1");
+        let old = started(&*store, "run-1").await;
+        store.release(&old).await.unwrap();
+        let new = store.acquire(&id, &Owner::of_process(), at(1)).await.unwrap();
+        let fenced = StoreError::Fenced { session: id.clone(), epoch: 1, newest: 2 };
+        let log = events("run-1", 1..=2);
+        assert_eq!(store.append(&old, batch(&log)).await, Err(fenced.clone()));
+        assert_eq!(store.renew(&old, at(2)).await, Err(fenced));
+        // Giving back what one no longer has takes nothing from who has it.
+        assert_eq!(store.release(&old).await, Ok(()));
+        assert_eq!(store.entry(&id).await.unwrap().owner, Some(Owner::of_process()));
+        assert_eq!(store.append(&new, batch(&log)).await, Ok(()));
+        assert_eq!(store.read(&id, 0, Select::All).await, Ok(log));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_log_has_no_gaps_and_a_refused_batch_leaves_nothing() {
+    each(|store| async move {
+        let id = SessionId::from("run-1");
+        let lease = started(&*store, "run-1").await;
+        let number = store.post(&id, &Command::Send { content: "go".to_owned() }, at(1)).await.unwrap();
+        let log = events("run-1", 1..=3);
+        store.append(&lease, batch(&log)).await.unwrap();
+        let conflict = |expected, actual| Err(StoreError::Conflict { session: id.clone(), expected, actual });
+        let answers = [Answered { number, verdict: Verdict::Accepted }];
+        let gap = [&events("run-1", 4..=4)[..], &events("run-1", 6..=6)].concat();
+        let batches = [gap, events("run-1", 3..=4), events("run-1", 5..=5)];
+        let expected = [conflict(5, 6), conflict(4, 3), conflict(4, 5)];
+        for (events, expected) in batches.iter().zip(expected) {
+            assert_eq!(store.append(&lease, Batch { events, answers: &answers }).await, expected);
+        }
+        assert_eq!(store.read(&id, 0, Select::All).await, Ok(log));
+        assert_eq!(store.answer(&id, number).await, Ok(None));
+        assert_eq!(store.append(&lease, batch(&events("run-1", 4..=4))).await, Ok(()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_log_is_read_from_anywhere_and_by_name() {
+    each(|store| async move {
+        let id = SessionId::from("run-1");
+        let lease = started(&*store, "run-1").await;
+        let mut log = events("run-1", 1..=6);
+        log[3] = note("run-1", 4, json!({ "type": "vendor:news", "any": [1, 2.5, null, "ä\u{0}\n"] }));
+        store.append(&lease, batch(&log[..2])).await.unwrap();
+        store.append(&lease, batch(&log[2..])).await.unwrap();
+        store.append(&lease, batch(&[])).await.unwrap();
+        assert_eq!(store.read(&id, 0, Select::All).await, Ok(log.clone()));
+        assert_eq!(store.read(&id, 5, Select::All).await, Ok(log[4..].to_vec()));
+        assert_eq!(store.read(&id, 7, Select::All).await, Ok(Vec::new()));
+        assert_eq!(store.read(&id, 70, Select::All).await, Ok(Vec::new()));
+        let named = Select::Names(&["harness:start", "vendor:news"]);
+        assert_eq!(store.read(&id, 0, named).await, Ok(vec![log[0].clone(), log[3].clone()]));
+        assert_eq!(store.read(&id, 2, named).await, Ok(vec![log[3].clone()]));
+        let unknown = SessionId::from("run-2");
+        let refused = StoreError::UnknownSession(unknown.clone());
+        assert_eq!(store.read(&unknown, 0, Select::All).await, Err(refused.clone()));
+        assert_eq!(store.record(&unknown).await, Err(refused.clone()));
+        assert_eq!(store.entry(&unknown).await, Err(refused.clone()));
+        assert_eq!(store.unanswered(&unknown).await, Err(refused.clone()));
+        assert_eq!(store.answer(&unknown, 1).await, Err(refused));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_began_elsewhere_goes_on_where_it_was() {
+    each(|store| async move {
+        let mut forked = record("run-1");
+        forked.base = Some(Box::new(base("run-1", 40)));
+        let lease = store.create(&forked, &Owner::of_process(), at(0)).await.unwrap();
+        let id = &lease.session;
+        assert_eq!(store.record(id).await, Ok(forked));
+        assert_eq!(store.read(id, 0, Select::All).await, Ok(Vec::new()));
+        let conflict = StoreError::Conflict { session: id.clone(), expected: 41, actual: 1 };
+        assert_eq!(store.append(&lease, batch(&events("run-1", 1..=1))).await, Err(conflict));
+        let log = events("run-1", 41..=43);
+        store.append(&lease, batch(&log)).await.unwrap();
+        assert_eq!(store.read(id, 0, Select::All).await, Ok(log.clone()));
+        assert_eq!(store.read(id, 43, Select::All).await, Ok(log[2..].to_vec()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_entry_says_where_a_session_stands() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let mut log = events("run-1", 1..=2);
+        log.push(event(
+            "run-1",
+            3,
+            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 },
+        ));
+        let mut digest = Digest::default();
+        log.iter().for_each(|event| digest.take(event));
+        assert_eq!(digest.status, SessionStatus::Complete);
+        store.append(&lease, batch(&log)).await.unwrap();
+        store.post(&lease.session, &Command::Send { content: "late".to_owned() }, at(9)).await.unwrap();
+        let mut entry = SessionEntry {
+            session: lease.session.clone(),
+            flow: "oxen".to_owned(),
+            created_at: record("run-1").created_at,
+            digest,
+            owner: Some(Owner::of_process()),
+            liveness: Liveness::Alive,
+            unanswered: 1,
+        };
+        assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));
+        store.release(&lease).await.unwrap();
+        (entry.owner, entry.liveness) = (None, Liveness::Gone);
+        assert_eq!(store.entries("", 9).await, Ok(vec![entry]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn entries_come_newest_first_and_by_prefix() {
+    each(|store| async move {
+        let me = Owner::of_process();
+        let rows = [("ab", 3), ("abc", 1), ("b_", 2), ("b%", 5), ("ä", 4), ("äö", 4)];
+        for (id, made) in rows {
+            let mut record = record(id);
+            record.created_at = at(made);
+            store.create(&record, &me, at(9)).await.unwrap();
+        }
+        let cases: [(&str, usize, &[&str]); 9] = [
+            ("", 9, &["b%", "ä", "äö", "ab", "b_", "abc"]),
+            ("", 2, &["b%", "ä"]),
+            ("ab", 9, &["ab", "abc"]),
+            ("ab", 1, &["ab"]),
+            ("abc", 9, &["abc"]),
+            ("b_", 9, &["b_"]),
+            ("ä", 9, &["ä", "äö"]),
+            ("z", 9, &[]),
+            ("", 0, &[]),
+        ];
+        for (prefix, limit, expected) in cases {
+            let entries = store.entries(prefix, limit).await.unwrap();
+            let ids: Vec<_> = entries.iter().map(|entry| entry.session.as_str()).collect();
+            assert_eq!(ids, expected, "{prefix:?} {limit}");
+        }
+        assert_eq!(store.entries("", usize::MAX).await.unwrap().len(), rows.len());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_is_answered_once() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let other = started(&*store, "run-2").await;
+        let id = &lease.session;
+        let commands = ["a", "b", "c"].map(|content| Command::Send { content: content.to_owned() });
+        let mut posted = Vec::new();
+        for (command, time) in commands.iter().zip(5..) {
+            let number = store.post(id, command, at(time)).await.unwrap();
+            posted.push(PostedCommand { number, at: at(time), command: command.clone() });
+        }
+        assert_eq!(posted.iter().map(|posted| posted.number).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(store.unanswered(id).await, Ok(posted.clone()));
+        assert_eq!(store.unanswered(&other.session).await, Ok(Vec::new()));
+        let refused = Verdict::Refused("no run takes messages".to_owned());
+        let answers = [
+            Answered { number: 3, verdict: Verdict::Accepted },
+            Answered { number: 1, verdict: refused.clone() },
+            Answered { number: 1, verdict: Verdict::Accepted },
+            Answered { number: 77, verdict: Verdict::Accepted },
+        ];
+        let log = events("run-1", 1..=1);
+        store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
+        let again = [Answered { number: 3, verdict: refused.clone() }];
+        store.append(&lease, Batch { events: &[], answers: &again }).await.unwrap();
+        assert_eq!(store.unanswered(id).await, Ok(vec![posted[1].clone()]));
+        let mut seen = Vec::new();
+        for number in [1, 2, 3, 77] {
+            seen.push(store.answer(id, number).await.unwrap());
+        }
+        assert_eq!(seen, [Some(refused), None, Some(Verdict::Accepted), None]);
+        let unknown = SessionId::from("run-3");
+        let nobody = Err(StoreError::UnknownSession(unknown.clone()));
+        assert_eq!(store.post(&unknown, &commands[0], at(1)).await, nobody);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_listens_is_told_of_every_kind_of_change() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let mut changes = store.changes();
+        let log = events("run-1", 1..=1);
+        let mut seen = 0;
+        // Each wait has an end far beyond what a machine under load needs.
+        let mut next = async |what: &str| {
+            let told = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
+            assert_eq!(told, Ok(Some(())), "{what}");
+            while changes.next().now_or_never().is_some() {}
+            seen += 1;
+        };
+        store.append(&lease, batch(&log)).await.unwrap();
+        next("append").await;
+        store.post(&lease.session, &Command::Send { content: "a".to_owned() }, at(1)).await.unwrap();
+        next("post").await;
+        store.release(&lease).await.unwrap();
+        next("release").await;
+        store.create(&record("run-2"), &Owner::of_process(), at(2)).await.unwrap();
+        next("create").await;
+        assert_eq!(seen, 4);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_write_at_once_and_each_log_stays_in_order() {
+    each(|store| async move {
+        let sessions = (0..16).map(|number| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let id = format!("run-{number}");
+                let lease = started(&*store, &id).await;
+                let log = events(&id, 1..=40);
+                for piece in log.chunks(3) {
+                    store.append(&lease, batch(piece)).await.unwrap();
+                }
+                assert_eq!(store.read(&lease.session, 0, Select::All).await, Ok(log));
+            })
+        });
+        for session in sessions.collect::<Vec<_>>() {
+            session.await.unwrap();
+        }
+        assert_eq!(store.entries("run-", 99).await.unwrap().len(), 16);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_great_event_is_kept_whole() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let log = vec![event("run-1", 1, text(&"wagon ".repeat(300_000)))];
+        store.append(&lease, batch(&log)).await.unwrap();
+        assert_eq!(store.read(&lease.session, 1, Select::All).await, Ok(log));
+    })
+    .await;
+}
