@@ -42,6 +42,7 @@ const PURE: &[Pure] = &[
     Pure { module: "crates/engine/src/run/state", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/*/decode", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/compile", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/flow/src/explain", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/expr", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/graph", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/schedule", must_not: &[WORLD, WAITING] },

@@ -6,6 +6,7 @@ mod path;
 mod program;
 mod segment;
 mod template;
+mod told;
 mod vocabulary;
 
 use std::sync::Arc;

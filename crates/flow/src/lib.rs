@@ -3,6 +3,7 @@
 mod compile;
 mod diagnostic;
 mod error;
+mod explain;
 mod expr;
 mod graph;
 mod load;
@@ -21,6 +22,7 @@ mod testing;
 pub use compile::{Compiled, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;
+pub use explain::{About, Explanation, Said, Statement, explain};
 pub use expr::{BindingError, Condition, Scope, Template};
 pub use graph::{
     Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
@@ -39,7 +41,7 @@ pub use schedule::{
     Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
 };
 pub use spec::flow_schema;
-pub use state::{Conversation, EdgeState, Ending, NodeState, RunState, SnapshotError};
+pub use state::{Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError};
 pub use store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, LEASE, Lease, Liveness,
     MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionRecord,

@@ -190,6 +190,16 @@ impl Run {
         &self.state
     }
 
+    /// How many attempts may work at once.
+    pub(crate) fn max_concurrency(&self) -> u32 {
+        self.max_concurrency
+    }
+
+    /// The session.
+    pub(crate) fn session(&self) -> &SessionId {
+        &self.session
+    }
+
     /// Takes one event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         self.state.apply(&self.graph, envelope);
@@ -343,7 +353,8 @@ impl Run {
         }
     }
 
-    fn scope(&self) -> Scope<'_> {
+    /// What expressions see now.
+    pub(crate) fn scope(&self) -> Scope<'_> {
         Scope { outputs: &self.state.outputs, flow: &self.flow, state: &self.vars, locals: &self.locals }
     }
 }

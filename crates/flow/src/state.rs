@@ -23,6 +23,7 @@ mod node;
 mod rest;
 mod snapshot;
 mod transition;
+mod view;
 
 use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, sync::Arc, time::Duration};
 
@@ -39,7 +40,7 @@ pub use snapshot::SnapshotError;
 use crate::graph::{Graph, NodeIx, Occupies};
 
 /// The events that are facts of a run; all others change nothing here.
-pub(crate) const FACTS: &[&str] = &[
+pub const FACTS: &[&str] = &[
     "harness:start",
     "harness:complete",
     "phase:start",
@@ -366,7 +367,7 @@ impl RunState {
     }
 
     /// Where a node's next attempt or pass stands in the run.
-    pub(crate) fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
+    pub fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
         let root = NodePath::root(&graph.node(ix).id);
         match self.nodes[ix.0 as usize].pass {
             0 | 1 => root,

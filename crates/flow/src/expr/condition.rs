@@ -15,7 +15,7 @@ use crate::expr::{
 #[derive(Debug)]
 pub struct Condition {
     place: Arc<str>,
-    test: Test,
+    pub(super) test: Test,
 }
 
 #[derive(Debug)]

@@ -176,6 +176,11 @@ impl Program {
     pub(super) fn truth(&self, scope: &Scope<'_>) -> Result<bool, String> {
         Ok(self.run(scope)?.is_true())
     }
+
+    /// The paths that it looks at.
+    pub(super) fn paths(&self) -> &[Path] {
+        &self.names.paths
+    }
 }
 
 /// A template that gives a text.

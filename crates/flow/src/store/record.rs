@@ -1,10 +1,12 @@
 //! What is kept of a session when it is made: all that is needed to go on with it without the author's files.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use inspan_protocol::{RunSnapshot, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::{graph::Graph, schedule::Run};
 
 /// A session as it was made; it never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,15 @@ impl SessionRecord {
     /// The `seq` of the first event in the store.
     pub fn first_seq(&self) -> u64 {
         self.base.as_ref().map_or(0, |base| base.last_seq) + 1
+    }
+
+    /// The run as it was before the first event in the store; `graph` is what the flow compiles to.
+    pub fn run(&self, graph: &Arc<Graph>) -> Run {
+        let mut run = Run::new(graph.clone(), &self.session, self.input.clone(), None);
+        if let Some(base) = &self.base {
+            run.restore(base);
+        }
+        run
     }
 }
 

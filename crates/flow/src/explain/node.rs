@@ -1,0 +1,299 @@
+//! What is said of one node, event by event: how it became ready, each attempt and how it ended, the loops that it
+//! is in.
+
+use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, SkipReason};
+
+use super::{
+    Said,
+    reason::{in_short, length},
+    walk::Walk,
+};
+use crate::graph::{EdgeIx, Join, NodeIx, OnExhausted, RetryOn};
+
+impl Walk<'_> {
+    /// What the state just before an event tells of it.
+    pub(super) fn before_node(&mut self, envelope: &Envelope, ix: NodeIx) {
+        match &envelope.event {
+            Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
+                if let Some(edge) = self.edge_between(from.as_str(), to.as_str()) {
+                    self.edge_resolved(envelope, ix, edge);
+                }
+                return;
+            }
+            Event::LoopIterate { from, to, iteration } => {
+                if let Some(edge) = self.edge_between(from.as_str(), to.as_str()) {
+                    self.loop_went(envelope, ix, edge, *iteration);
+                }
+                return;
+            }
+            Event::SessionReply { prompt_id, content, choice } => {
+                self.answered(envelope, ix, prompt_id.as_str(), choice.as_deref().unwrap_or(content));
+                return;
+            }
+            Event::FlowResumed { .. } => return self.cut_short(envelope, ix),
+            _ => {}
+        }
+        if self.node_of(envelope) != Some(ix) {
+            return;
+        }
+        match &envelope.event {
+            Event::TaskStart { attempt, .. } => self.started(envelope, ix, *attempt),
+            Event::TaskSkipped { reason, .. } => self.skipped(envelope, ix, *reason),
+            Event::TaskCancelled { session_id, .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq);
+                let attempt = self.node(ix).attempt;
+                let kept = if session_id.is_some() { "; its conversation can be gone on with" } else { "" };
+                let text = format!("attempt {attempt} was cancelled: {why} [{seq}]{kept}");
+                self.say(envelope.seq, Some(self.path(ix)), Said::Cancelled, text);
+            }
+            Event::SessionPrompt { prompt, .. } => {
+                let text = format!("a person is asked: {prompt}");
+                self.say(envelope.seq, Some(self.path(ix)), Said::Asked, text);
+            }
+            Event::TaskReused { from, .. } => {
+                let own =
+                    from.strip_prefix(self.run.session().as_str()).is_some_and(|rest| rest.starts_with('/'));
+                let text = match (own, self.nodes[ix.0 as usize].answered) {
+                    (true, 0) => "a person says that it is done; it does not run again".to_owned(),
+                    (true, seq) => format!("a person says that it is done [{seq}]; it does not run again"),
+                    (false, _) => format!(
+                        "its output is taken from {from}: its type, its input and all it follows on are the same"
+                    ),
+                };
+                self.say(envelope.seq, Some(self.path(ix)), Said::Reused, text);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the state just after an event tells of it.
+    pub(super) fn after_node(&mut self, envelope: &Envelope, ix: NodeIx) {
+        if let Event::FlowPaused { reason, .. } = &envelope.event
+            && self.node(ix).status == NodeStatus::Paused
+        {
+            let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let text = format!("the session is paused{why}; the node goes on when it is resumed");
+            self.say(envelope.seq, Some(self.path(ix)), Said::Paused, text);
+            return;
+        }
+        if self.node_of(envelope) != Some(ix) {
+            return;
+        }
+        let (path, seq) = (Some(self.path(ix)), envelope.seq);
+        let attempt = self.node(ix).attempt;
+        match &envelope.event {
+            Event::TaskComplete { duration_ms, .. } => {
+                let took = length(std::time::Duration::from_millis(*duration_ms));
+                self.say(seq, path, Said::Completed, format!("attempt {attempt} completed in {took}"));
+            }
+            Event::TaskFailed { error, will_retry, .. } => {
+                let next = if *will_retry {
+                    self.tried_again(envelope, ix, error)
+                } else {
+                    format!("{}; {}", self.not_tried_again(ix, error), self.consequence(ix, seq))
+                };
+                let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
+                self.say(seq, path, Said::Failed, text);
+            }
+            Event::LimitWait { provider, until } => {
+                let text = format!(
+                    "attempt {attempt} was ended by a usage limit of {provider}; it goes on when the limit is lifted, \
+                     at {until}, and no try is used up"
+                );
+                self.say(seq, path, Said::Limited, text);
+            }
+            _ => {}
+        }
+    }
+
+    fn edge_resolved(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx) {
+        let graph = self.graph();
+        let spec = graph.edge(edge);
+        let fired = matches!(envelope.event, Event::EdgeFired { .. });
+        let name = format!("`{} -> {}`", graph.node(spec.from).id, graph.node(spec.to).id);
+        let (kind, reason, text) = match &spec.cycle {
+            Some(cycle) if !fired && cycle.body.contains(&ix) => {
+                let reason = self.not_fired(edge);
+                let rounds = self.state().edges[edge.0 as usize].iterations;
+                let used_up = rounds >= cycle.max_iterations
+                    && cycle.on_exhausted == OnExhausted::Continue
+                    && spec.when.as_ref().is_none_or(|when| when.holds(&self.run.scope()) == Ok(true));
+                let why =
+                    if used_up { "it may go round no more (`onExhausted: continue`)" } else { &reason.text };
+                let text =
+                    format!("the loop {name} ends after {rounds} of {} rounds: {why}", cycle.max_iterations);
+                (Said::LoopEnded, reason, text)
+            }
+            None if spec.to == ix && fired => {
+                let reason = self.fired(edge);
+                let text = format!("edge {name} fired: {}", reason.text);
+                (Said::EdgeFired, reason, text)
+            }
+            None if spec.to == ix => {
+                let reason = self.not_fired(edge);
+                let text = format!("edge {name} did not fire: {}", reason.text);
+                (Said::EdgeSkipped, reason, text)
+            }
+            _ => return,
+        };
+        self.say(envelope.seq, Some(self.path(ix)), kind, text);
+        self.values(reason.values);
+    }
+
+    fn loop_went(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx, iteration: u32) {
+        let graph = self.graph();
+        let spec = graph.edge(edge);
+        let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&ix)) else { return };
+        let reason = self.fired(edge);
+        let text = format!(
+            "pass {} begins: the loop `{} -> {}` goes round, {iteration} of {}: {}",
+            self.node(ix).pass + 1,
+            graph.node(spec.from).id,
+            graph.node(spec.to).id,
+            cycle.max_iterations,
+            reason.text
+        );
+        let path = self.path(ix).with_pass(self.node(ix).pass + 1);
+        self.say(envelope.seq, Some(path), Said::LoopWent, text);
+        self.values(reason.values);
+    }
+
+    fn started(&mut self, envelope: &Envelope, ix: NodeIx, attempt: u32) {
+        let graph = self.graph();
+        let (spec, node) = (graph.node(ix), self.node(ix));
+        let path = Some(self.path(ix));
+        let begins_anew = !node.interrupted && node.failures == 0;
+        let why = if node.status == NodeStatus::Waiting {
+            "the usage limit is lifted".to_owned()
+        } else if node.interrupted {
+            match node.more.as_ref().is_some_and(|more| more.resume.is_some()) {
+                true => "it goes on, in its own conversation, where the one before was cut short".to_owned(),
+                false => "it takes the place of the one that was cut short".to_owned(),
+            }
+        } else if node.failures > 0 {
+            format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts)
+        } else if spec.incoming.is_empty() && node.pass <= 1 {
+            "no edge leads to it, so it runs at the start".to_owned()
+        } else if node.fired == 0 {
+            "its loop came back to it".to_owned()
+        } else {
+            match spec.join {
+                _ if spec.incoming.len() == 1 => "the edge into it fired".to_owned(),
+                Join::All => format!("all of its {} edges fired", spec.incoming.len()),
+                Join::Any => "the first of its edges fired".to_owned(),
+                Join::Resolved => {
+                    format!("its edges are resolved, and {} of {} fired", node.fired, spec.incoming.len())
+                }
+            }
+        };
+        if let Some(when) = spec.when.as_ref().filter(|_| begins_anew) {
+            let reason = self.condition(when);
+            self.say(envelope.seq, path.clone(), Said::Condition, format!("its `when` {}", reason.text));
+            self.values(reason.values);
+        }
+        self.say(envelope.seq, path, Said::Started, format!("attempt {attempt} began: {why}"));
+    }
+
+    fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason) {
+        let graph = self.graph();
+        let spec = graph.node(ix);
+        let mut values = Default::default();
+        let text = match reason {
+            SkipReason::When => {
+                let reason = spec.when.as_ref().map(|when| self.condition(when));
+                let text = reason.as_ref().map_or("its `when` does not hold".to_owned(), |reason| {
+                    format!("its `when` {}", reason.text)
+                });
+                values = reason.map(|reason| reason.values).unwrap_or_default();
+                text
+            }
+            SkipReason::Edge => match spec.join {
+                Join::All => "not all of its edges fired, and it needs them all".to_owned(),
+                _ => "none of its edges fired".to_owned(),
+            },
+            _ => self.blame(ix),
+        };
+        self.say(envelope.seq, Some(self.path(ix)), Said::Skipped, format!("it was skipped: {text}"));
+        self.values(values);
+    }
+
+    /// Whose failures keep a node from running.
+    pub(super) fn blame(&self, ix: NodeIx) -> String {
+        let graph = self.graph();
+        let culprits = self.culprits(ix);
+        let names = culprits.iter().map(|(seq, ix)| format!("`{}` [{seq}]", graph.node(*ix).id));
+        let names = names.collect::<Vec<_>>().join(", ");
+        if names.is_empty() {
+            "something before it failed".to_owned()
+        } else {
+            format!("it follows on what failed: {names}")
+        }
+    }
+
+    fn answered(&mut self, envelope: &Envelope, ix: NodeIx, prompt: &str, answer: &str) {
+        let graph = self.graph();
+        let open = self.state().prompts.iter().find(|open| open.prompt_id == *prompt);
+        let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
+        if of == Some(ix) {
+            self.nodes[ix.0 as usize].answered = envelope.seq;
+            self.say(envelope.seq, Some(self.path(ix)), Said::Answered, format!("the answer came: {answer}"));
+        }
+    }
+
+    /// The session goes on: what ran when it ended without a word, or was paused, is pending again.
+    fn cut_short(&mut self, envelope: &Envelope, ix: NodeIx) {
+        let Event::FlowResumed { node_ids, message, messages } = &envelope.event else { return };
+        let node = self.node(ix);
+        let path = self.path(ix);
+        let how = match node.status {
+            NodeStatus::Running => format!(
+                "the process that ran attempt {} ended without a word of it; the session goes on",
+                node.attempt
+            ),
+            NodeStatus::Paused => "the session goes on".to_owned(),
+            NodeStatus::Cancelled if self.state().ending.is_none() => "the session goes on".to_owned(),
+            _ => return,
+        };
+        let told = messages.get(&path).unwrap_or(message);
+        let then = if node_ids.contains(&path) {
+            format!(", and the agent is told: {told}")
+        } else if self.graph().node(ix).effects == crate::graph::Effects::External {
+            ", and a person is to say whether the attempt took effect".to_owned()
+        } else {
+            ", and the node runs again".to_owned()
+        };
+        self.say(envelope.seq, Some(path), Said::Resumed, format!("{how}{then}"));
+    }
+
+    fn tried_again(&self, envelope: &Envelope, ix: NodeIx, error: &AgentError) -> String {
+        let graph = self.graph();
+        let (policy, node) = (&graph.node(ix).policy.retry, self.node(ix));
+        let wait = node.retry_at.map(|due| due.since(envelope.timestamp)).unwrap_or_default();
+        let wait = match (wait.is_zero(), error.retry_after) {
+            (true, _) => "at once".to_owned(),
+            (false, Some(_)) => format!("in {}, as the vendor asks", length(wait)),
+            (false, None) => format!("in {}", length(wait)),
+        };
+        format!("it is tried again {wait}, {} of {} tries used", node.failures, policy.max_attempts)
+    }
+
+    fn not_tried_again(&self, ix: NodeIx, error: &AgentError) -> String {
+        let graph = self.graph();
+        let (retry, node) = (&graph.node(ix).policy.retry, self.node(ix));
+        match retry.max_attempts {
+            0 | 1 => "it has one try".to_owned(),
+            max if node.failures >= max => format!("all {max} tries are used up"),
+            _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
+                format!("another try would not help against {}", error.code)
+            }
+            _ => "it is not tried again".to_owned(),
+        }
+    }
+
+    /// Gives the newest statement the values that it rests on.
+    pub(super) fn values(&mut self, values: std::collections::BTreeMap<String, serde_json::Value>) {
+        if let Some(last) = self.said.last_mut() {
+            last.values = values;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The reasons behind single events: what a condition saw, why an edge did not fire, whose failure it was, who
+//! cancelled. Each is worked out in the state just before its event.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use inspan_protocol::{AgentError, EdgeStatus, Event, NodeStatus};
+use serde_json::Value;
+
+use super::walk::Walk;
+use crate::{
+    expr::Condition,
+    graph::{EdgeIx, NodeIx, OnFailure},
+};
+
+/// The longest value that is written out in a sentence, in characters; whole it stands in the values.
+const LONGEST: usize = 80;
+
+/// A reason in words, and the values that a condition saw.
+pub(super) struct Reason {
+    pub(super) text: String,
+    pub(super) values: BTreeMap<String, Value>,
+}
+
+impl Reason {
+    fn plain(text: impl Into<String>) -> Self {
+        Self { text: text.into(), values: BTreeMap::new() }
+    }
+}
+
+impl Walk<'_> {
+    /// What a condition says now, in words: "`x.ok` holds (x.ok = true)".
+    pub(super) fn condition(&self, when: &Condition) -> Reason {
+        let scope = self.run.scope();
+        let verdict = match when.holds(&scope) {
+            Ok(true) => "holds".to_owned(),
+            Ok(false) => "does not hold".to_owned(),
+            Err(error) => format!("cannot be worked out: {}", error.reason),
+        };
+        let values = when.seen(&scope);
+        let seen: Vec<String> =
+            values.iter().map(|(path, value)| format!("{path} = {}", short(value))).collect();
+        let seen = if seen.is_empty() { String::new() } else { format!(" ({})", seen.join(", ")) };
+        Reason { text: format!("`{}` {verdict}{seen}", when.words()), values }
+    }
+
+    /// Why an edge fired.
+    pub(super) fn fired(&self, edge: EdgeIx) -> Reason {
+        let graph = self.graph();
+        let edge = graph.edge(edge);
+        let from = &graph.node(edge.from).id;
+        match &edge.when {
+            Some(when) => self.condition(when),
+            None => Reason::plain(match self.node(edge.from).status {
+                NodeStatus::Reused => format!("`{from}` was reused"),
+                NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
+                _ => format!("`{from}` completed"),
+            }),
+        }
+    }
+
+    /// Why an edge did not fire.
+    pub(super) fn not_fired(&self, edge: EdgeIx) -> Reason {
+        let graph = self.graph();
+        let spec = graph.edge(edge);
+        let from = &graph.node(spec.from).id;
+        let source = self.node(spec.from);
+        match (source.status, &spec.when) {
+            (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
+            (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
+            (_, Some(when)) => self.condition(when),
+            (_, None) => Reason::plain(format!("`{from}` goes on in its loop no more")),
+        }
+    }
+
+    /// The nodes whose unhandled failures keep this one from running, with the events of those failures.
+    pub(super) fn culprits(&self, ix: NodeIx) -> Vec<(u64, NodeIx)> {
+        let graph = self.graph();
+        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
+        let mut found = BTreeSet::new();
+        while let Some(ix) = next.pop() {
+            for &edge in &graph.node(ix).incoming {
+                let from = graph.edge(edge).from;
+                let source = self.node(from);
+                let skipped = self.state().edges[edge.0 as usize].status == EdgeStatus::Skipped;
+                if !skipped || !source.tainted || !seen.insert(from) {
+                    continue;
+                }
+                match source.status {
+                    NodeStatus::Failed => {
+                        found.insert((self.nodes[from.0 as usize].failed, from));
+                    }
+                    _ => next.push(from),
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// Why the session ends before its time, as far as an event has told by now, and that event.
+    pub(super) fn cause(&self) -> Option<(u64, String)> {
+        if let Some(seq) = self.marks.ending {
+            return Some((seq, self.cause_at(seq)));
+        }
+        if let Some(seq) = self.marks.budget {
+            return Some((seq, self.cause_at(seq)));
+        }
+        let seq = self.marks.pause?;
+        Some((seq, self.cause_at(seq)))
+    }
+
+    /// Why an attempt was cancelled that ended with this event.
+    pub(super) fn cancelled_by(&self, seq: u64) -> (u64, String) {
+        let later = || {
+            let ends = |event: &Event| {
+                matches!(
+                    event,
+                    Event::PhaseFailed { .. } | Event::FlowPaused { .. } | Event::FlowResumed { .. }
+                )
+            };
+            let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
+            let end = after.find(|envelope| ends(&envelope.event))?;
+            Some((end.seq, self.cause_at(end.seq)))
+        };
+        self.cause().or_else(later).unwrap_or_else(|| (seq, "the log does not say why".to_owned()))
+    }
+
+    /// What an event that ends or pauses a session says of the reason.
+    pub(super) fn cause_at(&self, seq: u64) -> String {
+        let because =
+            |reason: &Option<String>| reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let Some(envelope) = self.event(seq) else { return "it was so when the log began".to_owned() };
+        let task = envelope.context.task.as_ref().map_or("the flow", |task| task.as_str());
+        match &envelope.event {
+            Event::TaskFailed { error, .. } => format!("`{task}` failed: {}", in_short(error)),
+            Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
+            Event::SessionPause { reason } => format!("the session was to pause{}", because(reason)),
+            Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
+            Event::FlowResumed { .. } => "the process that drove the session came to its end".to_owned(),
+            Event::BudgetExceeded { limit } => format!("the budget was used up: {limit}"),
+            Event::PhaseFailed { error, .. } => in_short(error),
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// What becomes of the flow after a failure that is not tried again; the failure was applied just before.
+    pub(super) fn consequence(&self, ix: NodeIx, seq: u64) -> &'static str {
+        if self.run.graph().node(ix).policy.on_failure == OnFailure::Continue {
+            return "it is handled (`continueOnError`), and the edges are evaluated";
+        }
+        match self.marks.ending {
+            Some(ending) if ending == seq => "that ends the flow",
+            Some(_) => "the flow was ending already",
+            None => "what does not depend on it goes on (`failFast: false`)",
+        }
+    }
+}
+
+/// An error in one line.
+pub(super) fn in_short(error: &AgentError) -> String {
+    let mut lines = error.message.lines();
+    let first = lines.next().unwrap_or_default();
+    let more = if lines.next().is_some() { "…" } else { "" };
+    format!("{first}{more} [{}]", error.code)
+}
+
+/// A length of time as people read it, to the second where it is longer than that.
+pub(super) fn length(time: Duration) -> String {
+    let rounded = if time.as_secs() >= 10 { Duration::from_secs(time.as_secs()) } else { time };
+    humantime::format_duration(rounded).to_string()
+}
+
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}

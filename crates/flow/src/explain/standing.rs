@@ -1,0 +1,148 @@
+//! Where a node stands at the end of the log, and what it waits for if it has not ended.
+
+use inspan_protocol::{EdgeStatus, Event, NodeStatus};
+
+use super::{Said, Statement, reason::in_short, walk::Walk};
+use crate::graph::{Join, NodeIx};
+
+impl Walk<'_> {
+    /// Where a node stands; what keeps it from running is added to what was said.
+    pub(super) fn node_standing(&mut self, ix: NodeIx) -> Statement {
+        let graph = self.graph();
+        let id = &graph.node(ix).id;
+        let node = self.node(ix);
+        let newest =
+            |kind: Said| self.said.iter().rev().find(|said| said.kind == kind).map(|said| said.text.clone());
+        let pass = if node.pass > 1 { format!(", in pass {}", node.pass) } else { String::new() };
+        let mut seq = self.nodes[ix.0 as usize].last;
+        let text = match node.status {
+            NodeStatus::Complete => format!("`{id}` completed{pass}"),
+            NodeStatus::Failed => {
+                let why =
+                    node.error.as_ref().map(|error| format!(": {}", in_short(error))).unwrap_or_default();
+                format!("`{id}` failed{pass}{why}")
+            }
+            NodeStatus::Reused => format!("`{id}` was reused{pass}"),
+            NodeStatus::Skipped => match newest(Said::Skipped) {
+                Some(text) => format!("`{id}` {}", text.trim_start_matches("it ")),
+                None => format!("`{id}` was skipped"),
+            },
+            NodeStatus::Cancelled => {
+                let why = newest(Said::Cancelled);
+                let why = why.as_ref().and_then(|text| text.split_once(" was cancelled")).map(|(_, why)| why);
+                format!("`{id}` was cancelled{}", why.unwrap_or_default())
+            }
+            NodeStatus::Paused => format!("`{id}` is paused{pass}"),
+            NodeStatus::Waiting => match node.retry_at {
+                Some(until) => format!("`{id}` waits for a usage limit, until {until}"),
+                None => format!("`{id}` waits"),
+            },
+            NodeStatus::Running => match self.asks(ix) {
+                Some(asked) => {
+                    seq = asked;
+                    format!("`{id}` waits for an answer{pass}")
+                }
+                None => format!("`{id}` runs, attempt {}{pass}", node.attempt),
+            },
+            _ => {
+                let (at, text) = self.pending(ix);
+                seq = at;
+                text
+            }
+        };
+        self.said.sort_by_key(|said| said.seq);
+        self.statement(seq, Some(self.path(ix)), Said::Standing, text)
+    }
+
+    /// The event of a question that is open.
+    pub(super) fn asks(&self, ix: NodeIx) -> Option<u64> {
+        let graph = self.graph();
+        let mut open = self.state().prompts.iter();
+        open.find(|open| self.state().find(&graph, open.task.as_ref()) == Some(ix))?;
+        Some(self.nodes[ix.0 as usize].asked)
+    }
+
+    fn pending(&mut self, ix: NodeIx) -> (u64, String) {
+        let graph = self.graph();
+        let (spec, node) = (graph.node(ix), self.node(ix).clone());
+        let (id, mark) = (&spec.id, self.nodes[ix.0 as usize]);
+        if self.has_ended() {
+            let over = self.marks.over.unwrap_or(self.now());
+            self.say_end(ix);
+            self.say_open_edges(ix);
+            return (over, format!("`{id}` did not run: the session ended before its turn"));
+        }
+        if node.doubt {
+            let seq = if mark.asked > 0 { mark.asked } else { mark.last };
+            let what = "was cut short and may have taken effect: a person has to say what is to be done";
+            return (seq, format!("`{id}` {what}"));
+        }
+        if let Some(due) = node.retry_at {
+            return (mark.last, format!("`{id}` waits to be tried again, at {due}"));
+        }
+        if node.interrupted {
+            return (mark.last, format!("`{id}` was cut short, and runs again"));
+        }
+        let ready = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
+        if !ready {
+            self.say_open_edges(ix);
+            let total = spec.incoming.len();
+            return (
+                self.now(),
+                format!("`{id}` waits: {} of {total} edges into it are not resolved", node.unresolved),
+            );
+        }
+        if self.rests() {
+            let paused = self.marks.paused.unwrap_or(self.now());
+            return (paused, format!("`{id}` is ready, and the session is paused"));
+        }
+        let (running, most) = (self.state().slots, self.run.max_concurrency());
+        if running >= most && spec.occupies == crate::graph::Occupies::Slot {
+            let text =
+                format!("`{id}` is ready and waits for a place: {running} attempts run, and {most} may");
+            return (self.now(), text);
+        }
+        (self.now(), format!("`{id}` is ready to run"))
+    }
+
+    /// Why the session ended before the node's turn.
+    fn say_end(&mut self, ix: NodeIx) {
+        let Some(seq) = self.marks.ending.or(self.marks.budget).or(self.marks.phase) else { return };
+        let kind = match self.event(seq).map(|envelope| &envelope.event) {
+            Some(Event::SessionAbort { .. }) => Said::Stopped,
+            Some(Event::BudgetExceeded { .. }) => Said::Budget,
+            Some(Event::TaskFailed { .. }) => Said::Failed,
+            _ => Said::Ended,
+        };
+        let text = self.cause_at(seq);
+        let path = self.path(ix);
+        self.say(seq, Some(path), kind, text);
+    }
+
+    fn say_open_edges(&mut self, ix: NodeIx) {
+        let graph = self.graph();
+        for &edge in &graph.node(ix).incoming {
+            if self.state().edges[edge.0 as usize].status != EdgeStatus::Pending {
+                continue;
+            }
+            let from = graph.edge(edge).from;
+            let source = &graph.node(from).id;
+            let how = match self.node(from).status {
+                NodeStatus::Running if self.asks(from).is_some() => "waits for an answer",
+                NodeStatus::Running => "runs",
+                NodeStatus::Waiting => "waits for a usage limit",
+                NodeStatus::Paused => "is paused",
+                NodeStatus::Cancelled => "was cancelled",
+                NodeStatus::Failed => "failed",
+                NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits to be tried again",
+                NodeStatus::Pending => "has not run",
+                _ => "has ended",
+            };
+            let last = self.nodes[from.0 as usize].last;
+            let seq = if last > 0 { last } else { self.now() };
+            let text = format!("edge `{source} -> {}` is not resolved: `{source}` {how}", graph.node(ix).id);
+            let path = self.path(ix);
+            self.say(seq, Some(path), Said::EdgePending, text);
+        }
+    }
+}
