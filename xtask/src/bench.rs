@@ -2,6 +2,7 @@
 //! What is measured how is left to a file each.
 
 mod decode;
+mod durable;
 mod flow;
 mod hub;
 mod measure;
@@ -28,6 +29,7 @@ const PARTS: &[Part] = &[
     Part { name: "decode", rows: |_| decode::rows() },
     Part { name: "start", rows: start::rows },
     Part { name: "store", rows: store::rows },
+    Part { name: "durable", rows: durable::rows },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program

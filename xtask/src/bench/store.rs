@@ -179,7 +179,7 @@ fn open(path: &Path) -> anyhow::Result<SqliteStore> {
 }
 
 /// What one write with its sync costs: the least that a durable append can do.
-fn sync(path: &Path) -> anyhow::Result<f64> {
+pub(super) fn sync(path: &Path) -> anyhow::Result<f64> {
     let mut file = File::options().create(true).append(true).open(path)?;
     let line = [b'x'; 512];
     let watch = Stopwatch::start();

@@ -39,6 +39,8 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "paused_and_resumed", bound: 40, prove: rest::paused_and_resumed },
     Case { name: "killed_and_resumed", bound: 40, prove: rest::killed_and_resumed },
     Case { name: "killed_between_turns", bound: 40, prove: rest::killed_between_turns },
+    Case { name: "approved_from_another_shell", bound: 40, prove: rest::approved_from_another_shell },
+    Case { name: "told_from_another_shell", bound: 40, prove: rest::told_from_another_shell },
     Case { name: "budget_used_up", bound: 30, prove: rest::budget_used_up },
     Case { name: "edited_and_resumed", bound: 60, prove: rest::edited_and_resumed },
     Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },

@@ -159,6 +159,20 @@ impl World {
         self.call(&[&["resume", session], arguments].concat())?.finish()
     }
 
+    /// Calls a verb that drives no session itself: its exit code, stdout and stderr.
+    pub(crate) fn verb(&self, arguments: &[&str]) -> anyhow::Result<(i32, String, String)> {
+        let output = Command::new(&self.programs.inspan)
+            .args(arguments)
+            .current_dir(self.work())
+            .env_clear()
+            .envs(&self.env)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("failed to start {}", self.programs.inspan.display()))?;
+        let text = |bytes| String::from_utf8(bytes).context("the output is not UTF-8");
+        Ok((output.status.code().unwrap_or(-1), text(output.stdout)?, text(output.stderr)?))
+    }
+
     /// Starts `inspan` with a verb that drives a session.
     fn call(&self, arguments: &[&str]) -> anyhow::Result<Running> {
         let number = self.runs.get() + 1;

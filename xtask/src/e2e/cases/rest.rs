@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use inspan_testkit::{ModelServer, RequestKind};
 use serde_json::{Value, json};
 
@@ -83,6 +83,59 @@ pub(super) fn killed_between_turns(world: &mut World) -> anyhow::Result<()> {
         .filter(|request| conversation(request).iter().any(|said| said.contains("role=one. Work.")))
         .count();
     same("how often the finished node was paid for", &asked, &1)
+}
+
+/// Waits until a call of a verb succeeds.
+fn until_it_works(world: &World, arguments: &[&str]) -> anyhow::Result<()> {
+    loop {
+        let (code, _, stderr) = world.verb(arguments)?;
+        if code == 0 {
+            return Ok(());
+        }
+        ensure!(!world.deadline.is_over(), "`inspan {}` never worked: {stderr}", arguments.join(" "));
+        pause(Duration::from_millis(100));
+    }
+}
+
+/// Waits until the session in the background has ended, and gives what its agent made.
+fn until_it_ended(world: &World) -> anyhow::Result<()> {
+    loop {
+        let (_, stdout, _) = world.verb(&["ps", "--all", "--json"])?;
+        let sessions: Value = serde_json::from_str(&stdout).context("`ps` prints no JSON")?;
+        if sessions.to_string().contains("success") {
+            return Ok(());
+        }
+        ensure!(!world.deadline.is_over(), "the session never ended: {sessions}");
+        pause(Duration::from_millis(100));
+    }
+}
+
+pub(super) fn approved_from_another_shell(world: &mut World) -> anyhow::Result<()> {
+    let input = json!({ "command": "touch made", "description": "make a file" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(world, &[call, says("It is made.")])?;
+    let file = world.flow(&agent("role=maker. Make it.", &json!({})))?.display().to_string();
+    let (code, _, stderr) = world.verb(&["run", &file, "--detach", "--session-id", SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(world, &["approve", SESSION])?;
+    until_it_ended(world)?;
+    ensure!(world.work().join("made").exists(), "the tool did not run");
+    Ok(())
+}
+
+pub(super) fn told_from_another_shell(world: &mut World) -> anyhow::Result<()> {
+    let server = world.serve(json!({ "turns": [
+        { "when": { "lastMessageContains": "role=talker" }, "blocks": [{ "type": "text", "text": "I listen." }] },
+        { "when": { "lastMessageContains": "Use tabs." }, "blocks": [{ "type": "text", "text": "With tabs." }] },
+    ] }))?;
+    let options = json!({ "multiTurn": true, "idleTimeoutMs": 3_000 });
+    let file = world.flow(&agent("role=talker. Talk.", &options))?.display().to_string();
+    let (code, _, stderr) = world.verb(&["run", &file, "--detach", "--session-id", SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(world, &["send", SESSION, "--to", "a", "Use tabs."])?;
+    until_it_ended(world)?;
+    let said = conversation(main_requests(&server).last().context("no request came")?);
+    same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
 }
 
 pub(super) fn budget_used_up(world: &mut World) -> anyhow::Result<()> {
