@@ -30,6 +30,8 @@ pub(crate) struct Invocation {
     pub(crate) env: Environment,
     /// The folder that the program was called in.
     pub(crate) cwd: Option<PathBuf>,
+    /// The file that keeps the sessions, if the user named one.
+    pub(crate) store: Option<PathBuf>,
 }
 
 impl Invocation {
@@ -38,7 +40,7 @@ impl Invocation {
         trace(&env);
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
         let form = if global.json { Form::Json } else { Form::Text };
-        Self { form, terminal, env, cwd: working_folder() }
+        Self { form, terminal, env, cwd: working_folder(), store: global.store }
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.

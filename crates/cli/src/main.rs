@@ -13,6 +13,7 @@ mod drawing;
 mod exit;
 mod failure;
 mod invocation;
+mod store;
 mod supervise;
 mod terminal;
 

@@ -3,10 +3,12 @@
 
 mod commands;
 mod examples;
+mod looking;
 #[cfg(target_os = "linux")]
 mod orphans;
 mod processes;
 mod program;
 mod sessions;
+mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
