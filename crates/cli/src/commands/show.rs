@@ -91,9 +91,9 @@ impl View {
         if self.state().outcome().is_some() {
             return Some(self.state().duration_ms());
         }
-        let end = match Standing::of(&self.entry) {
-            Standing::Running | Standing::Waiting => now,
-            _ => digest.updated_at?,
+        let end = match self.entry.liveness {
+            Liveness::Gone => digest.updated_at?,
+            _ => now,
         };
         u64::try_from(end.since(digest.started_at?).as_millis()).ok()
     }
@@ -241,6 +241,9 @@ impl View {
         if let Some(error) = &node.error {
             line.push(Tone::Plain, if parts.is_empty() { "" } else { "  " });
             look::error(&mut line, error);
+            if let Some(due) = node.retry_at.filter(|_| status == NodeStatus::Pending) {
+                line.push(Tone::Faint, &format!(", again at {}", format::moment(due)));
+            }
         } else if let Some(reason) = row.and_then(|row| row.skipped).filter(|_| status == NodeStatus::Skipped)
         {
             line.push(Tone::Faint, look::skipped(reason));

@@ -6,7 +6,6 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::Stdio,
-    time::{Duration, Instant},
 };
 
 use inspan_protocol::Envelope;
@@ -25,7 +24,7 @@ fn filled(folder: &Path) -> Stored {
     stored.session("stopped-1", "stopped", None, Driven::Left);
     stored.session("timed-1", "timed_out", None, Driven::Left);
     stored.session("ask-live", "human_input", Some(5), Driven::ByUs);
-    stored.session("ask-left", "human_input", Some(10), Driven::Left);
+    stored.session("ask-left", "human_input", Some(17), Driven::Left);
     stored.session("retry-dead", "retry", Some(19), Driven::ByNobody);
     stored.session("review-live", "review_loop", Some(33), Driven::ByUs);
     stored
@@ -43,9 +42,9 @@ fn report(ran: &Ran) -> String {
             text.push_str(&format!("{} UTC, 9d{}", &line[..from], &line[to..]));
         } else if line.starts_with("  took") && !line.contains("ms") {
             text.push_str("  took      …\n");
-        } else if let Some(from) = line.find("process ") {
+        } else if let Some(from) = line.find("driven by ").filter(|_| line.contains("process ")) {
             let to = end(from, " is gone").unwrap_or(line.trim_end().len());
-            text.push_str(&format!("{}process 9 on here{}", &line[..from], &line[to..]));
+            text.push_str(&format!("{}driven by … process 9 on here{}", &line[..from], &line[to..]));
         } else {
             text.push_str(line);
         }
@@ -177,16 +176,15 @@ fn a_reader_that_goes_away_is_no_fault_of_a_look() {
 }
 
 #[test]
-fn ten_thousand_sessions_are_listed_at_once() {
+fn an_old_session_that_has_not_ended_is_listed_among_many() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());
     stored.session("old", "human_input", Some(5), Driven::Left);
     for at in 0..300 {
         stored.session(&format!("s-{at}"), "failing", None, Driven::Left);
     }
-    let began = Instant::now();
     let ran = inspan(folder.path(), &["ps", "--json"]);
     let listed: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(listed.len(), 1);
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let ids: Vec<_> = listed.iter().map(|entry| &entry["sessionId"]).collect();
+    assert_eq!(ids, ["old"]);
 }

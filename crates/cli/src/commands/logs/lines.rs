@@ -84,6 +84,28 @@ impl Lines {
                 }
                 line
             }
+            Event::PhaseFailed { error, .. } => {
+                let mut line = new(Tone::Bad, "✘");
+                look::error(&mut line, error);
+                line
+            }
+            Event::EdgeFired { to, .. } => self.faint(envelope, "→", &format!("edge to {to} fired")),
+            Event::EdgeSkipped { to, .. } => self.faint(envelope, "⇢", &format!("edge to {to} did not fire")),
+            Event::AgentStart { provider, model, turn, .. } => {
+                let model = model.as_ref().map(|model| format!(" {}", clean(model))).unwrap_or_default();
+                let turn = if *turn > 1 { format!(", turn {turn}") } else { String::new() };
+                self.faint(envelope, "·", &format!("agent begins ({}{model}{turn})", clean(provider)))
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => {
+                let cost = cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars);
+                self.faint(envelope, "·", &format!("{} tokens · {cost}", format::count(usage.total())))
+            }
+            Event::AgentToolComplete { tool_name, .. } => {
+                self.faint(envelope, "·", &format!("{} is done", clean(tool_name)))
+            }
+            Event::AgentComplete { duration_ms, .. } => {
+                self.faint(envelope, "·", &format!("agent ends after {}", format::millis(*duration_ms)))
+            }
             // Thinking comes in scraps; who wants it asks for it.
             Event::AgentThinking { .. } if !self.is_chosen => return None,
             event => {
@@ -93,6 +115,15 @@ impl Lines {
             }
         };
         Some(line)
+    }
+}
+
+impl Lines {
+    /// A line of lesser weight.
+    fn faint(&self, envelope: &Envelope, sign: &str, text: &str) -> Line {
+        let mut line = head(envelope, &self.state, Tone::Faint, sign);
+        line.push(Tone::Faint, text);
+        line
     }
 }
 
