@@ -138,6 +138,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "clap_complete",
             "console",
             "futures",
+            "humantime",
             "rustix",
             "schemars",
             "serde",

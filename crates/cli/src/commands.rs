@@ -8,17 +8,22 @@ mod doctor;
 mod flow;
 mod fork;
 mod graph;
+mod inbox;
 mod init;
+mod logs;
 mod nodes;
 mod providers;
+mod ps;
 mod registries;
 mod resume;
 mod run;
 mod schema;
 pub(crate) mod session;
 mod sessions;
+mod show;
 mod store;
 mod talk;
+mod why;
 
 /// Does what the verb says.
 pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -33,9 +38,11 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Pause(args) => talk::pause(&args, invocation),
         Verb::Stop(args) => talk::stop(&args, invocation),
         Verb::Store(verb) => store::run(&verb, invocation),
-        Verb::Ps(_) | Verb::Show(_) | Verb::Logs(_) | Verb::Why(_) | Verb::Inbox(_) => {
-            Err(Failure::usage("this verb is not there yet"))
-        }
+        Verb::Ps(args) => ps::run(&args, invocation),
+        Verb::Show(args) => show::run(&args, invocation),
+        Verb::Logs(args) => logs::run(&args, invocation),
+        Verb::Why(args) => why::run(&args, invocation),
+        Verb::Inbox(args) => inbox::run(&args, invocation),
         Verb::Check(args) => check::run(&args, invocation),
         Verb::Init(args) => init::run(&args, invocation),
         Verb::Graph(args) => graph::run(&args, invocation),
@@ -44,5 +51,6 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Schema(args) => schema::run(&args, invocation),
         Verb::Doctor => doctor::run(invocation),
         Verb::Completions(args) => completions::run(&args, invocation),
+        // The verbs that change a session's course are on another branch.
     }
 }

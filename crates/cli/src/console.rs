@@ -3,9 +3,9 @@
 
 mod agent;
 mod asker;
-mod format;
+pub(crate) mod format;
 mod line;
-mod look;
+pub(crate) mod look;
 mod painter;
 mod plain;
 mod question;
@@ -19,8 +19,9 @@ mod tree;
 mod tests;
 
 pub(crate) use asker::Answers;
-pub(crate) use line::{Line, Tone, harmless};
+pub(crate) use line::{Line, Tone, clean, harmless};
 pub(crate) use painter::{Painter, Setting};
+pub(crate) use plain::{Detail, PlainLog, head};
 pub(crate) use question::Answer;
 pub(crate) use screen::{Device, restore};
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};

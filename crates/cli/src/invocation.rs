@@ -30,7 +30,7 @@ pub(crate) struct Invocation {
     pub(crate) env: Environment,
     /// The folder that the program was called in.
     pub(crate) cwd: Option<PathBuf>,
-    /// The file that keeps the sessions, if it is not the user's own.
+    /// The file that keeps the sessions, if the user named one.
     pub(crate) store: Option<PathBuf>,
     /// The arguments of the call, to make the same call in the background.
     pub(crate) arguments: Vec<OsString>,

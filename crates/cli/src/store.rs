@@ -1,38 +1,75 @@
-//! The store that the user's sessions are kept in: where it lies, how it is opened, what its faults mean here.
+//! Where the user's sessions are kept: finding the file, opening it to read or to write, and saying what is wrong
+//! with it. What is read and written is left to the verbs.
 
 use std::{path::PathBuf, sync::Arc};
 
-use inspan_flow::{RunStore, SqliteOptions, SqliteStore, StoreError};
+use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
-/// Where the store lies.
+/// The store's name in the folder of what outlives a session.
+const FILE: &str = "sessions.db";
+
+/// The file that keeps the sessions, whether it is there or not.
 pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
-    if let Some(path) = &invocation.store {
-        return Ok(path.clone());
+    if let Some(file) = &invocation.store {
+        return Ok(file.clone());
     }
-    invocation.state_folder().map(|folder| folder.join("sessions.db")).ok_or_else(|| {
+    let folder = invocation.state_folder().ok_or_else(|| {
         Failure::new(
             Exit::Configuration,
-            "there is no place to keep sessions: neither INSPAN_HOME nor HOME is set",
+            "there is no folder for sessions: neither INSPAN_HOME nor HOME is set",
         )
-        .with_hint("name one with `--store FILE`, or keep nothing with `inspan run --no-store`")
-    })
+        .with_hint("set INSPAN_HOME to a folder, or name the file with `--store FILE`")
+    })?;
+    Ok(folder.join(FILE))
 }
 
-/// The store, to be written; it is made if it is missing.
+/// The sessions, to be read. Where there is no file yet there are no sessions, and none is made.
+pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
+    let path = path(invocation)?;
+    if !path.exists() {
+        return Ok(Arc::new(MemoryStore::new()));
+    }
+    Ok(Arc::new(SqliteStore::open_reader(path)?))
+}
+
+/// The sessions, to be read and written; the file is made if it is missing.
 pub(crate) fn open_writer(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
-    let store = SqliteStore::open(path(invocation)?, &SqliteOptions::default());
-    Ok(Arc::new(store.map_err(|error| refused(&error))?))
+    Ok(Arc::new(SqliteStore::open(path(invocation)?, &SqliteOptions::default())?))
 }
 
-/// What a fault of the store means here.
-pub(crate) fn refused(error: &StoreError) -> Failure {
-    let failure = Failure::new(Exit::Failed, error.to_string());
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let failure = Self::new(exit(&error), error.to_string());
+        match error {
+            StoreError::UnknownSession(_) => failure.with_hint("`inspan ps --all` lists the sessions"),
+            StoreError::SessionExists(id) => failure
+                .with_hint(format!("`inspan resume {id}` goes on with it; another `--session-id` begins another")),
+            StoreError::Held { session, .. } => failure.with_hint(format!(
+                "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
+            )),
+            StoreError::Damaged { .. } => failure.with_hint(
+                "`inspan store verify` looks through it, and `inspan store accept-loss` goes on with what is left",
+            ),
+            StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
+                failure.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")
+            }
+            StoreError::ReadOnly { .. } => {
+                failure.with_hint("allow writing there, or name another file with `--store FILE`")
+            }
+            _ => failure,
+        }
+    }
+}
+
+fn exit(error: &StoreError) -> Exit {
     match error {
-        StoreError::SessionExists(id) => failure.with_hint(format!(
-            "`inspan resume {id}` goes on with it; another `--session-id` begins another"
-        )),
-        _ => failure,
+        StoreError::UnknownSession(_) | StoreError::SessionExists(_) => Exit::Invalid,
+        StoreError::NotAStore { .. }
+        | StoreError::ReadOnly { .. }
+        | StoreError::NewerFormat { .. }
+        | StoreError::NetworkFileSystem { .. } => Exit::Configuration,
+        _ => Exit::Failed,
     }
 }

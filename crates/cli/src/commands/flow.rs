@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use inspan_flow::{Compiled, Diagnostics, FlowError, Loaded, NodeRegistry, compile, load};
+use inspan_flow::{Compiled, Diagnostics, FlowError, Graph, Loaded, NodeIx, NodeRegistry, compile, load};
 use serde_json::json;
 
 use crate::{
+    console::{Plan, PlannedLoop},
     diagnostics,
     exit::Exit,
     failure::{Failure, Shown},
@@ -46,6 +47,25 @@ fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> 
     terminal::progress(&failure.text(invocation.terminal.stderr));
     failure.shown = Shown::Already;
     failure
+}
+
+/// The flow as the console shows it.
+pub(super) fn plan(graph: &Graph) -> Plan {
+    let id = |node: NodeIx| graph.node(node).id.to_string();
+    let loops = graph.edges.iter().filter_map(|edge| {
+        let cycle = edge.cycle.as_ref()?;
+        Some(PlannedLoop {
+            from: id(edge.from),
+            to: id(edge.to),
+            max_iterations: cycle.max_iterations,
+            body: cycle.body.iter().map(|node| id(*node)).collect(),
+        })
+    });
+    Plan {
+        flow: graph.name.clone(),
+        nodes: graph.nodes.iter().map(|node| (node.id.to_string(), node.node_type.to_string())).collect(),
+        loops: loops.collect(),
+    }
 }
 
 /// `2 errors and 1 warning`.

@@ -107,11 +107,9 @@ impl Kept {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
         let (record, entry, log) = runtime.block_on(async {
-            let id = sessions::find(&*store, prefix).await?;
-            let refused = |error| store::refused(&error);
-            let record = store.record(&id).await.map_err(refused)?;
-            let entry = store.entry(&id).await.map_err(refused)?;
-            let log = store.read(&id, 1, Select::Names(Run::FACTS)).await.map_err(refused)?;
+            let entry = sessions::find(&*store, prefix).await?;
+            let record = store.record(&entry.session).await?;
+            let log = store.read(&entry.session, 1, Select::Names(Run::FACTS)).await?;
             Ok::<_, Failure>((record, entry, log))
         })?;
         let settings = Settings::of_map(&record.settings)?;

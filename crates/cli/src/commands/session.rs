@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use inspan_engine::{Channel, PermissionPolicy, ProviderRegistry, SystemClock};
 use inspan_flow::{
     FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore, Select,
-    StoreError, WhenWaiting,
+    WhenWaiting,
 };
 use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    store, supervise,
+    supervise,
     terminal::Person,
 };
 use events::Events;
@@ -152,8 +152,7 @@ impl Session {
         let (Begin::Rest { session, .. }, Some(store)) = (&self.begin, &self.store) else {
             return Ok(Vec::new());
         };
-        let read = store.read(session, 1, Select::Names(SHOWN)).await;
-        read.map_err(|error| store::refused(&error))
+        Ok(store.read(session, 1, Select::Names(SHOWN)).await?)
     }
 
     async fn drive(self, events: Option<Events>, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -239,13 +238,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// A session that could not be run, or not be kept.
 pub(super) fn refused(error: &RunError) -> Failure {
     match error {
-        RunError::Store(StoreError::Held { session, owner }) => Failure::new(Exit::Failed, error.to_string())
-            .with_hint(format!(
-                "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`, \
-                 or wait for process {} to end",
-                owner.pid
-            )),
-        RunError::Store(error) => store::refused(error),
+        RunError::Store(error) => error.clone().into(),
         RunError::Ended { session, .. } => Failure::usage(error.to_string())
             .with_hint(format!("`inspan fork {session}` begins a new session that reuses what was done")),
         RunError::Changed { session, .. } => Failure::usage(error.to_string())

@@ -1,23 +1,132 @@
-//! Finding a session by the beginning of its id.
+//! What the verbs about sessions share: finding one by the beginning of its id, the word for where it stands, its flow
+//! compiled again, and the commands that go on with it. What each verb shows is its own.
 
-use inspan_flow::RunStore;
-use inspan_protocol::SessionId;
+use std::{future::Future, sync::Arc};
 
-use crate::{failure::Failure, store};
+use inspan_flow::{Compiled, Graph, Liveness, Loaded, RunStore, SessionEntry, SessionRecord, compile};
+use inspan_protocol::{Outcome, SessionId, SessionStatus};
 
-/// The session whose id begins so, if there is exactly one.
-pub(super) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionId, Failure> {
-    let found = store.entries(prefix, 6).await.map_err(|error| store::refused(&error))?;
-    if let Some(whole) = found.iter().find(|entry| entry.session.as_str() == prefix) {
-        return Ok(whole.session.clone());
+use super::registries;
+use crate::{console::Tone, exit::Exit, failure::Failure};
+
+pub(super) mod answer;
+pub(super) mod list;
+
+/// How many sessions are named that an id may have meant.
+const CANDIDATES: usize = 8;
+
+/// Runs a look at the store to its end.
+pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
+    runtime.block_on(work)
+}
+
+/// The session whose id this is, or the only one whose id begins so.
+pub(crate) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionEntry, Failure> {
+    let unknown = |message: String| Failure::usage(message).with_hint("`inspan ps --all` lists the sessions");
+    if prefix.is_empty() {
+        return Err(unknown("a session's id has at least one character".to_owned()));
     }
-    match found.as_slice() {
-        [one] => Ok(one.session.clone()),
-        [] => Err(Failure::usage(format!("there is no session `{prefix}`"))
-            .with_hint("`inspan ps --all` lists all sessions")),
+    let mut found = store.entries(prefix, CANDIDATES + 1).await?;
+    if let Some(at) = found.iter().position(|entry| entry.session == *prefix) {
+        return Ok(found.swap_remove(at));
+    }
+    match found.len() {
+        0 => Err(unknown(format!("there is no session whose id begins with `{prefix}`"))),
+        1 => Ok(found.swap_remove(0)),
         many => {
-            let ids: Vec<_> = many.iter().map(|entry| entry.session.as_str()).collect();
-            Err(Failure::usage(format!("`{prefix}` may be any of {}", ids.join(", "))))
+            // One that is called exactly so may not be among the newest.
+            if let Ok(entry) = store.entry(&SessionId::from(prefix)).await {
+                return Ok(entry);
+            }
+            let mut names: Vec<String> =
+                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
+            if many > CANDIDATES {
+                names.push("…".to_owned());
+            }
+            let message = format!("the ids of several sessions begin with `{prefix}`: {}", names.join(", "));
+            Err(Failure::usage(message).with_hint("write more of the id"))
         }
     }
 }
+
+/// Where a session stands, as its users see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// A process drives it.
+    Running,
+    /// Nothing can run until a person answers or a limit is lifted.
+    Waiting,
+    /// It rests, to be resumed.
+    Paused,
+    /// The process that drove it is gone, and it has not ended.
+    Interrupted,
+    /// It has ended.
+    Ended(Outcome),
+}
+
+impl Standing {
+    pub(crate) fn of(entry: &SessionEntry) -> Self {
+        if let Some(outcome) = entry.digest.outcome {
+            return Self::Ended(outcome);
+        }
+        match (entry.digest.status, entry.liveness) {
+            (SessionStatus::Paused, _) => Self::Paused,
+            // Who left on purpose has given the lease back.
+            (SessionStatus::Waiting, Liveness::Gone) if entry.owner.is_none() => Self::Waiting,
+            (_, Liveness::Gone) => Self::Interrupted,
+            (SessionStatus::Waiting, _) => Self::Waiting,
+            _ => Self::Running,
+        }
+    }
+
+    /// The word for it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Interrupted => "interrupted",
+            Self::Ended(Outcome::Success) => "complete",
+            Self::Ended(Outcome::Partial) => "partial",
+            Self::Ended(Outcome::Stopped) => "stopped",
+            Self::Ended(Outcome::BudgetExceeded) => "budgetExceeded",
+            Self::Ended(Outcome::TimedOut) => "timedOut",
+            Self::Ended(_) => "failed",
+        }
+    }
+
+    pub(crate) fn tone(self) -> Tone {
+        match self {
+            Self::Running => Tone::Accent,
+            Self::Waiting | Self::Paused | Self::Interrupted => Tone::Warning,
+            Self::Ended(Outcome::Success) => Tone::Good,
+            Self::Ended(Outcome::Partial | Outcome::Stopped) => Tone::Warning,
+            Self::Ended(_) => Tone::Bad,
+        }
+    }
+
+    pub(crate) fn has_ended(self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
+}
+
+/// The flow that a session runs, as it was when the session began.
+pub(super) fn graph(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
+    let broken = |why: String| {
+        let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
+        Failure::new(Exit::Failed, message).with_hint("another version of inspan began the session: use that")
+    };
+    let loaded = Loaded::from_source(&record.flow).map_err(|error| broken(error.to_string()))?;
+    let nodes = registries::nodes(&registries::providers());
+    match compile(&loaded, &nodes) {
+        Ok(Compiled { graph, .. }) => Ok(Arc::new(graph)),
+        Err(problems) => Err(broken(problems.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,8 +17,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    store::{self, refused},
-    terminal,
+    store, terminal,
 };
 
 pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -43,8 +42,8 @@ pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 async fn verify(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
-    let store = SqliteStore::open_reader(path).map_err(|error| refused(&error))?;
-    let report = store.verify().await.map_err(|error| refused(&error))?;
+    let store = SqliteStore::open_reader(path)?;
+    let report = store.verify().await?;
     let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     let sound = report.is_sound();
     match invocation.form {
@@ -76,8 +75,8 @@ async fn export(
     output: Option<&Path>,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    let store = SqliteStore::open_reader(path).map_err(|error| refused(&error))?;
-    let id = sessions::find(&store, prefix).await?;
+    let store = SqliteStore::open_reader(path)?;
+    let id = sessions::find(&store, prefix).await?.session;
     let to: Box<dyn Write + Send> = match output {
         Some(file) => Box::new(File::create(file).map_err(|error| {
             Failure::usage(format!("file {} cannot be written: {error}", file.display()))
@@ -100,7 +99,7 @@ async fn export(
 }
 
 async fn import(path: &Path, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
-    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(|error| refused(&error))?;
+    let store = SqliteStore::open(path, &SqliteOptions::default())?;
     let imported = if file == Path::new("-") {
         store.import(io::stdin()).await
     } else {
@@ -130,8 +129,8 @@ async fn gc(
     now: Timestamp,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(|error| refused(&error))?;
-    let report = store.gc(before, mode, now).await.map_err(|error| refused(&error))?;
+    let store = SqliteStore::open(path, &SqliteOptions::default())?;
+    let report = store.gc(before, mode, now).await?;
     let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
     if invocation.form == Form::Json {
         let sessions: Vec<_> = report
@@ -157,7 +156,7 @@ async fn gc(
 }
 
 fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
-    SqliteStore::open(path, &SqliteOptions::default().accept_loss()).map_err(|error| refused(&error))?;
+    SqliteStore::open(path, &SqliteOptions::default().accept_loss())?;
     match invocation.form {
         Form::Json => {
             invocation.json(&json!({ "store": path, "done": "what is there counts as all there was" }))
@@ -171,7 +170,7 @@ fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
 
 fn failed(error: &TransferError) -> Failure {
     match error {
-        TransferError::Store(error) => refused(error),
+        TransferError::Store(error) => error.clone().into(),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

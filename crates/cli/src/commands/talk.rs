@@ -68,10 +68,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
             desk.done("stopped")?;
             return Ok(None);
         }
-        desk.store
-            .post(&desk.entry.session, &command, now())
-            .await
-            .map_err(|error| store::refused(&error))?;
+        desk.store.post(&desk.entry.session, &command, now()).await?;
         Ok(Some(desk.entry.session.clone()))
     })?;
     let Some(id) = rests else { return Ok(Exit::Success) };
@@ -129,8 +126,7 @@ fn with_session<'a, T: Default>(
 ) -> Result<T, Failure> {
     let store = store::open_writer(invocation)?;
     session::runtime()?.block_on(async {
-        let id = sessions::find(&*store, prefix).await?;
-        let entry = store.entry(&id).await.map_err(|error| store::refused(&error))?;
+        let entry = sessions::find(&*store, prefix).await?;
         work(&mut Desk { store, entry, invocation }).await
     })
 }
@@ -161,12 +157,10 @@ impl Desk<'_> {
     async fn say(&self, command: &Command) -> Result<(), Failure> {
         let id = &self.entry.session;
         let mut changes = self.store.changes();
-        let posted = self.store.post(id, command, now()).await;
-        let number = posted.map_err(|error| store::refused(&error))?;
+        let number = self.store.post(id, command, now()).await?;
         let answered = async {
             loop {
-                let verdict = self.store.answer(id, number).await.map_err(|error| store::refused(&error))?;
-                match verdict {
+                match self.store.answer(id, number).await? {
                     Some(Verdict::Accepted) => return Ok(()),
                     Some(Verdict::Refused(why)) => return Err(Failure::usage(why)),
                     None => {
@@ -188,8 +182,7 @@ impl Desk<'_> {
         let mut changes = self.store.changes();
         let came = async {
             loop {
-                let entry = self.store.entry(&self.entry.session).await;
-                self.entry = entry.map_err(|error| store::refused(&error))?;
+                self.entry = self.store.entry(&self.entry.session).await?;
                 if stands(&self.entry) {
                     return Ok(());
                 }
@@ -244,7 +237,7 @@ impl Desk<'_> {
             self.done("answered")?;
             return Ok(None);
         }
-        self.store.post(id, &command, now()).await.map_err(|error| store::refused(&error))?;
+        self.store.post(id, &command, now()).await?;
         self.done("kept; nobody drives the session")?;
         Ok(Some(id.clone()))
     }

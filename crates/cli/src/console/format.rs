@@ -51,6 +51,25 @@ pub(crate) fn clock(moment: Timestamp) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds % 3600 / 60, seconds % 60)
 }
 
+/// How long ago in one unit: `5s`, `3m`, `2h`, `4d`.
+pub(crate) fn age(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A moment in UTC to the second, `2026-01-07 10:00:01 UTC`.
+pub(crate) fn moment(moment: Timestamp) -> String {
+    let text = moment.to_string();
+    match text.split_once('T') {
+        Some((day, _)) => format!("{day} {} UTC", clock(moment)),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +87,8 @@ mod tests {
         assert_eq!(money, ["$0", "<$0.0001", "$0.0042", "$0.9990", "$1.00", "$12.35"]);
         let moments = [0, 1_767_780_001_500, -1].map(Timestamp::from_millis).map(clock);
         assert_eq!(moments, ["00:00:00", "10:00:01", "23:59:59"]);
+        let ages = [0, 59, 60, 3_599, 3_600, 86_399, 86_400, 864_000].map(Duration::from_secs).map(age);
+        assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "23h", "1d", "10d"]);
+        assert_eq!(moment(Timestamp::from_millis(1_767_780_001_500)), "2026-01-07 10:00:01 UTC");
     }
 }

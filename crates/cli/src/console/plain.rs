@@ -31,12 +31,18 @@ pub(crate) enum Detail {
     Everything,
     /// Only what the picture does not show: warnings, refusals, the flow's own log.
     Notes,
+    /// Only what agents say.
+    Text,
 }
 
 impl PlainLog {
     /// The lines of one event; `state` has already folded it.
     pub(crate) fn lines(&mut self, envelope: &Envelope, state: &ConsoleState, detail: Detail) -> Vec<Line> {
         let mut lines = Vec::new();
+        if detail == Detail::Text {
+            self.text_lines(envelope, state, &mut lines);
+            return lines;
+        }
         if detail == Detail::Everything {
             self.text_lines(envelope, state, &mut lines);
             if let Event::SessionReply { prompt_id, content, choice } = &envelope.event {
@@ -53,7 +59,7 @@ impl PlainLog {
         }
         let line = note(envelope, state).or_else(|| match detail {
             Detail::Everything => progress(envelope, state),
-            Detail::Notes => None,
+            Detail::Notes | Detail::Text => None,
         });
         lines.extend(line);
         lines
@@ -253,7 +259,7 @@ fn asked(mut line: Line, question: &Question) -> Line {
 }
 
 /// The time, the node and the sign.
-fn head(envelope: &Envelope, state: &ConsoleState, tone: Tone, sign: &str) -> Line {
+pub(crate) fn head(envelope: &Envelope, state: &ConsoleState, tone: Tone, sign: &str) -> Line {
     head_of(envelope.context.task.as_ref(), envelope, state, tone, sign)
 }
 

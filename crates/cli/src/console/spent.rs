@@ -38,6 +38,11 @@ impl Spent {
         }
     }
 
+    /// The sum of all prices, if all are known.
+    pub(crate) fn known_usd(&self) -> Option<f64> {
+        self.known.filter(|_| self.unpriced == 0)
+    }
+
     /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
     pub(crate) fn text(&self) -> Option<String> {
         if self.turns == 0 {

@@ -3,11 +3,13 @@
 
 mod commands;
 mod examples;
+mod looking;
 #[cfg(target_os = "linux")]
 mod orphans;
 mod processes;
 mod program;
 mod rest;
 mod sessions;
+mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;

@@ -2,7 +2,7 @@
 //! with times and lengths of time evened out.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -22,10 +22,16 @@ pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("HOME", folder)
+        .env("INSPAN_HOME", home(folder))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// The folder for what outlives a session, for a test in this folder.
+pub(crate) fn home(folder: &Path) -> PathBuf {
+    folder.join(".home")
 }
 
 /// Runs the program to its end.

@@ -1,7 +1,7 @@
 //! What is said of one node, event by event: how it became ready, each attempt and how it ended, the loops that it
 //! is in.
 
-use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, SkipReason};
+use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, SessionStatus, SkipReason};
 
 use super::{
     Said,
@@ -246,6 +246,9 @@ impl Walk<'_> {
         let node = self.node(ix);
         let path = self.path(ix);
         let how = match node.status {
+            NodeStatus::Running if self.state().status == SessionStatus::Waiting => {
+                "the process that waited has left; the session goes on".to_owned()
+            }
             NodeStatus::Running => format!(
                 "the process that ran attempt {} ended without a word of it; the session goes on",
                 node.attempt

@@ -69,7 +69,10 @@ impl Walk<'_> {
             }
             Event::LimitWait { provider, until } => {
                 let place = task.as_ref().map_or("an agent", |task| task.as_str());
-                (Said::Limited, format!("`{place}` waits for a usage limit of {provider}, until {until}"))
+                (
+                    Said::Limited,
+                    format!("`{place}` ran into a usage limit of {provider}, which is lifted at {until}"),
+                )
             }
             Event::SessionAbort { reason } => {
                 (Said::Stopped, format!("the session was stopped{}", because(reason)))
@@ -96,6 +99,7 @@ impl Walk<'_> {
     /// Whether a failure, a stop or a budget has told this already.
     fn is_told(&self, why: &str) -> bool {
         self.marks.ending.is_some()
+            || self.marks.budget.is_some()
             || self.said.iter().any(|said| said.kind == Said::Failed && said.text.contains(why))
     }
 

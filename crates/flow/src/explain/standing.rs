@@ -138,7 +138,7 @@ impl Walk<'_> {
                 NodeStatus::Pending => "has not run",
                 _ => "has ended",
             };
-            let last = self.nodes[from.0 as usize].last;
+            let last = self.asks(from).unwrap_or(self.nodes[from.0 as usize].last);
             let seq = if last > 0 { last } else { self.now() };
             let text = format!("edge `{source} -> {}` is not resolved: `{source}` {how}", graph.node(ix).id);
             let path = self.path(ix);

@@ -1,0 +1,102 @@
+//! `inspan inbox [ID]`: the questions that wait for a person, each with the commands that answer it.
+
+use inspan_flow::SessionEntry;
+use inspan_protocol::{PendingPrompt, PromptKind};
+use serde_json::{Value, json};
+
+use super::sessions::{Standing, answer::Commands, block_on, find, list};
+use crate::{
+    args::InboxArgs,
+    console::{Line, Tone, clean, format},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let entries = block_on(async {
+        let store = store::open_reader(invocation)?;
+        match &args.session {
+            Some(session) => Ok(vec![find(store.as_ref(), session).await?]),
+            None => Ok(store.entries("", usize::MAX).await?),
+        }
+    })?;
+    let commands = Commands::new(invocation);
+    let open = entries.iter().filter(|entry| !Standing::of(entry).has_ended());
+    let mut questions: Vec<_> =
+        open.flat_map(|entry| list::open_questions(entry).map(move |prompt| (entry, prompt))).collect();
+    // Whose time is up first comes first; the rest as they came, the newest session first.
+    questions.sort_by_key(|(_, prompt)| (prompt.deadline.is_none(), prompt.deadline));
+    match invocation.form {
+        Form::Json => {
+            let all: Vec<Value> =
+                questions.iter().map(|(entry, prompt)| item(entry, prompt, &commands)).collect();
+            invocation.json(&all);
+        }
+        Form::Text if questions.is_empty() => {
+            terminal::progress("no question waits for a person\n");
+        }
+        Form::Text => {
+            for (at, (entry, prompt)) in questions.iter().enumerate() {
+                let mut text = if at > 0 { "\n".to_owned() } else { String::new() };
+                for line in lines(entry, prompt, &commands) {
+                    text.push_str(&line.render(invocation.terminal.stdout));
+                    text.push('\n');
+                }
+                if let terminal::Reader::Gone = terminal::data(&text) {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn item(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> Value {
+    let mut value = json!(prompt);
+    value["sessionId"] = json!(entry.session);
+    value["flow"] = json!(entry.flow);
+    value["state"] = json!(Standing::of(entry).word());
+    value["commands"] = json!(commands.answers(&entry.session, prompt));
+    value
+}
+
+fn lines(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> Vec<Line> {
+    let mut head = Line::new();
+    head.push(Tone::Strong, &clean(entry.session.as_str()))
+        .push(Tone::Faint, &format!("  {}", clean(&entry.flow)));
+    if let Some(task) = &prompt.task {
+        head.push(Tone::Faint, &format!(" › {task}"));
+    }
+    head.push(Tone::Faint, &format!("  {}", prompt.prompt_id));
+    let mut lines = vec![head];
+    lines.extend(question(prompt));
+    lines.extend(commands.answers(&entry.session, prompt).iter().map(|command| {
+        let mut line = Line::new();
+        line.push(Tone::Plain, "    ").push(Tone::Accent, command);
+        line
+    }));
+    lines
+}
+
+/// The question, and what becomes of it if nobody answers.
+pub(super) fn question(prompt: &PendingPrompt) -> Vec<Line> {
+    let mut asked = Line::new();
+    asked.push(Tone::Warning, "  ? ");
+    if prompt.kind == PromptKind::Permission {
+        asked.push(Tone::Plain, "may it? ");
+    }
+    asked.push(Tone::Plain, &clean(&prompt.prompt));
+    let mut lines = vec![asked];
+    let otherwise = match (&prompt.default, prompt.deadline) {
+        (Some(default), Some(at)) => format!("`{}` is taken at {}", clean(default), format::moment(at)),
+        (Some(default), None) => format!("the default is `{}`", clean(default)),
+        (None, Some(at)) => format!("until {}, then the node fails", format::moment(at)),
+        (None, None) => return lines,
+    };
+    let mut line = Line::new();
+    line.push(Tone::Faint, &format!("    {otherwise}"));
+    lines.push(line);
+    lines
+}

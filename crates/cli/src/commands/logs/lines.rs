@@ -1,0 +1,163 @@
+//! Events as lines for people: those of the console where it has one, else the name and what the event carries.
+
+use inspan_engine::Filter;
+use inspan_protocol::{Envelope, Event};
+use serde_json::Value;
+
+use super::Output;
+use crate::{
+    console::{ConsoleState, Detail, Line, PlainLog, Plan, Tone, clean, format, head, look},
+    terminal::{self, Colour, Reader},
+};
+
+/// The longest line of an event that is shown as it is, in columns.
+const WIDEST: usize = 160;
+
+/// A log as lines.
+pub(super) struct Lines {
+    state: ConsoleState,
+    plain: PlainLog,
+    filter: Filter,
+    /// Whether all is wanted, or only some.
+    is_chosen: bool,
+    from: u64,
+    colour: Colour,
+}
+
+impl Lines {
+    pub(super) fn new(plan: Plan, filter: Filter, from: u64, colour: Colour) -> Self {
+        let is_chosen = filter != Filter::all();
+        Self { state: ConsoleState::new(plan), plain: PlainLog::default(), filter, is_chosen, from, colour }
+    }
+
+    fn lines(&mut self, envelope: &Envelope) -> Vec<Line> {
+        let wanted = self.filter.matches(envelope);
+        let detail = if wanted || matches!(envelope.event, Event::SessionPrompt { .. }) {
+            Detail::Everything
+        } else {
+            // What an agent said comes out at the latest with the event that ends it.
+            Detail::Text
+        };
+        let is_text = matches!(envelope.event, Event::AgentText { .. });
+        let lines =
+            if wanted || !is_text { self.plain.lines(envelope, &self.state, detail) } else { Vec::new() };
+        if !wanted && detail == Detail::Everything {
+            return Vec::new();
+        }
+        if wanted && lines.is_empty() && !is_text {
+            return self.other(envelope).into_iter().collect();
+        }
+        lines
+    }
+
+    /// An event for which the console has no line.
+    fn other(&self, envelope: &Envelope) -> Option<Line> {
+        let new = |tone, sign| head(envelope, &self.state, tone, sign);
+        let because = |reason: &Option<String>| {
+            reason.as_ref().map(|why| format!(": {}", clean(why))).unwrap_or_default()
+        };
+        let line = match &envelope.event {
+            Event::HarnessComplete { duration_ms, .. } => {
+                let ended = self.state.ended.as_ref()?;
+                let (tone, sign, word) = look::outcome(ended);
+                let mut line = new(tone, sign);
+                line.push(Tone::Strong, &clean(&self.state.flow));
+                line.push(Tone::Plain, &format!(" {word} after {}", format::millis(*duration_ms)));
+                line
+            }
+            Event::SessionPause { reason } => {
+                let mut line = new(Tone::Warning, "‖");
+                line.push(Tone::Plain, &format!("pausing{}", because(reason)));
+                line
+            }
+            Event::FlowPaused { reason, .. } => {
+                let mut line = new(Tone::Warning, "‖");
+                line.push(Tone::Plain, &format!("paused{}", because(reason)));
+                line
+            }
+            Event::FlowResumed { message, node_ids, .. } => {
+                let mut line = new(Tone::Accent, "▸");
+                line.push(Tone::Plain, "goes on");
+                if !node_ids.is_empty() {
+                    let nodes = node_ids.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
+                    line.push(Tone::Faint, &format!(", {nodes} told: {}", clean(message)));
+                }
+                line
+            }
+            Event::PhaseFailed { error, .. } => {
+                let mut line = new(Tone::Bad, "✘");
+                look::error(&mut line, error);
+                line
+            }
+            Event::EdgeFired { to, .. } => self.faint(envelope, "→", &format!("edge to {to} fired")),
+            Event::EdgeSkipped { to, .. } => self.faint(envelope, "⇢", &format!("edge to {to} did not fire")),
+            Event::AgentStart { provider, model, turn, .. } => {
+                let model = model.as_ref().map(|model| format!(" {}", clean(model))).unwrap_or_default();
+                let turn = if *turn > 1 { format!(", turn {turn}") } else { String::new() };
+                self.faint(envelope, "·", &format!("agent begins ({}{model}{turn})", clean(provider)))
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => {
+                let cost = cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars);
+                self.faint(envelope, "·", &format!("{} tokens · {cost}", format::count(usage.total())))
+            }
+            Event::AgentToolComplete { tool_name, .. } => {
+                self.faint(envelope, "·", &format!("{} is done", clean(tool_name)))
+            }
+            Event::AgentComplete { duration_ms, .. } => {
+                self.faint(envelope, "·", &format!("agent ends after {}", format::millis(*duration_ms)))
+            }
+            // Thinking comes in scraps; who wants it asks for it.
+            Event::AgentThinking { .. } if !self.is_chosen => return None,
+            event => {
+                let mut line = new(Tone::Faint, "·");
+                line.push(Tone::Faint, event.name()).push(Tone::Faint, &carried(event));
+                line.clip(WIDEST)
+            }
+        };
+        Some(line)
+    }
+}
+
+impl Lines {
+    /// A line of lesser weight.
+    fn faint(&self, envelope: &Envelope, sign: &str, text: &str) -> Line {
+        let mut line = head(envelope, &self.state, Tone::Faint, sign);
+        line.push(Tone::Faint, text);
+        line
+    }
+}
+
+impl Output for Lines {
+    fn print(&mut self, envelope: &Envelope) -> Reader {
+        self.state.fold(envelope);
+        let lines = self.lines(envelope);
+        if envelope.seq < self.from || lines.is_empty() {
+            return Reader::There;
+        }
+        let mut text = String::new();
+        for line in lines {
+            let mut numbered = Line::new();
+            numbered.push(Tone::Faint, &format!("{:>5} ", envelope.seq));
+            text.push_str(&numbered.render(self.colour));
+            if self.colour == Colour::Off {
+                text.push(' ');
+            }
+            text.push_str(&line.render(self.colour));
+            text.push('\n');
+        }
+        terminal::data(&text)
+    }
+}
+
+/// What an event carries, in short.
+fn carried(event: &Event) -> String {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(event) else { return String::new() };
+    fields.remove("type");
+    fields
+        .iter()
+        .map(|(key, value)| match value {
+            Value::String(text) => format!(" {key}={}", clean(text)),
+            other => format!(" {key}={other}"),
+        })
+        .collect()
+}

@@ -1,0 +1,269 @@
+//! `inspan show ID`: where a session stands, node by node, what it asks, and what can be done next.
+
+use inspan_engine::{Clock, SystemClock};
+use inspan_flow::{
+    FACTS, Graph, Liveness, NodeIx, NodeState, Run, RunState, Select, SessionEntry, SessionRecord,
+};
+use inspan_protocol::{NodeStatus, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{
+    flow, inbox,
+    sessions::{self, Standing, answer::Commands, list},
+};
+use crate::{
+    args::SessionArgs,
+    console::{ConsoleState, Line, Tone, clean, format, look},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+/// A session with its log folded.
+struct View {
+    entry: SessionEntry,
+    record: SessionRecord,
+    run: Run,
+    console: ConsoleState,
+    commands: Commands,
+}
+
+pub(super) fn run(args: &SessionArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let view = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let found = sessions::find(store.as_ref(), &args.session).await?;
+        let record = store.record(&found.session).await?;
+        let graph = sessions::graph(&record)?;
+        // The entry is read after the log: what it says is at least as new.
+        let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
+        let entry = store.entry(&found.session).await?;
+        let (mut run, mut console) = (record.run(&graph), ConsoleState::new(flow::plan(&graph)));
+        for envelope in &log {
+            run.apply(envelope);
+            console.fold(envelope);
+        }
+        Ok(View { entry, record, run, console, commands: Commands::new(invocation) })
+    })?;
+    match invocation.form {
+        Form::Json => invocation.json(&view.json()),
+        Form::Text => {
+            let text: Vec<String> =
+                view.lines().iter().map(|line| line.render(invocation.terminal.stdout)).collect();
+            terminal::data_line(&text.join("\n"));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+impl View {
+    fn graph(&self) -> &Graph {
+        self.run.graph()
+    }
+
+    fn state(&self) -> &RunState {
+        self.run.state()
+    }
+
+    /// Each node with where it stands as people see it.
+    fn nodes(&self) -> impl Iterator<Item = (NodeIx, &NodeState, NodeStatus)> {
+        let nodes = self.state().nodes().iter().enumerate();
+        nodes.map(|(at, node)| {
+            let ix = NodeIx(u32::try_from(at).unwrap_or(u32::MAX));
+            (ix, node, self.shown(ix, node))
+        })
+    }
+
+    fn shown(&self, ix: NodeIx, node: &NodeState) -> NodeStatus {
+        let asks = self.state().asked_by(self.graph(), ix).is_some();
+        match node.status {
+            NodeStatus::Running | NodeStatus::Pending if asks => NodeStatus::Waiting,
+            NodeStatus::Running if Standing::of(&self.entry) == Standing::Interrupted => NodeStatus::Paused,
+            NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
+            NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
+            status => status,
+        }
+    }
+
+    /// How long the session took, or has taken by now if somebody drives it.
+    fn took(&self, now: Timestamp) -> Option<u64> {
+        let digest = &self.entry.digest;
+        if self.state().outcome().is_some() {
+            return Some(self.state().duration_ms());
+        }
+        let end = match self.entry.liveness {
+            Liveness::Gone => digest.updated_at?,
+            _ => now,
+        };
+        u64::try_from(end.since(digest.started_at?).as_millis()).ok()
+    }
+
+    fn json(&self) -> Value {
+        let mut value = list::json(&self.entry);
+        value["file"] = json!(self.record.flow.file);
+        value["input"] = json!(self.record.input);
+        if let Some(ms) = self.took(SystemClock.now()) {
+            value["durationMs"] = json!(ms);
+        }
+        if let Some(parent) = &self.record.parent {
+            value["parent"] = json!(parent);
+        }
+        if let Some(error) = self.state().failure() {
+            value["error"] = json!(error);
+        }
+        let nodes = self.nodes().map(|(ix, node, status)| {
+            let mut report = json!({
+                "status": status,
+                "attempts": node.attempts,
+                "pass": node.pass,
+                "reused": node.status == NodeStatus::Reused,
+            });
+            if let Some(ms) = node.duration_ms {
+                report["durationMs"] = json!(ms);
+            }
+            if let Some(error) = &node.error {
+                report["error"] = json!(error);
+            }
+            if let Some(known) = self.console.row(&self.state().path(self.graph(), ix)).map(|row| row.spent) {
+                report["tokens"] = json!(known.tokens);
+                if let Some(usd) = known.known_usd() {
+                    report["costUsd"] = json!(usd);
+                }
+            }
+            (self.graph().node(ix).id.to_string(), report)
+        });
+        value["nodes"] = Value::Object(nodes.collect::<Map<_, _>>());
+        let prompts = list::open_questions(&self.entry).map(|prompt| {
+            let mut item = json!(prompt);
+            item["commands"] = json!(self.commands.answers(&self.entry.session, prompt));
+            item
+        });
+        value["prompts"] = prompts.collect();
+        value["next"] = self.commands.next(&self.entry).into_iter().map(|(command, _)| command).collect();
+        value
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let mut lines = self.head();
+        lines.push(Line::new());
+        let width = self.graph().nodes.iter().map(|node| node.id.as_str().len()).max().unwrap_or(0);
+        lines.extend(self.nodes().map(|(ix, node, status)| self.node(ix, node, status, width)));
+        let mut questions =
+            list::open_questions(&self.entry).filter(|_| !Standing::of(&self.entry).has_ended()).peekable();
+        if questions.peek().is_some() {
+            lines.push(Line::new());
+        }
+        for prompt in questions {
+            lines.extend(inbox::question(prompt));
+            for command in self.commands.answers(&self.entry.session, prompt) {
+                let mut line = Line::new();
+                line.push(Tone::Plain, "    ").push(Tone::Accent, &command);
+                lines.push(line);
+            }
+        }
+        let next = self.commands.next(&self.entry);
+        if !next.is_empty() {
+            lines.push(Line::new());
+        }
+        lines.extend(next.iter().map(|(command, what)| {
+            let mut line = Line::new();
+            line.push(Tone::Accent, command).push(Tone::Faint, &format!("  {what}"));
+            line
+        }));
+        lines
+    }
+
+    fn head(&self) -> Vec<Line> {
+        let (entry, standing) = (&self.entry, Standing::of(&self.entry));
+        let now = SystemClock.now();
+        let mut title = Line::new();
+        title
+            .push(Tone::Strong, &clean(&entry.flow))
+            .push(Tone::Faint, &format!("  {}  ", clean(entry.session.as_str())));
+        title.push(standing.tone(), standing.word());
+        if let Some(waits) = list::waits_for(entry).filter(|_| standing == Standing::Waiting) {
+            title.push(Tone::Plain, &format!(" for {waits}")).push(Tone::Plain, "");
+        }
+        let mut lines = vec![title];
+        let mut fact = |name: &str, text: String| {
+            let mut line = Line::new();
+            line.push(Tone::Faint, &format!("  {name}")).pad_to(12).push(Tone::Plain, &text);
+            lines.push(line);
+        };
+        fact("file", clean(&self.record.flow.file));
+        let began = entry.digest.started_at.unwrap_or(entry.created_at);
+        fact("began", format!("{}, {} ago", format::moment(began), format::age(now.since(began))));
+        if let Some(ms) = self.took(now) {
+            fact("took", format::millis(ms));
+        }
+        if let Some(spent) = self.console.spent().text() {
+            fact("spent", spent);
+        }
+        if let Some(parent) = &self.record.parent {
+            fact("forked", format!("from {} at event {}", clean(parent.session.as_str()), parent.seq));
+        }
+        match (&entry.owner, entry.liveness) {
+            (Some(owner), Liveness::Alive) => fact("driven by", clean(&owner.to_string())),
+            (Some(owner), Liveness::Elsewhere) => {
+                fact("driven by", format!("{}, as far as can be told from here", clean(&owner.to_string())));
+            }
+            (Some(owner), Liveness::Gone) if !standing.has_ended() => {
+                fact("driven by", format!("nobody: {} is gone", clean(&owner.to_string())));
+            }
+            _ if !standing.has_ended() => fact("driven by", "nobody".to_owned()),
+            _ => {}
+        }
+        if entry.unanswered > 0 && !standing.has_ended() {
+            fact("commands", format!("{} to be taken by whoever drives it", entry.unanswered));
+        }
+        lines
+    }
+
+    fn node(&self, ix: NodeIx, node: &NodeState, status: NodeStatus, width: usize) -> Line {
+        let spec = self.graph().node(ix);
+        let (tone, sign) = look::sign(status);
+        let mut line = Line::new();
+        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, spec.id.as_str()).pad_to(width + 4);
+        line.push(tone, word(status)).pad_to(width + 4 + 11);
+        let mut parts = Vec::new();
+        if node.pass > 1 {
+            parts.push(format!("pass {}", node.pass));
+        }
+        if node.attempts > 1 {
+            parts.push(format!("{} attempts", node.attempts));
+        }
+        if let Some(ms) = node.duration_ms.filter(|_| status != NodeStatus::Skipped) {
+            parts.push(format::millis(ms));
+        }
+        let row = self.console.row(&self.state().path(self.graph(), ix));
+        parts.extend(row.and_then(|row| row.spent.text()));
+        line.push(Tone::Faint, &parts.join(" · "));
+        if let Some(error) = &node.error {
+            line.push(Tone::Plain, if parts.is_empty() { "" } else { "  " });
+            look::error(&mut line, error);
+            if let Some(due) = node.retry_at.filter(|_| status == NodeStatus::Pending) {
+                line.push(Tone::Faint, &format!(", again at {}", format::moment(due)));
+            }
+        } else if let Some(reason) = row.and_then(|row| row.skipped).filter(|_| status == NodeStatus::Skipped)
+        {
+            line.push(Tone::Faint, look::skipped(reason));
+        } else if let Some(due) = node.retry_at {
+            line.push(Tone::Faint, &format!("  until {}", format::moment(due)));
+        }
+        line
+    }
+}
+
+fn word(status: NodeStatus) -> &'static str {
+    match status {
+        NodeStatus::Running => "running",
+        NodeStatus::Complete => "complete",
+        NodeStatus::Failed => "failed",
+        NodeStatus::Skipped => "skipped",
+        NodeStatus::Reused => "reused",
+        NodeStatus::Cancelled => "cancelled",
+        NodeStatus::Paused => "paused",
+        NodeStatus::Waiting => "waiting",
+        _ => "pending",
+    }
+}

@@ -1,0 +1,81 @@
+//! `inspan why ID [NODE]`: why a session or a node stands where it stands, with the events that say so.
+
+use inspan_flow::{About, Explanation, FACTS, Graph, NodeIx, Select, Statement, explain};
+
+use super::{nodes, sessions};
+use crate::{
+    args::WhyArgs,
+    console::{Line, Tone, clean, format},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let (entry, explanation) = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let entry = sessions::find(store.as_ref(), &args.session).await?;
+        let record = store.record(&entry.session).await?;
+        let graph = sessions::graph(&record)?;
+        let about = match &args.node {
+            Some(node) => About::Node(find(&graph, node)?),
+            None => About::Session,
+        };
+        let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
+        Ok((entry, explain(&graph, &record, &log, about)))
+    })?;
+    match invocation.form {
+        Form::Json => invocation.json(&explanation),
+        Form::Text => {
+            let mut text = String::new();
+            for line in lines(&explanation) {
+                text.push_str(&line.render(invocation.terminal.stdout));
+                text.push('\n');
+            }
+            terminal::data(&text);
+            if sessions::Standing::of(&entry) == sessions::Standing::Interrupted {
+                let next = sessions::answer::Commands::new(invocation).command("resume", &entry.session, "");
+                terminal::progress(&format!(
+                    "the process that drove the session is gone; `{next}` goes on\n"
+                ));
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// A node by its id, its pass aside.
+fn find(graph: &Graph, node: &str) -> Result<NodeIx, Failure> {
+    let id = node.split('#').next().unwrap_or(node);
+    graph.find(id).ok_or_else(|| {
+        let known: Vec<&str> = graph.nodes.iter().map(|node| node.id.as_str()).collect();
+        Failure::usage(format!("the flow `{}` has no node `{id}`", graph.name))
+            .with_hint(nodes::meant(id, &known))
+    })
+}
+
+fn lines(explanation: &Explanation) -> Vec<Line> {
+    let mut head = Line::new();
+    head.push(Tone::Strong, &clean(&explanation.standing.text));
+    head.push(Tone::Faint, &format!("  [{}]", explanation.standing.seq));
+    let mut lines = vec![head];
+    let because = &explanation.because;
+    let width = because.last().map_or(1, |said| said.seq.to_string().len());
+    lines.extend(because.iter().map(|said| line(said, width, explanation)));
+    lines
+}
+
+fn line(said: &Statement, width: usize, explanation: &Explanation) -> Line {
+    let mut line = Line::new();
+    line.push(Tone::Faint, &format!("  {:>width$}", said.seq));
+    let clock = said.at.map_or_else(|| " ".repeat(8), format::clock);
+    line.push(Tone::Faint, &format!("  {clock}  "));
+    // What is about the node itself need not name it, but for the pass.
+    let pass = said.task.as_ref().filter(|task| explanation.node.is_some() && task.pass() > 1);
+    if let Some(task) = pass {
+        line.push(Tone::Faint, &format!("{task}: "));
+    }
+    line.push(Tone::Plain, &clean(&said.text));
+    line
+}

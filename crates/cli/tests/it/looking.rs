@@ -1,0 +1,190 @@
+//! The verbs that only look at sessions: what they print of sessions that run, wait, rest, died and ended, and that
+//! following a log misses nothing.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+};
+
+use inspan_protocol::Envelope;
+
+use crate::{
+    program::{Ran, home, inspan, program},
+    stored::{Driven, Stored, log},
+};
+
+/// Sessions of every kind.
+fn filled(folder: &Path) -> Stored {
+    let stored = Stored::new(folder);
+    stored.session("chain-1", "chain", None, Driven::Left);
+    stored.session("failing-1", "failing", None, Driven::Left);
+    stored.session("partial-1", "partial", None, Driven::Left);
+    stored.session("stopped-1", "stopped", None, Driven::Left);
+    stored.session("timed-1", "timed_out", None, Driven::Left);
+    stored.session("ask-live", "human_input", Some(5), Driven::ByUs);
+    stored.session("ask-left", "human_input", Some(17), Driven::Left);
+    stored.session("retry-dead", "retry", Some(19), Driven::ByNobody);
+    stored.session("review-live", "review_loop", Some(33), Driven::ByUs);
+    stored
+}
+
+/// What a call printed, with what depends on the moment and this process evened out.
+fn report(ran: &Ran) -> String {
+    let mut text = String::new();
+    for line in ran.report().split_inclusive('\n') {
+        let end = |from: usize, mark: &str| line[from..].find(mark).map(|at| from + at);
+        if line.contains("\"createdAt\"") || line.contains("\"pid\"") || line.contains("\"host\"") {
+            text.push_str(&line[..line.find(": ").unwrap()]);
+            text.push_str(": …\n");
+        } else if let (Some(from), Some(to)) = (line.find(" UTC, "), end(0, " ago")) {
+            text.push_str(&format!("{} UTC, 9d{}", &line[..from], &line[to..]));
+        } else if line.starts_with("  took") && !line.contains("ms") {
+            text.push_str("  took      …\n");
+        } else if let Some(from) = line.find("driven by ").filter(|_| line.contains("process ")) {
+            let to = end(from, " is gone").unwrap_or(line.trim_end().len());
+            text.push_str(&format!("{}driven by … process 9 on here{}", &line[..from], &line[to..]));
+        } else {
+            text.push_str(line);
+        }
+    }
+    text
+}
+
+fn check(folder: &Path, name: &str, arguments: &[&str]) {
+    let ran = inspan(folder, arguments);
+    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, report(&ran));
+    });
+}
+
+#[test]
+fn where_there_are_no_sessions_none_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    check(folder.path(), "look-none-ps", &["ps"]);
+    check(folder.path(), "look-none-ps-json", &["ps", "--all", "--json"]);
+    check(folder.path(), "look-none-inbox", &["inbox"]);
+    check(folder.path(), "look-none-show", &["show", "x"]);
+    assert!(!home(folder.path()).exists());
+}
+
+#[test]
+fn a_store_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("notes.txt"), "no database, but a text that is long enough to look at")
+        .unwrap();
+    check(folder.path(), "look-no-store", &["ps", "--store", "notes.txt"]);
+    check(folder.path(), "look-no-store-json", &["show", "x", "--store", "notes.txt", "--json"]);
+}
+
+#[test]
+fn sessions_are_listed_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stored = filled(folder.path());
+    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    check("ps", &["ps"]);
+    check("ps-all", &["ps", "--all"]);
+    check("ps-limit", &["ps", "--all", "-n", "2"]);
+    check("ps-json", &["ps", "--json"]);
+    check("inbox", &["inbox"]);
+    check("inbox-one", &["inbox", "ask-li"]);
+    check("inbox-store", &["inbox", "ask-li", "--store", ".home/sessions.db"]);
+    check("inbox-json", &["inbox", "--json"]);
+    check("show-ended", &["show", "partial"]);
+    check("show-failed", &["show", "failing-1"]);
+    check("show-live", &["show", "review-live"]);
+    check("show-dead", &["show", "retry"]);
+    check("show-waits", &["show", "ask-left"]);
+    check("show-json", &["show", "ask-live", "--json"]);
+    check("show-ambiguous", &["show", "ask"]);
+    check("show-unknown", &["show", "nosuch"]);
+}
+
+#[test]
+fn what_happened_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stored = filled(folder.path());
+    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    check("logs", &["logs", "review"]);
+    check("logs-failed", &["logs", "failing"]);
+    check("logs-some", &["logs", "review", "--type", "agent:text,edge:*", "--from", "10"]);
+    check("logs-bad-type", &["logs", "review", "--type", "no such"]);
+    check("why-session", &["why", "partial"]);
+    check("why-dead", &["why", "retry"]);
+    check("why-node", &["why", "review", "code"]);
+    check("why-json", &["why", "partial", "needs", "--json"]);
+    check("why-unknown", &["why", "partial", "neds"]);
+}
+
+#[test]
+fn the_envelopes_of_a_log_are_those_that_were_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stored = filled(folder.path());
+    let lines = |arguments: &[&str]| {
+        let ran = inspan(folder.path(), arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        ran.stdout.lines().map(|line| serde_json::from_str::<Envelope>(line).unwrap()).collect::<Vec<_>>()
+    };
+    let all: Vec<Envelope> =
+        log("partial", "partial-1").iter().map(|envelope| (**envelope).clone()).collect();
+    assert_eq!(lines(&["logs", "partial", "--json"]), all);
+    assert_eq!(lines(&["logs", "partial", "--json", "--from", "9"]), all[8..]);
+    let edges: Vec<_> =
+        all.iter().filter(|envelope| envelope.event.name().starts_with("edge:")).cloned().collect();
+    assert_eq!(lines(&["logs", "partial", "--json", "--type", "edge:*"]), edges);
+}
+
+#[test]
+fn a_log_is_followed_to_the_end_of_its_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    let all = log("review_loop", "s");
+    let session = stored.session("s", "review_loop", Some(3), Driven::ByUs);
+    let mut child = program(folder.path(), &["logs", "s", "-f", "--json"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen = vec![lines.next().unwrap().unwrap()];
+    // The first line is out: from here on the follower has to notice.
+    for batch in all[3..].chunks(5) {
+        session.append(batch);
+    }
+    session.release();
+    seen.extend(lines.map(Result::unwrap));
+    let seqs: Vec<u64> =
+        seen.iter().map(|line| serde_json::from_str::<Envelope>(line).unwrap().seq).collect();
+    assert_eq!(seqs, (1..=all.len() as u64).collect::<Vec<_>>());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_fault_of_a_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stored = filled(folder.path());
+    for arguments in [
+        &["ps", "--all"][..],
+        &["show", "partial"],
+        &["logs", "review"],
+        &["logs", "partial", "-f", "--json"],
+        &["why", "partial"],
+        &["inbox"],
+    ] {
+        let mut child = program(folder.path(), arguments).stdout(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_old_session_that_has_not_ended_is_listed_among_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("old", "human_input", Some(5), Driven::Left);
+    for at in 0..300 {
+        stored.session(&format!("s-{at}"), "failing", None, Driven::Left);
+    }
+    let ran = inspan(folder.path(), &["ps", "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let ids: Vec<_> = listed.iter().map(|entry| &entry["sessionId"]).collect();
+    assert_eq!(ids, ["old"]);
+}
