@@ -10,7 +10,7 @@ mod result;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use inspan_engine::{Channel, ChannelLimits, Channels, Filter, Hub, PermissionPolicy};
+use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, Subscription};
 use inspan_protocol::{Environment, Rejection, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -55,6 +55,10 @@ pub struct FlowRunner {
     max_concurrency: Option<u32>,
     supervisor: Option<Supervisor>,
     handle: RunHandle,
+    /// What the run learns, from the first event on.
+    facts: Subscription,
+    /// What is to be kept, if anything is.
+    log: Option<Subscription>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ended: watch::Sender<Option<Arc<RunSnapshot>>>,
 }
@@ -111,7 +115,9 @@ impl RunHandle {
         {
             return Some(snapshot);
         }
-        self.ended.borrow().as_deref().cloned()
+        // The run is about to end, or has ended.
+        let mut ended = self.ended.clone();
+        ended.wait_for(Option::is_some).await.ok()?.as_deref().cloned()
     }
 
     /// The session's hub.
@@ -168,9 +174,12 @@ impl FlowRunner {
 
     /// Goes on with a session that rests, or whose process died.
     pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
-        let Origin::Rest(rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
+        let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
+        if let Some(reusable) = self.reusable.take() {
+            rest.run = rest.run.reusing(reusable);
+        }
         let keeper = match rest.lease {
-            Some(lease) => self.store.clone().map(|store| Keeper::new(store, lease, &self.hub)),
+            Some(lease) => self.store.clone().map(|store| self.keeper(store, lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
         self.drive(rest.run, keeper, rest.input, Some(resume)).await
@@ -184,8 +193,12 @@ impl FlowRunner {
         resume: Option<Resume>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
-        let facts = self.hub.subscribe(Filter::names(crate::state::FACTS.iter().copied()));
-        self.start_session();
+        let facts = self.facts;
+        // A session that goes on says so before it takes commands: a wish to pause again is of the session as it goes
+        // on, and not of what it was.
+        if resume.is_none() {
+            self.hub.start_session();
+        }
         let mut channels = Channels::new(self.hub.clone(), ChannelLimits::default());
         channels.start(self.channels).await;
         let phase = self.hub.with_phase(self.graph.phase.as_str());

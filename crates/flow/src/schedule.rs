@@ -52,6 +52,15 @@ pub struct Run {
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
+    planning: Planning,
+}
+
+/// Whether the decisions are only to be looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Planning {
+    #[default]
+    Off,
+    On,
 }
 
 /// What the runtime is to do.
@@ -177,6 +186,7 @@ impl Run {
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
+            planning: Planning::Off,
         }
     }
 

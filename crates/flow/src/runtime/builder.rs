@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use inspan_engine::{Channel, Clock, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
+use inspan_engine::{Channel, Clock, Filter, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
 use inspan_protocol::{Environment, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -16,6 +16,7 @@ use crate::{
     graph::Graph,
     registry::NodeRegistry,
     schedule::Reusable,
+    state::FACTS,
     store::{Owner, Parent, RunStore},
 };
 
@@ -214,6 +215,8 @@ impl FlowRunnerBuilder {
         let (ask, questions) = mpsc::channel(QUESTIONS);
         let (ended, watched) = watch::channel(None);
         FlowRunner {
+            facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
+            log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             handle: RunHandle { hub: hub.clone(), questions: ask, ended: watched },
             hub,
             origin,

@@ -104,6 +104,7 @@ impl Driver {
         if let Some(resume) = resume {
             actions = self.run.resume(resume.message.as_deref(), &resume.messages);
             self.carry_out(&mut actions).await?;
+            self.root.start_session();
             self.obey(|command| matches!(command, Command::Pause { .. } | Command::Abort { .. })).await?;
         }
         while self.stage == Stage::Running {
@@ -144,6 +145,13 @@ impl Driver {
     /// Keeps what was said after the end, and gives the lease back.
     pub(super) async fn keep_rest(&mut self) -> Result<(), RunError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        if self.run.state().status.has_ended() {
+            // Nobody drives the session after this, and no command may be left without an answer.
+            keeper.look_again();
+            for PostedCommand { number, command, .. } in keeper.commands().await.unwrap_or_default() {
+                keeper.carry_out(number, command, &self.root);
+            }
+        }
         let kept = keeper.flush().await;
         let released = keeper.release().await;
         kept?;
@@ -340,8 +348,11 @@ impl Driver {
 
     /// Whether the session waits for something and its process need not.
     fn leaves(&self) -> bool {
-        let state = self.run.state();
+        let (state, now) = (self.run.state(), self.now());
+        let is_due = state.prompts.iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
         state.status == SessionStatus::Waiting
+            // A question whose time is up is about to be answered with its default.
+            && !is_due
             && match self.around.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
-use inspan_engine::{Filter, Hub, Subscription};
+use inspan_engine::{Hub, Subscription};
 use inspan_protocol::{Command, Envelope, Event};
 use tokio::time::{Instant, sleep_until};
 
@@ -38,11 +38,11 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, hub: &Hub) -> Self {
+    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription) -> Self {
         let changes = store.changes();
         let now = Instant::now();
         Self {
-            log: hub.subscribe(Filter::all()),
+            log,
             store,
             lease,
             unkept: Vec::new(),

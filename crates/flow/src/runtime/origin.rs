@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use inspan_engine::Filter;
 use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId};
 use serde_json::{Map, Value};
 
@@ -149,6 +150,11 @@ impl FlowRunner {
         };
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, record.created_at).await?;
-        Ok(Some(Keeper::new(store, lease, &self.hub)))
+        Ok(Some(self.keeper(store, lease)))
+    }
+
+    pub(super) fn keeper(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> Keeper {
+        let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
+        Keeper::new(store, lease, log)
     }
 }

@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome};
 use serde_json::Map;
 
-use super::{Action, CancelReason, Run, emit};
+use super::{Action, CancelReason, Planning, Run, emit};
 use crate::{
     graph::{Budget, NodeIx, OnUnknown},
     node::NodeKind,
@@ -95,13 +95,16 @@ impl Run {
             return Afford::Yes;
         }
         let Some(budget) = self.graph.policy.budget else { return Afford::Yes };
+        if self.planning == Planning::On {
+            return Afford::Yes;
+        }
         if self.is_used_up() {
             return Afford::No;
         }
         let Some(usd) = budget.usd else { return Afford::Yes };
         let laid_aside = self.state.reserved();
         let needs = self.state.estimate(&self.graph, ix);
-        if laid_aside > 0.0 && self.state.cost_usd + laid_aside + needs > usd {
+        if self.state.lays_aside() && self.state.cost_usd + laid_aside + needs > usd {
             return Afford::Later;
         }
         Afford::Yes

@@ -4,11 +4,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, ProviderSessionId, SessionId, Timestamp};
+use inspan_protocol::{
+    EdgeStatus, Envelope, Event, NodePath, NodeStatus, ProviderSessionId, SessionId, Timestamp,
+};
 use serde_json::{Map, Value};
 
-use super::{Action, Run, StartNode};
-use crate::graph::{Graph, NodeIx};
+use super::{Action, Planning, Run, StartNode};
+use crate::{
+    graph::{EdgeIx, Graph, NodeIx},
+    state::CONTINUE,
+};
 
 /// What an earlier session has left.
 #[derive(Clone, Debug)]
@@ -101,9 +106,12 @@ impl Reusable {
                     let Some(ix) = graph.find(path.node()) else { continue };
                     let input = run.attempt(ix, 1).input.ok();
                     let node_type = graph.node(ix).node_type.clone();
-                    let cost_usd = tasks.get(path).and_then(|task| task.cost_usd);
-                    let task =
-                        Task { node_type, input, output: None, conversation: None, failed: false, cost_usd };
+                    let before = tasks.remove(path);
+                    let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
+                    // An attempt that takes the place of one that was cut short goes on with what that one had.
+                    let cut = run.state.nodes[ix.0 as usize].interrupted;
+                    let conversation = before.filter(|_| cut).and_then(|task| task.conversation);
+                    let task = Task { node_type, input, output: None, conversation, failed: false, cost_usd };
                     tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
@@ -181,14 +189,15 @@ impl Run {
                 result: output.clone(),
             });
         }
-        let fresh = self.state.nodes[ix.0 as usize].attempts == 0 && !task.failed;
-        if let Some(session_id) =
-            task.conversation.as_ref().filter(|_| fresh && attempt.interrupted.is_none())
-        {
+        let fresh = self.state.nodes[ix.0 as usize].failures == 0 && !task.failed;
+        // Who has named a conversation in this session goes on in that one.
+        let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
+        if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {
             let session_id = session_id.clone();
             attempt.conversation = Some(crate::state::Conversation { session_id, turns: 0 });
-            let message = Some("continue".to_owned());
-            let cut = super::Interrupted { since: None, message, asked: None, reply: None };
+            let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
+            let message = Some(CONTINUE.to_owned());
+            let cut = super::Interrupted { since, message, asked: None, reply: None };
             attempt.interrupted = Some(Box::new(cut));
         }
         None
@@ -200,10 +209,16 @@ impl Run {
             return Some(Why::Type);
         }
         let state = &self.state.nodes[ix.0 as usize];
-        let ran = |ix: NodeIx| {
-            !matches!(self.state.nodes[ix.0 as usize].status, NodeStatus::Reused | NodeStatus::Skipped)
+        let ran = |edge: &EdgeIx| {
+            let from = self.graph.edge(*edge).from;
+            // What a merge did not wait for, it does not follow on.
+            self.state.edges[edge.0 as usize].status != EdgeStatus::Pending
+                && !matches!(
+                    self.state.nodes[from.0 as usize].status,
+                    NodeStatus::Reused | NodeStatus::Skipped
+                )
         };
-        if state.follows_work || node.incoming.iter().any(|edge| ran(self.graph.edge(*edge).from)) {
+        if state.follows_work || node.incoming.iter().any(ran) {
             return Some(Why::Follows);
         }
         let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
@@ -241,6 +256,9 @@ impl Run {
     fn foresee(mut self, now: Timestamp, mut nodes: Vec<Planned>) -> Plan {
         let mut seq = self.state.last_seq;
         let mut actions = Vec::new();
+        // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
+        self.max_concurrency = u32::MAX;
+        self.planning = Planning::On;
         loop {
             self.next(now, &mut actions);
             if actions.is_empty() || actions.iter().any(|action| matches!(action, Action::Finish)) {
@@ -274,6 +292,7 @@ impl Run {
         });
         let paths = open.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)));
         nodes.extend(paths.map(|path| self.planned(path, Fate::Follows)).collect::<Vec<_>>());
+        nodes.sort_by_key(|planned| (self.graph.find(planned.path.node()), planned.path.pass()));
         Plan { nodes }
     }
 

@@ -1,16 +1,20 @@
 //! The scheduler driven by hand: attempts advance in an order that the test chooses, and time only passes when
 //! nothing can be done.
 
+mod agents;
+mod budgets;
+mod people;
 mod random;
+mod reuse;
 mod shape;
 mod sim;
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Event};
+use inspan_protocol::{AgentError, ErrorCode, Event, Timestamp, WaitingOn};
 use serde_json::Value;
 
-use super::{AttemptEnd, NodeIx};
+use super::{AttemptEnd, NodeIx, Run, StartNode};
 use crate::testing::silent_graph as graph;
 use sim::{Sim, Step, story, world};
 
@@ -77,4 +81,83 @@ fn what_an_older_attempt_reports_is_ignored() {
     sim.drive(world);
     assert!(sim.run.conclude(NodeIx(0), 1, AttemptEnd::Output(Value::Null), sim.now).is_none());
     assert!(sim.run.conclude(NodeIx(0), 2, AttemptEnd::Output(Value::Null), sim.now).is_none());
+}
+
+#[test]
+fn a_loop_waits_for_the_branches_that_a_merge_did_not_wait_for() {
+    let graph = graph(
+        r#"
+name: stragglers
+nodes:
+  - { id: wait_long, type: control.wait, input: { ms: 5000 } }
+  - { id: ok, type: control.noop }
+  - { id: any, type: control.merge, input: { mode: any } }
+  - { id: begin, type: control.noop }
+edges:
+  - { from: begin, to: wait_long }
+  - { from: begin, to: ok }
+  - { from: wait_long, to: any }
+  - { from: ok, to: any }
+  - { from: any, to: begin, when: "any.value == 'any'", maxIterations: 1 }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    sim.check();
+    assert_eq!(
+        story(&sim.log)
+            .lines()
+            .filter(|line| line.starts_with("task:complete") || line.contains("=>"))
+            .collect::<Vec<_>>(),
+        [
+            "task:complete begin",
+            "task:complete ok",
+            "task:complete any",
+            "task:complete wait_long",
+            "any => begin (1)",
+            "task:complete begin#2",
+            "task:complete ok#2",
+            "task:complete any#2",
+            "task:complete wait_long#2",
+        ]
+    );
+}
+
+#[test]
+fn the_flows_time_does_not_count_rests() {
+    let graph = graph("name: late\npolicy: { timeout: 60s }\nnodes:\n  - { id: slow, type: control.noop }\n");
+    let minute = Duration::from_secs(60);
+    let slow = |_: &StartNode, run: &Run| {
+        let now = run.state().last_at;
+        vec![
+            Step::Until(now + minute / 2),
+            Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
+        ]
+    };
+    // Half of the time is used, and then it rests for an hour, by a pause or a crash.
+    for paused in [true, false] {
+        let mut sim = Sim::new(&graph, &[]);
+        (0..3).for_each(|_| assert!(!sim.step(&slow)));
+        sim.now = sim.now + minute / 2;
+        sim.emit(
+            None,
+            if paused {
+                Event::SessionPause { reason: None }
+            } else {
+                Event::FlowWaiting { on: WaitingOn::Limit, until: None }
+            },
+        );
+        if paused {
+            sim.drive(slow);
+        }
+        let mut resumed = Sim::new(&graph, &sim.log);
+        resumed.now = sim.now + minute * 60;
+        resumed.resume(None, &Default::default());
+        resumed.step(&|_, _| vec![Step::Until(Timestamp::from_millis(i64::MAX / 2))]);
+        let due = resumed.run.wake_at().unwrap();
+        assert_eq!(due.since(resumed.now), minute / 2, "paused: {paused}\n{}", story(&resumed.log));
+        let saved = resumed.run.snapshot(&graph.input);
+        let restored = Sim::restored(&graph, &saved, resumed.now + minute * 60);
+        assert_eq!(restored.run.wake_at().unwrap().since(restored.now), minute / 2);
+    }
 }

@@ -26,6 +26,11 @@ impl RunState {
         more.map(|more| (more.reserved - (more.cost_usd - more.cost_before)).max(0.0)).sum()
     }
 
+    /// Whether something is laid aside that may be given back.
+    pub(crate) fn lays_aside(&self) -> bool {
+        self.nodes.iter().filter_map(|node| node.more.as_ref()).any(|more| more.reserved > 0.0)
+    }
+
     /// Which part of the flow's budget is used up, in words.
     pub(crate) fn exceeded(&self, budget: &Budget) -> Option<String> {
         exceeded(budget, self.cost_usd, self.usage.total(), self.unpriced)

@@ -125,8 +125,12 @@ impl Sim {
     }
 
     pub(super) fn reusing(graph: &Arc<Graph>, reusable: Reusable) -> Self {
+        Self::reusing_log(graph, reusable, &[])
+    }
+
+    pub(super) fn reusing_log(graph: &Arc<Graph>, reusable: Reusable, log: &[Envelope]) -> Self {
         let run = Run::new(graph.clone(), &SessionId::from("t"), graph.input.clone(), None);
-        Self::of(run.reusing(Arc::new(reusable)), &[])
+        Self::of(run.reusing(Arc::new(reusable)), log)
     }
 
     /// Attempts advance in another order than that of the graph.
@@ -329,6 +333,29 @@ impl Sim {
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;
         (self.chance % of as u64) as usize
+    }
+
+    /// Each start of a node: the attempt, the conversation, what it is told and what follows its first turn.
+    pub(super) fn starts(&self, node: &str) -> Vec<String> {
+        let of_node = self.started.iter().filter(|start| start.path.node() == node);
+        let told = |start: &StartNode| {
+            let with = start.conversation.as_ref().map_or("-", |known| known.session_id.as_str());
+            let message = start.interrupted.as_ref().and_then(|cut| cut.message.as_deref()).unwrap_or("-");
+            let mail = start.mail.iter().map(|mail| format!(" +{mail}")).collect::<String>();
+            format!("{} {with}: {message}{mail}", start.attempt)
+        };
+        of_node.map(told).collect()
+    }
+
+    /// Drives until the newest event has this name.
+    pub(super) fn until_event(&mut self, name: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) {
+        for _ in 0..1_000 {
+            if self.log.last().is_some_and(|last| last.event.name() == name) {
+                return;
+            }
+            assert!(!self.step(&world), "no {name} came\n{}", story(&self.log));
+        }
+        panic!("no {name} came\n{}", story(&self.log));
     }
 
     /// How it ended: the outcome, and every output unless a failure cut the rest short.
