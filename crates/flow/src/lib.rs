@@ -34,7 +34,7 @@ pub use schedule::{Action, AttemptEnd, CancelReason, Run, StartNode};
 pub use spec::flow_schema;
 pub use state::{Conversation, EdgeState, Ending, NodeState, RunState};
 pub use store::{
-    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, LEASE, Lease, Liveness,
-    MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionRecord,
-    SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
+    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, Import, LEASE, Lease,
+    Liveness, MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry,
+    SessionRecord, SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };
