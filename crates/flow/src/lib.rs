@@ -43,7 +43,7 @@ pub use schedule::{
 pub use spec::flow_schema;
 pub use state::{Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError};
 pub use store::{
-    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, LEASE, Lease, Liveness,
-    MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionRecord,
-    SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
+    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, Import, LEASE, Lease,
+    Liveness, MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry,
+    SessionRecord, SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };

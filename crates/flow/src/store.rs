@@ -19,7 +19,7 @@ pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use record::{FlowSource, Parent, SessionRecord};
 pub use sqlite::{
-    Deleted, Exported, Finding, Gc, GcReport, Problem, SqliteOptions, SqliteStore, TransferError,
+    Deleted, Exported, Finding, Gc, GcReport, Import, Problem, SqliteOptions, SqliteStore, TransferError,
     VerifyReport,
 };
 

@@ -24,6 +24,7 @@ type Part = (&'static str, fn() -> Outcome);
 const PARTS: &[Part] = &[
     ("killed_at_random_moments_nothing_acknowledged_is_lost", random_moments),
     ("killed_at_every_point_nothing_acknowledged_is_lost", every_point),
+    ("a_kill_does_not_disturb_others", beside_others),
     ("processes_that_make_one_store_at_once_all_get_it", race),
     ("a_write_that_fails_is_told_and_the_store_goes_on", failed_writes),
     ("a_sync_that_fails_is_told_and_the_store_goes_on", failed_syncs),
@@ -184,6 +185,30 @@ fn every_point() -> Outcome {
             return ensure(point > 28, || format!("there are only {} points", point - 1));
         }
         ensure(point < 1_000, || "the points never end".to_owned())?;
+    }
+    Ok(())
+}
+
+/// Of four processes with a session each, one is killed in the middle of its work, which another then goes on with.
+fn beside_others() -> Outcome {
+    let (_folder, path) = place()?;
+    for round in 1..=8 {
+        let events = (round * 40).to_string();
+        let start = |session: &str| -> Outcome<Child> {
+            let mut command = command("append", &path)?;
+            Ok(command.args(["--events", &events, "--session", session]).spawn()?)
+        };
+        let victim = start(SESSION)?;
+        let others = ["other-1", "other-2", "other-3"].map(start);
+        let until = round * 40 - 30;
+        let said = listen(victim, |said| said.acknowledged >= until)?;
+        let heir = listen(start(SESSION)?, |_| false)?;
+        ensure(heir.done, || format!("nobody goes on with the session of round {round}"))?;
+        for other in others {
+            let other = listen(other?, |_| false)?;
+            ensure(other.done && other.failed.is_empty(), || format!("round {round}: {:?}", other.failed))?;
+        }
+        look(&path, said.acknowledged.max(round * 40), 0)?;
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ use writer::{Transaction, Writer};
 
 pub use gc::{Deleted, Gc, GcReport};
 pub use options::SqliteOptions;
-pub use transfer::{Exported, TransferError};
+pub use transfer::{Exported, Import, TransferError};
 pub use verify::{Finding, Problem, VerifyReport};
 
 /// Sessions in a file. What is acknowledged survives the end of the process, and a power cut as far as the disk

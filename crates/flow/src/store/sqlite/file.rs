@@ -98,7 +98,7 @@ pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result
 
 /// Makes the file if there is none, readable for its owner alone: conversations are private. The file is never
 /// opened here once it is there, since closing it would drop the locks that SQLite holds on it in this process.
-fn make(store: &Path) -> std::io::Result<bool> {
+pub(super) fn make(store: &Path) -> std::io::Result<bool> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -143,6 +143,8 @@ fn back_up(connection: &Connection, path: &Path, format: i64) -> Result<(), Faul
     if part.exists() {
         kept(fs::remove_file(&part))?;
     }
+    // SQLite fills an empty file, and leaves its rights as they are: those of the store.
+    kept(super::file::make(&part).map(|_| ()))?;
     let target = part.to_str().ok_or_else(|| StoreError::Io {
         path: part.clone(),
         message: "a backup cannot be made where the path is not UTF-8".to_owned(),

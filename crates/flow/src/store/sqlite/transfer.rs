@@ -51,6 +51,15 @@ pub enum TransferError {
     },
 }
 
+/// How much of a session must be there for it to be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Import {
+    /// All of it: the lines must come to their end.
+    Whole,
+    /// What there is: the lines of a damaged session, which end where the damage begins.
+    Part,
+}
+
 /// What was exported or imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
@@ -129,9 +138,13 @@ impl SqliteStore {
     /// # Errors
     /// [`TransferError::Line`] names the line that is not in order, [`TransferError::Store`] is
     /// [`StoreError::SessionExists`] if the store has a session with the id, [`TransferError::Io`].
-    pub async fn import<R: Read + Send + 'static>(&self, from: R) -> Result<Exported, TransferError> {
-        let parsed =
-            task::spawn_blocking(|| parse(BufReader::new(from))).await.map_err(|_| self.ended())??;
+    pub async fn import<R: Read + Send + 'static>(
+        &self,
+        from: R,
+        how: Import,
+    ) -> Result<Exported, TransferError> {
+        let parse = move || parse(BufReader::new(from), how);
+        let parsed = task::spawn_blocking(parse).await.map_err(|_| self.ended())??;
         let Parsed { record, events, commands } = parsed;
         let exported = Exported {
             session: record.session.clone(),
@@ -247,7 +260,7 @@ struct Key {
     end: Option<serde::de::IgnoredAny>,
 }
 
-fn parse(from: impl BufRead) -> Result<Parsed, TransferError> {
+fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
     let mut lines = (1..).zip(from.lines());
     let wrong = |line, what: String| TransferError::Line { line, what };
     let (_, first) = lines.next().ok_or_else(|| wrong(1, "there is none".to_owned()))?;
@@ -284,6 +297,9 @@ fn parse(from: impl BufRead) -> Result<Parsed, TransferError> {
             _ => Err("it is neither an event, nor a command, nor the end".to_owned()),
         };
         took.map_err(|what| wrong(line, what))?;
+    }
+    if how == Import::Part {
+        return Ok(parsed);
     }
     let line = (parsed.events.len() + parsed.commands.len()) as u64 + 2;
     Err(wrong(line, "the end is missing".to_owned()))

@@ -6,14 +6,10 @@ mod request;
 use std::{
     path::PathBuf,
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use rusqlite::Connection;
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::Instant,
-};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     fault::Fault,
@@ -27,10 +23,9 @@ use request::{Request, Work};
 
 /// Requests that wait for the writer; who comes then waits to be queued.
 const QUEUE: usize = 1024;
-/// A group is closed when it has so many events,
+/// A group is closed when it has so many events, and at once when nothing more is queued: while one is committed,
+/// the next gathers by itself, so nobody is made to wait for others.
 const EVENTS: usize = 256;
-/// or when it was gathered for so long; at once if nothing more is queued.
-const GATHER: Duration = Duration::from_millis(5);
 
 /// The writer of an open store.
 #[derive(Debug)]
@@ -144,12 +139,11 @@ type Group = Vec<Box<dyn Work>>;
 impl Bench {
     fn run(mut self, mut queued: mpsc::Receiver<Box<dyn Work>>) {
         while let Some(first) = queued.blocking_recv() {
-            let began = Instant::now();
             let mut events = first.events();
             let mut group = vec![first];
-            while events < EVENTS && began.elapsed() < GATHER {
+            while events < EVENTS {
                 let Ok(next) = queued.try_recv() else { break };
-                events += next.events();
+                events = next.events().saturating_add(events);
                 group.push(next);
             }
             self.serve(group);

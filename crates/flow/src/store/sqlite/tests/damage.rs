@@ -7,8 +7,8 @@ use rusqlite::Connection;
 
 use super::{Place, SqliteOptions, SqliteStore, append, fill, start};
 use crate::store::{
-    Digest, Finding, Problem, RunStore, Select, StoreError,
-    tests::samples::{at, events, record},
+    Digest, Finding, Lease, Owner, Problem, RunStore, Select, StoreError,
+    tests::samples::{at, event, events, record, text},
 };
 use inspan_protocol::Command;
 
@@ -235,7 +235,7 @@ async fn no_flipped_bit_of_the_file_passes_for_an_event() {
 #[tokio::test]
 async fn what_was_lost_is_not_driven_on() {
     let (place, store, id) = logged(9).await;
-    let lease = crate::store::Lease { session: id.clone(), epoch: 1 };
+    let lease = Lease { session: id.clone(), epoch: 1 };
     store.release(&lease).await.unwrap();
     // The store loses its end while it is open.
     let raw = place.raw();
@@ -245,8 +245,30 @@ async fn what_was_lost_is_not_driven_on() {
     )
     .unwrap();
     let lost = place.damaged(&format!("session `run-1`: events 8 to 9 are missing{LOST}"));
-    let taken = store.acquire(&id, &crate::store::Owner::of_process(), at(9)).await;
+    let taken = store.acquire(&id, &Owner::of_process(), at(9)).await;
     assert_eq!(taken, Err(lost));
+}
+
+#[tokio::test]
+async fn another_past_under_the_same_marks_is_noticed() {
+    let place = Place::new();
+    let store = place.open();
+    let id = fill(&store, "run-1", 3).await;
+    drop(store);
+    let copy = as_it_lies(&place);
+    for (place, last, content) in [(&place, 5, "one way"), (&copy, 6, "the other")] {
+        let store = place.open();
+        let lease = store.acquire(&id, &Owner::of_process(), at(9)).await.unwrap();
+        let log: Vec<_> = (4..=last).map(|seq| event("run-1", seq, text(content))).collect();
+        append(&store, &lease, &log).await.unwrap();
+        store.release(&lease).await.unwrap();
+        drop(store);
+    }
+    fs::copy(place.beside("-marks"), copy.beside("-marks")).unwrap();
+    let store = copy.open();
+    let altered = copy.damaged("session `run-1`: event 5 is altered");
+    assert_eq!(store.read(&id, 0, Select::All).await, Err(altered));
+    assert_eq!(store.verify().await.unwrap().findings, [finding("run-1", Problem::Altered(5))]);
 }
 
 #[tokio::test]
@@ -255,7 +277,7 @@ async fn marks_that_are_old_torn_or_missing_only_guard_less() {
     let store = place.open();
     let ids = [fill(&store, "run-1", 3).await, fill(&store, "run-2", 4).await];
     let old = fs::read(place.beside("-marks")).unwrap();
-    let lease = store.acquire(&ids[0], &crate::store::Owner::of_process(), at(5)).await.unwrap();
+    let lease = store.acquire(&ids[0], &Owner::of_process(), at(5)).await.unwrap();
     append(&store, &lease, &events("run-1", 4..=6)).await.unwrap();
     drop(store);
     let newest = fs::read(place.beside("-marks")).unwrap();
@@ -297,7 +319,7 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
 async fn the_list_entry_is_what_the_events_amount_to() {
     let place = Place::new();
     let store = place.open();
-    let lease = store.create(&record("run-1"), &crate::store::Owner::of_process(), at(0)).await.unwrap();
+    let lease = store.create(&record("run-1"), &Owner::of_process(), at(0)).await.unwrap();
     let mut digest = Digest::default();
     for event in events("run-1", 1..=5) {
         digest.take(&event);

@@ -137,6 +137,7 @@ async fn an_older_store_is_copied_aside_and_brought_up() {
     assert_eq!(append(&old, &other, &events("run-2", 1..=1)).await, Err(newer));
 
     let backup = place.beside("-format-1.backup");
+    assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
     let backup = SqliteStore::open_reader(backup).unwrap();
     assert_eq!(backup.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=5)));
     assert!(backup.verify().await.unwrap().is_sound());

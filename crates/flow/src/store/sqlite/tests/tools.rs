@@ -6,7 +6,7 @@ use inspan_protocol::{Command, Event, Outcome, SessionId};
 
 use super::{Place, SqliteStore, append, fill, start};
 use crate::store::{
-    Answered, Batch, Deleted, Exported, Gc, GcReport, Lease, Owner, RunStore, Select, StoreError,
+    Answered, Batch, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select, StoreError,
     TransferError, Verdict, VerifyReport,
     tests::samples::{at, base, event, events, note, record},
 };
@@ -72,7 +72,7 @@ async fn a_session_goes_through_its_lines_unchanged() {
         ]
     );
 
-    assert_eq!(to.import(io::Cursor::new(text.clone().into_bytes())).await.unwrap(), whole);
+    assert_eq!(to.import(io::Cursor::new(text.clone().into_bytes()), Import::Whole).await.unwrap(), whole);
     assert_eq!(to.record(&id).await, from.record(&id).await);
     assert_eq!(to.read(&id, 0, Select::All).await, from.read(&id, 0, Select::All).await);
     assert_eq!(to.entry(&id).await, from.entry(&id).await);
@@ -83,7 +83,7 @@ async fn a_session_goes_through_its_lines_unchanged() {
     assert_eq!(exported(&to, &id).await.0, text);
     let report = to.verify().await.unwrap();
     assert_eq!(report, VerifyReport { sessions: 1, events: 5, commands: 3, ..Default::default() });
-    let again = to.import(io::Cursor::new(text.into_bytes())).await.unwrap_err();
+    let again = to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap_err();
     assert!(matches!(again, TransferError::Store(StoreError::SessionExists(taken)) if taken == id));
     // The imported session can be driven on.
     let lease = to.acquire(&id, &Owner::of_process(), at(9)).await.unwrap();
@@ -125,7 +125,7 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
         (without(9), 10, "the end is missing"),
     ];
     for (text, line, what) in cases {
-        let refused = to.import(io::Cursor::new(text.into_bytes())).await.unwrap_err();
+        let refused = to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap_err();
         assert_eq!(refused.to_string(), format!("line {line} of the exported session: {what}"));
     }
     assert_eq!(to.entries("", 9).await, Ok(Vec::new()));
@@ -139,10 +139,18 @@ async fn of_a_damaged_session_what_comes_before_gets_out() {
     place.raw().execute_batch("UPDATE events SET at = 0 WHERE seq = 5").unwrap();
     let (text, report) = exported(&store, &id).await;
     let damage = Some("event 5 is altered".to_owned());
-    assert_eq!(report, Exported { session: id, events: 4, commands: 0, damage });
+    assert_eq!(report, Exported { session: id.clone(), events: 4, commands: 0, damage });
     assert_eq!(text.lines().count(), 5);
-    let refused = store.import(io::Cursor::new(text.into_bytes())).await.unwrap_err();
+    let refused = store.import(io::Cursor::new(text.clone().into_bytes()), Import::Whole).await.unwrap_err();
     assert_eq!(refused.to_string(), "line 6 of the exported session: the end is missing");
+    // What is left of it can take the place of the damaged session, and go on.
+    store.delete(&id, at(9)).await.unwrap();
+    let part = store.import(io::Cursor::new(text.into_bytes()), Import::Part).await.unwrap();
+    assert_eq!(part, Exported { session: id.clone(), events: 4, commands: 0, damage: None });
+    assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=4)));
+    let lease = store.acquire(&id, &Owner::of_process(), at(9)).await.unwrap();
+    assert_eq!(append(&store, &lease, &events("run-1", 5..=9)).await, Ok(()));
+    assert!(store.verify().await.unwrap().is_sound());
 }
 
 struct Closed;
