@@ -16,7 +16,7 @@ mod testing;
 
 pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
 pub use channel::{Channel, ChannelLimits, Channels};
-pub use clock::{Clock, CountingIds, IdSource, RandomIds, SystemClock, VirtualClock};
+pub use clock::{Clock, CountingIds, EventIds, IdSource, RandomIds, SystemClock, VirtualClock};
 pub use hub::{Asked, Prompt, Reply, Unanswered};
 pub use hub::{
     BoundedSubscription, Callback, DEFAULT_SUBSCRIPTION_LIMIT, Filter, Hub, InvalidFilter, Lagged, Observer,
