@@ -86,7 +86,7 @@ impl Table {
     fn rebuild(&mut self, subscribers: &Subscribers) {
         let list = lock(&subscribers.list);
         let unknown = Event::NAMES.len();
-        self.rows.clear();
+        self.rows.iter_mut().for_each(Vec::clear);
         self.rows.resize_with(unknown + 1, Vec::new);
         for subscriber in list.iter() {
             let filter = &subscriber.filter;

@@ -37,8 +37,8 @@ pub(crate) enum Test {
 }
 
 impl Condition {
-    pub(crate) fn new(place: &Arc<str>, test: Test) -> Self {
-        Self { place: place.clone(), test }
+    pub(crate) fn new(place: Arc<str>, test: Test) -> Self {
+        Self { place, test }
     }
 
     /// Whether it holds. An expression that needs what is not there is an error, never false.
