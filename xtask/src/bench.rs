@@ -1,10 +1,12 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
 //! What is measured how is left to a file each.
 
+mod crowd;
 mod decode;
 mod flow;
 mod hub;
 mod measure;
+mod memory;
 mod start;
 
 use std::io::Write;
@@ -13,6 +15,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+pub(crate) use crowd::run as crowd;
 use measure::{HEAD, Row};
 
 /// A part of the benches.
@@ -26,6 +29,7 @@ const PARTS: &[Part] = &[
     Part { name: "flow", rows: |_| flow::rows() },
     Part { name: "decode", rows: |_| decode::rows() },
     Part { name: "start", rows: start::rows },
+    Part { name: "memory", rows: memory::rows },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program

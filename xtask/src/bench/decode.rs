@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use inspan_providers::ClaudeDecoder;
 use serde_json::Value;
 
-use super::measure::{Goal, Row, median};
+use super::measure::{Goal, Row, Unit, median};
 
 const LINES: usize = 2_000;
 const PASSES: u64 = 5;
@@ -60,20 +60,20 @@ fn sorted(lines: &[String]) -> anyhow::Result<Vec<String>> {
 
 /// All rows. On the machine of the goals, 900 ns, `Value` takes 1 900.
 pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
-    let lines = lines();
+    let (lines, unit) = (lines(), Unit::Nanoseconds);
     let bytes = lines.iter().map(String::len).sum::<usize>() / LINES;
     let work = format!("decode a line of {bytes} bytes to events");
     let value = decoded(&lines)?;
     let reference = Some(("serde_json to Value", parsed(&lines)?));
-    let mut rows = vec![Row { work: work.clone(), value, reference, goal: Some(Goal::Times(0.47)) }];
+    let mut rows = vec![Row { work: work.clone(), value, reference, goal: Some(Goal::Times(0.47)), unit }];
     if let Some(node) = node(&lines)? {
-        rows.push(Row { work, value, reference: Some(("node, JSON.parse", node)), goal: None });
+        rows.push(Row { work, value, reference: Some(("node, JSON.parse", node)), goal: None, unit });
     }
     // No program is known that prints so, and the type has to be looked for before the line is read.
     let sorted = sorted(&lines)?;
     let reference = Some(("serde_json to Value", parsed(&sorted)?));
     let work = "decode a line, its keys sorted".to_owned();
-    rows.push(Row { work, value: decoded(&sorted)?, reference, goal: None });
+    rows.push(Row { work, value: decoded(&sorted)?, reference, goal: None, unit });
     Ok(rows)
 }
 

@@ -14,7 +14,7 @@ use inspan_protocol::{Envelope, Outcome};
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Row, median_of};
+use super::measure::{Goal, Row, Unit, median_of};
 
 /// Nodes that are run in one measurement, in as many sessions as that takes.
 const AT_LEAST: usize = 10_000;
@@ -70,7 +70,8 @@ impl Bench {
                 None => (size > 100).then_some(Goal::Times(1.5)),
             };
             let reference = Some(("a node of a hundred", hundred));
-            rows.push(Row { work: format!("{name} of {size}, per node"), value, reference, goal });
+            let work = format!("{name} of {size}, per node");
+            rows.push(Row { work, value, reference, goal, unit: Unit::Nanoseconds });
         }
         Ok(())
     }
@@ -139,12 +140,18 @@ impl Bench {
         );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
         let reference = Some(("reading its YAML", yaml));
-        Ok(Row { work: "check of 1000 nodes".to_owned(), value, reference, goal: Some(Goal::Within(15e6)) })
+        Ok(Row {
+            work: "check of 1000 nodes".to_owned(),
+            value,
+            reference,
+            goal: Some(Goal::Within(15e6)),
+            unit: Unit::Nanoseconds,
+        })
     }
 }
 
 /// Each node takes the text of the one before it.
-fn chain(size: usize) -> String {
+pub(super) fn chain(size: usize) -> String {
     let mut text =
         String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
     for node in 1..size {

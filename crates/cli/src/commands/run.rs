@@ -46,6 +46,8 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.replay.is_none() {
         preflight::check(&graph, &loaded, &invocation)?;
     }
+    // The text and its tree are larger than the graph that was made of them.
+    drop(loaded);
     let events = args.events.as_deref().map(Events::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

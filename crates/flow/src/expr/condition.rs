@@ -31,7 +31,7 @@ pub(crate) enum Test {
     /// A path whose value is true or false.
     Path(Path),
     /// Any other expression.
-    Program(String, Program),
+    Program(String, Box<Program>),
     /// `true` or `false`, written in the file.
     Constant(bool),
 }
@@ -128,7 +128,7 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
     for used in &mut uses {
         used.offset += shift;
     }
-    Ok((Test::Program(source.trim().to_owned(), program), uses))
+    Ok((Test::Program(source.trim().to_owned(), Box::new(program)), uses))
 }
 
 /// Reads the `var` of an `equals`.

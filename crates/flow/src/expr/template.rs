@@ -40,17 +40,17 @@ pub(crate) enum Draft {
     Object(Vec<(String, Draft)>),
 }
 
-/// A string with bindings.
+/// A string with bindings. The large ones are boxed, since a flow has many nodes and few of those.
 #[derive(Debug)]
 pub(crate) enum Binding {
     /// One whole `{{ path }}`.
     Path(Path),
     /// One whole `{{ expression }}`.
-    Program(String, Program),
+    Program(String, Box<Program>),
     /// Text with paths in it.
     Text(Vec<Piece>),
     /// Text with anything in it.
-    Script(String, Script),
+    Script(String, Box<Script>),
 }
 
 #[derive(Debug)]
@@ -216,7 +216,7 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
     for used in &mut uses {
         used.offset += offset;
     }
-    Ok((Binding::Program(source.to_owned(), program), uses))
+    Ok((Binding::Program(source.to_owned(), Box::new(program)), uses))
 }
 
 fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
@@ -269,7 +269,7 @@ fn script(
         })
     };
     let (script, uses) = Script::parse(text, bare, resolver)?;
-    Ok((Binding::Script(excerpt(text), script), uses))
+    Ok((Binding::Script(excerpt(text), Box::new(script)), uses))
 }
 
 /// What a statement does to the nesting of a template.
