@@ -25,7 +25,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         let mut peak = Peak::default();
         for _ in 0..RUNS {
             let mut command = Command::new(&inspan);
-            command.args(["run", "--json"]).arg(&flow);
+            command.arg("run").arg(&flow);
             peak = peak.max(watch(command)?);
         }
         // A program that is mapped into memory counts as well, though all that run it share it.

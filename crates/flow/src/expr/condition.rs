@@ -15,7 +15,8 @@ use crate::expr::{
 #[derive(Debug)]
 pub struct Condition {
     place: Arc<str>,
-    test: Test,
+    /// Boxed, since a flow has many nodes and edges and few conditions.
+    test: Box<Test>,
 }
 
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub(crate) enum Test {
 
 impl Condition {
     pub(crate) fn new(place: Arc<str>, test: Test) -> Self {
-        Self { place, test }
+        Self { place, test: Box::new(test) }
     }
 
     /// Whether it holds. An expression that needs what is not there is an error, never false.
