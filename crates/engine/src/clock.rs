@@ -96,7 +96,8 @@ impl EventIds {
 }
 
 /// Identifiers that are unique across processes. The operating system is asked for randomness once, when
-/// the source is made; event identifiers grow within a source, also within one millisecond.
+/// the source is made; event identifiers grow within a source, and those of a hub within that hub, also within
+/// one millisecond.
 #[derive(Debug)]
 pub struct RandomIds {
     random: RandomState,
