@@ -1,11 +1,13 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
 //! What is measured how is left to a file each.
 
+mod crowd;
 mod decode;
 mod durable;
 mod flow;
 mod hub;
 mod measure;
+mod memory;
 mod start;
 mod store;
 
@@ -15,6 +17,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+pub(crate) use crowd::run as crowd;
 use measure::{HEAD, Row};
 
 /// A part of the benches.
@@ -28,6 +31,7 @@ const PARTS: &[Part] = &[
     Part { name: "flow", rows: |_| flow::rows() },
     Part { name: "decode", rows: |_| decode::rows() },
     Part { name: "start", rows: start::rows },
+    Part { name: "memory", rows: memory::rows },
     Part { name: "store", rows: store::rows },
     Part { name: "durable", rows: durable::rows },
 ];

@@ -65,6 +65,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "futures",
             "jsonschema",
             "rustc-hash",
+            "rustix",
             "schemars",
             "serde",
             "serde_json",

@@ -72,6 +72,9 @@ enum Command {
     },
     /// Draws the README's picture of the console from a real run
     Picture,
+    /// A part of `bench`, which has a process of its own
+    #[command(hide = true)]
+    Crowd { folder: std::path::PathBuf },
     /// Measures the hot paths, each beside a reference of the same run
     Bench {
         /// Only the parts whose names contain this
@@ -113,6 +116,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             print_changed(&[portrait::draw(&root)?.to_owned()]);
             Ok(ExitCode::SUCCESS)
         }
+        Command::Crowd { folder } => Ok(code(bench::crowd(&folder, &mut std::io::stdout())?)),
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);

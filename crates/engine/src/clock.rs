@@ -4,7 +4,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use inspan_protocol::{EventId, PromptId, RunId, SessionId, Timestamp};
@@ -36,13 +36,23 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Timestamp) {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
     fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Seconds and rest apart, since a division in 128 bits costs as much as the reading.
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-        Timestamp::from_millis(seconds.saturating_mul(1000) + i64::from(since.subsec_millis()))
+        Timestamp::from_millis(millis_since_epoch())
     }
+}
+
+/// Every event pays for this, and the standard library takes a third longer: it checks and subtracts.
+#[cfg(unix)]
+fn millis_since_epoch() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
+fn millis_since_epoch() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A clock that starts at a given moment and follows tokio's time, paused time included.
@@ -69,6 +79,10 @@ impl Clock for VirtualClock {
 pub trait IdSource: Send + Sync {
     /// An event's identifier, a UUID of version 7; `now` is the time of the event.
     fn event_id(&self, now: Timestamp) -> EventId;
+    /// The identifiers of one hub's events, for a source that can give them without being asked for each.
+    fn event_ids(&self) -> Option<EventIds> {
+        None
+    }
     /// An agent run's identifier.
     fn run_id(&self) -> RunId;
     /// A session's identifier, `flow-…`.
@@ -77,12 +91,32 @@ pub trait IdSource: Send + Sync {
     fn prompt_id(&self) -> PromptId;
 }
 
+/// The event identifiers of one hub, made of each event's time and its `seq`, which the hub gives only once.
+#[derive(Clone, Copy, Debug)]
+pub struct EventIds {
+    start: u64,
+    tail: u64,
+}
+
+impl EventIds {
+    /// The identifier of the event with this `seq`.
+    #[inline]
+    pub fn of(&self, now: Timestamp, seq: u64) -> EventId {
+        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
+        let count = self.start.wrapping_add(seq);
+        let high = (millis << 16) | 0x7000 | ((count >> COUNTER_LOW_BITS) & 0xfff);
+        let low = (0b10 << 62) | ((count & ((1 << COUNTER_LOW_BITS) - 1)) << 32) | self.tail;
+        EventId(Uuid::from_u64_pair(high, low))
+    }
+}
+
 /// Identifiers that are unique across processes. The operating system is asked for randomness once, when
-/// the source is made; event identifiers grow within a source, also within one millisecond.
+/// the source is made; event identifiers grow within a source, and those of a hub within that hub, also within
+/// one millisecond.
 #[derive(Debug)]
 pub struct RandomIds {
     random: RandomState,
-    tail: u64,
+    events: EventIds,
     counter: AtomicU64,
 }
 
@@ -99,11 +133,8 @@ impl RandomIds {
     /// A source with its own random seed.
     pub fn new() -> Self {
         let random = RandomState::new();
-        // The counter starts at a random place in the lower half of its 42 bits: two sources that make
-        // identifiers in the same millisecond then differ in 73 random bits, and there is room to count.
-        let start = random.hash_one("start") >> 23;
-        let tail = random.hash_one("tail") & 0xffff_ffff;
-        Self { random, tail, counter: AtomicU64::new(start) }
+        let events = series(&random, 0);
+        Self { random, events, counter: AtomicU64::new(1) }
     }
 
     fn word(&self, what: &str) -> String {
@@ -114,11 +145,11 @@ impl RandomIds {
 
 impl IdSource for RandomIds {
     fn event_id(&self, now: Timestamp) -> EventId {
-        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let high = (millis << 16) | 0x7000 | ((count >> COUNTER_LOW_BITS) & 0xfff);
-        let low = (0b10 << 62) | ((count & ((1 << COUNTER_LOW_BITS) - 1)) << 32) | self.tail;
-        EventId(Uuid::from_u64_pair(high, low))
+        self.events.of(now, self.counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn event_ids(&self) -> Option<EventIds> {
+        Some(series(&self.random, self.counter.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn run_id(&self) -> RunId {
@@ -132,6 +163,14 @@ impl IdSource for RandomIds {
     fn prompt_id(&self) -> PromptId {
         PromptId::from(self.word("prompt"))
     }
+}
+
+/// A series starts at a random place in the lower half of its 42 bits: two series that make identifiers in the same
+/// millisecond then differ in 73 random bits, and there is room to count.
+fn series(random: &RandomState, number: u64) -> EventIds {
+    let start = random.hash_one(("start", number)) >> 23;
+    let tail = random.hash_one(("tail", number)) & 0xffff_ffff;
+    EventIds { start, tail }
 }
 
 /// Identifiers that count from 1, each kind on its own: `run-1`, `prompt-1`, `flow-1`. For replay and tests.
@@ -182,8 +221,17 @@ mod tests {
     fn random_event_ids_are_version_7_grow_and_carry_the_time() {
         let ids = RandomIds::new();
         let now = Timestamp::from_millis(1_767_780_000_000);
-        let made: Vec<Uuid> = (0..1000).map(|_| ids.event_id(now).0).collect();
-        let mut sorted = made.clone();
+        let series = ids.event_ids().unwrap();
+        let made = (0..1000).map(|_| ids.event_id(now).0).collect::<Vec<_>>();
+        let of_hub = (1..=1000).map(|seq| series.of(now, seq).0).collect::<Vec<_>>();
+        assert!(made.iter().all(|id| !of_hub.contains(id)));
+        for made in [made, of_hub] {
+            check_series(&made);
+        }
+    }
+
+    fn check_series(made: &[Uuid]) {
+        let mut sorted = made.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(made, sorted);

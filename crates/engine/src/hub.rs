@@ -8,17 +8,18 @@
 
 use std::{
     collections::VecDeque,
-    convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, NodePath, RunId, SessionId};
+use inspan_protocol::{
+    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId, Timestamp,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, IdSource};
+use crate::clock::{Clock, EventIds, IdSource};
 
 mod filter;
 mod prompt;
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     session_id: SessionId,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
+    event_ids: Option<EventIds>,
     subscribers: Subscribers,
     line: Mutex<Table>,
     /// The thread that holds the line, by the address of its mark; 0 if none.
@@ -89,6 +91,7 @@ impl Hub {
         let shared = Shared {
             session_id,
             clock,
+            event_ids: ids.event_ids(),
             ids,
             subscribers: Subscribers::default(),
             line: Mutex::default(),
@@ -106,51 +109,59 @@ impl Hub {
     /// it returns, every observer has seen the event and every queue holds it (unless the caller is itself
     /// an observer: then right after the present event).
     pub fn emit(&self, event: Event) -> Arc<Envelope> {
-        match self.emit_when(|| Ok::<_, Infallible>(event)) {
-            Ok(envelope) => envelope,
-            Err(never) => match never {},
-        }
+        let Some(mut line) = self.line() else { return self.postpone(event) };
+        let place = self.place();
+        let envelope = Arc::new(place.envelope(event));
+        self.shared.deliver(&mut line.table, &envelope);
+        envelope
     }
 
     /// Decides under the line whether to emit: what `decide` changes takes effect exactly at the event's
     /// place in the order.
-    #[inline]
     pub(crate) fn emit_when<E>(&self, decide: impl FnOnce() -> Result<Event, E>) -> Result<Arc<Envelope>, E> {
+        let Some(mut line) = self.line() else { return Ok(self.postpone(decide()?)) };
+        let event = decide()?;
+        let place = self.place();
+        let envelope = Arc::new(place.envelope(event));
+        self.shared.deliver(&mut line.table, &envelope);
+        Ok(envelope)
+    }
+
+    /// Waits for the line and takes it; none if this thread holds it already.
+    #[inline]
+    fn line(&self) -> Option<Line<'_>> {
         let shared = &*self.shared;
         let mark = thread_mark();
         if shared.holder.load(Ordering::Relaxed) == mark {
-            return Ok(self.postpone(decide()?));
+            return None;
         }
-        let mut table = lock(&shared.line);
+        let table = lock(&shared.line);
         shared.holder.store(mark, Ordering::Relaxed);
-        let _release = Release(&shared.holder);
-        let envelope = self.envelope(decide()?);
-        table.refresh(&shared.subscribers);
-        table.deliver(&envelope);
-        if shared.has_pending.load(Ordering::Relaxed) {
-            shared.deliver_pending(&mut table);
-        }
-        Ok(envelope)
+        Some(Line { _release: Release(&shared.holder), table })
     }
 
     /// An event that an observer emits: it gets its place now and is delivered after the present one.
     #[cold]
     fn postpone(&self, event: Event) -> Arc<Envelope> {
-        let envelope = self.envelope(event);
+        let place = self.place();
+        let envelope = Arc::new(place.envelope(event));
         lock(&self.shared.pending).push_back(Arc::clone(&envelope));
         self.shared.has_pending.store(true, Ordering::Relaxed);
         envelope
     }
 
+    /// The next place in the order. Only the holder of the line may ask.
     #[inline]
-    fn envelope(&self, event: Event) -> Arc<Envelope> {
+    fn place(&self) -> Place<'_> {
         let shared = &*self.shared;
         let timestamp = shared.clock.now();
-        let id = shared.ids.event_id(timestamp);
         let seq = shared.seq.load(Ordering::Relaxed) + 1;
         shared.seq.store(seq, Ordering::Relaxed);
-        let context = Arc::clone(&self.context);
-        Arc::new(Envelope { v: ENVELOPE_VERSION, id, seq, timestamp, context, event })
+        let id = match &shared.event_ids {
+            Some(ids) => ids.of(timestamp, seq),
+            None => shared.ids.event_id(timestamp),
+        };
+        Place { id, seq, timestamp, context: &self.context }
     }
 
     /// A handle whose events carry this context: what `context` does not say, this handle's says. The
@@ -240,7 +251,32 @@ impl Hub {
     }
 }
 
+/// The place of an event in the session's order, and all that follows from it.
+struct Place<'a> {
+    id: EventId,
+    seq: u64,
+    timestamp: Timestamp,
+    context: &'a Arc<EventContext>,
+}
+
+impl Place<'_> {
+    #[inline(always)]
+    fn envelope(self, event: Event) -> Envelope {
+        let Self { id, seq, timestamp, context } = self;
+        Envelope { v: ENVELOPE_VERSION, id, seq, timestamp, context: Arc::clone(context), event }
+    }
+}
+
 impl Shared {
+    #[inline]
+    fn deliver(&self, table: &mut Table, envelope: &Arc<Envelope>) {
+        table.refresh(&self.subscribers);
+        table.deliver(envelope);
+        if self.has_pending.load(Ordering::Relaxed) {
+            self.deliver_pending(table);
+        }
+    }
+
     #[cold]
     fn deliver_pending(&self, table: &mut Table) {
         loop {
@@ -266,6 +302,12 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.subscribers.end_all();
     }
+}
+
+/// The line, held. The fields go in their order: nobody else may hold it before it is said that nobody does.
+struct Line<'a> {
+    _release: Release<'a>,
+    table: MutexGuard<'a, Table>,
 }
 
 /// Says that nobody holds the line, also when the holder panics.

@@ -15,7 +15,7 @@ mod validate;
 use std::sync::Arc;
 
 use inspan_protocol::NodeId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 pub use given::check_input;
 
@@ -73,7 +73,7 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     let links = Links::read(spec, &index, sink);
     let input_schema = files::input_schema(&spec.header, loaded, sink);
     let mut types = Types::new(registry, spec.header.packs.as_deref());
-    let outputs = spec.nodes.iter().map(|node| types.get(node.node_type?.0)?.outputs.clone()).collect();
+    let outputs = spec.nodes.iter().map(|node| types.get(node.node_type?.0)?.outputs()).collect();
     let mut world = World { loaded, spec, index, links, types, outputs, input_schema };
     given::check_defaults(&world, sink);
     let mut nodes: Vec<_> = spec.nodes.iter().map(|node| node::compile(node, &mut world, sink)).collect();
@@ -101,7 +101,7 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
 
 /// The places of the nodes by their ids; the first of two with one id keeps it.
 fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> FxHashMap<NodeId, NodeIx> {
-    let mut index = FxHashMap::default();
+    let mut index = FxHashMap::with_capacity_and_hasher(nodes.len(), FxBuildHasher);
     for (at, node) in nodes.iter().enumerate() {
         let (Some(id), Ok(at)) = (&node.id, u32::try_from(at)) else { continue };
         if let Some(NodeIx(first)) = index.get(id) {

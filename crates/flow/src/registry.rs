@@ -1,13 +1,47 @@
 //! The node types that a flow may use, by name. Filled once by whoever embeds Inspan, then only read.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+
+use jsonschema::Validator;
+use serde_json::Value;
 
 use crate::node::{NodeType, NodeTypeInfo};
 
 /// Node types by name.
 #[derive(Clone, Default)]
 pub struct NodeRegistry {
-    types: BTreeMap<Arc<str>, Arc<dyn NodeType>>,
+    types: BTreeMap<Arc<str>, Arc<Registered>>,
+}
+
+/// A registered type. Describing one and compiling its schemas takes longer than running a small flow, so each is
+/// done once, for all flows, when it is first asked for.
+struct Registered {
+    node_type: Arc<dyn NodeType>,
+    described: OnceLock<Arc<Described>>,
+}
+
+/// What is known of a node type, and its schemas ready for use.
+pub(crate) struct Described {
+    pub(crate) info: NodeTypeInfo,
+    input: OnceLock<Option<Validator>>,
+    output: OnceLock<Option<Validator>>,
+    /// The keys of its output, if its schema names them.
+    pub(crate) outputs: Option<Arc<[String]>>,
+}
+
+impl Described {
+    /// The compiled schema of the input; none if the schema is broken, which is its maker's fault.
+    pub(crate) fn input(&self) -> Option<&Validator> {
+        self.input.get_or_init(|| jsonschema::validator_for(&self.info.input).ok()).as_ref()
+    }
+
+    /// The compiled schema of the output; none if the schema is broken, which is its maker's fault.
+    pub(crate) fn output(&self) -> Option<&Validator> {
+        self.output.get_or_init(|| jsonschema::validator_for(&self.info.output).ok()).as_ref()
+    }
 }
 
 impl NodeRegistry {
@@ -19,13 +53,14 @@ impl NodeRegistry {
     /// Adds a type under its own name; one of the same name gives way to it.
     pub fn register(&mut self, node_type: impl NodeType) -> &mut Self {
         let name = node_type.name();
-        self.types.insert(name, Arc::new(node_type));
+        let registered = Registered { node_type: Arc::new(node_type), described: OnceLock::new() };
+        self.types.insert(name, Arc::new(registered));
         self
     }
 
     /// The type of this name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn NodeType>> {
-        self.types.get(name)
+        self.types.get(name).map(|registered| &registered.node_type)
     }
 
     /// All names in alphabetical order.
@@ -35,6 +70,29 @@ impl NodeRegistry {
 
     /// What is known of every type, in alphabetical order.
     pub fn describe(&self) -> Vec<NodeTypeInfo> {
-        self.types.values().map(|node_type| node_type.describe()).collect()
+        self.types.values().map(|registered| registered.described().info.clone()).collect()
     }
+
+    /// What is known of the type of this name.
+    pub(crate) fn described(&self, name: &str) -> Option<&Arc<Described>> {
+        self.types.get(name).map(|registered| registered.described())
+    }
+}
+
+impl Registered {
+    fn described(&self) -> &Arc<Described> {
+        self.described.get_or_init(|| {
+            let info = self.node_type.describe();
+            let outputs = output_keys(&info.output);
+            Arc::new(Described { info, input: OnceLock::new(), output: OnceLock::new(), outputs })
+        })
+    }
+}
+
+fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
+    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object()?;
+    // Any node may give the marker of an error that was handled.
+    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
+    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
 }

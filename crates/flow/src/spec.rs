@@ -62,19 +62,23 @@ impl<'a> Spec<'a> {
             }
         };
         let nodes_key = Key::Field(&Key::Root, "nodes");
-        let read_nodes = match nodes {
-            Some(nodes) => fields::list(nodes, &nodes_key, sink)
-                .iter()
-                .enumerate()
-                .filter_map(|(at, node)| NodeSpec::read(node, at, &Key::Index(&nodes_key, at), sink))
-                .collect::<Vec<_>>(),
-            None => {
-                sink.push(
-                    Problem::error(Code::MissingKey, root.span, "the flow has no `nodes`").key("nodes"),
-                );
-                Vec::new()
-            }
-        };
+        let read_nodes =
+            match nodes {
+                Some(nodes) => {
+                    let items = fields::list(nodes, &nodes_key, sink);
+                    let mut read = Vec::with_capacity(items.len());
+                    read.extend(items.iter().enumerate().filter_map(|(at, node)| {
+                        NodeSpec::read(node, at, &Key::Index(&nodes_key, at), sink)
+                    }));
+                    read
+                }
+                None => {
+                    sink.push(
+                        Problem::error(Code::MissingKey, root.span, "the flow has no `nodes`").key("nodes"),
+                    );
+                    Vec::new()
+                }
+            };
         if let Some(Yaml { data: Data::List(list), span, .. }) = nodes
             && list.is_empty()
         {

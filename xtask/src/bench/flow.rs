@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, anyhow, ensure};
 use inspan_engine::{Filter, ProviderRegistry};
-use inspan_flow::{FlowRunner, Loaded, MemoryStore, NodeRegistry, builtin_nodes, compile};
+use inspan_flow::{FlowRunner, Graph, Loaded, MemoryStore, NodeRegistry, builtin_nodes, compile};
 use inspan_protocol::{Envelope, Outcome};
 use serde_json::{Map, Value};
+use serde_saphyr::granit_parser::Parser;
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Row, median_of};
+use super::measure::{Goal, Row, Unit, median_of};
 
 /// Nodes that are run in one measurement, in as many sessions as that takes.
 const AT_LEAST: usize = 10_000;
@@ -35,6 +36,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     // A flow file may have half a million values, and a node of this chain has twelve.
     let chains = [(10, None), (100, Some(2_000.0)), (1_000, None), (10_000, None), (40_000, Some(3_000.0))];
     bench.grow("chain", chain, Kept::Nowhere, &chains, &mut rows)?;
+    rows.extend(bench.parts(1_000)?);
     bench.grow("chain, kept", chain, Kept::InMemory, &[(100, None), (10_000, None)], &mut rows)?;
     bench.grow(
         "fan-out",
@@ -70,9 +72,59 @@ impl Bench {
                 None => (size > 100).then_some(Goal::Times(1.5)),
             };
             let reference = Some(("a node of a hundred", hundred));
-            rows.push(Row { work: format!("{name} of {size}, per node"), value, reference, goal });
+            let work = format!("{name} of {size}, per node");
+            rows.push(Row { work, value, reference, goal, unit: Unit::Nanoseconds });
         }
         Ok(())
+    }
+
+    /// What the parts of it cost, each beside something that it cannot do without.
+    fn parts(&self, size: usize) -> anyhow::Result<Vec<Row>> {
+        let text = chain(size);
+        let mut failed = false;
+        let operations = size as u64;
+        let load = median_of(
+            operations,
+            9,
+            || (),
+            |()| {
+                failed |= black_box(Loaded::from_text("flow.yaml", &text, BTreeMap::new())).text().is_empty()
+            },
+        );
+        let yaml = median_of(
+            operations,
+            9,
+            || (),
+            |()| failed |= Parser::new_from_str(&text).any(|event| black_box(event).is_err()),
+        );
+        let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
+        let compiled = || compile(&loaded, &self.nodes).map_err(|problems| anyhow!("{problems}"));
+        let compiling = median_of(operations, 9, || (), |()| failed |= black_box(compiled()).is_err());
+        let (mut events, mut fault) = (0, None);
+        let running = median_of(operations, 9, compiled, |compiled| {
+            let run = compiled.and_then(|compiled| self.run(compiled.graph, size, Kept::Nowhere));
+            match run {
+                Ok(seen) => events = seen,
+                Err(error) => fault = Some(error),
+            }
+        });
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        ensure!(!failed, "the chain does not load and compile");
+        let emitting = super::hub::emitting() * events as f64 / size as f64;
+        let row = |part, value, reference| Row {
+            work: format!("chain of {size}, {part}, per node"),
+            value,
+            reference: Some(reference),
+            goal: None,
+            unit: Unit::Nanoseconds,
+        };
+        Ok(vec![
+            row("load", load, ("taking its YAML apart", yaml)),
+            row("compile", compiling, ("its load", load)),
+            row("run", running, ("emitting its events", emitting)),
+        ])
     }
 
     /// Compiles and runs a flow whose text is read already.
@@ -95,6 +147,11 @@ impl Bench {
 
     fn session(&self, loaded: &Loaded, size: usize, kept: Kept) -> anyhow::Result<()> {
         let graph = compile(loaded, &self.nodes).map_err(|problems| anyhow!("{problems}"))?.graph;
+        self.run(graph, size, kept).map(drop)
+    }
+
+    /// Runs a flow, and says how many events it had.
+    fn run(&self, graph: Graph, size: usize, kept: Kept) -> anyhow::Result<u64> {
         let mut builder = FlowRunner::builder(Arc::new(graph), self.nodes.clone());
         if let Kept::InMemory = kept {
             builder = builder.store(Arc::new(MemoryStore::new()));
@@ -113,7 +170,7 @@ impl Bench {
         ensure!(result.outcome == Outcome::Success, "the flow failed: {:?}", result.error);
         let events = events.load(Ordering::Relaxed);
         ensure!(events as usize >= 3 * size, "{events} events of {size} nodes were seen");
-        Ok(())
+        Ok(events)
     }
 
     /// Finding every problem of a file, beside reading its YAML and nothing else.
@@ -139,12 +196,18 @@ impl Bench {
         );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
         let reference = Some(("reading its YAML", yaml));
-        Ok(Row { work: "check of 1000 nodes".to_owned(), value, reference, goal: Some(Goal::Within(15e6)) })
+        Ok(Row {
+            work: "check of 1000 nodes".to_owned(),
+            value,
+            reference,
+            goal: Some(Goal::Within(15e6)),
+            unit: Unit::Nanoseconds,
+        })
     }
 }
 
 /// Each node takes the text of the one before it.
-fn chain(size: usize) -> String {
+pub(super) fn chain(size: usize) -> String {
     let mut text =
         String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
     for node in 1..size {

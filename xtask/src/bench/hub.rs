@@ -10,7 +10,7 @@ use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{Envelope, Event, RunId, SessionId};
 use tokio::sync::{broadcast, mpsc};
 
-use super::measure::{Goal, Row, median};
+use super::measure::{Goal, Row, Unit, median};
 
 /// Emits in a round, a batch after which queues are emptied.
 const BATCH: u64 = 1_000;
@@ -38,6 +38,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
             value: observed(observers, Filter::prefix(prefix)),
             reference: Some(("the least an emit can do", least(called))),
             goal: Some(Goal::Times(goal)),
+            unit: Unit::Nanoseconds,
         });
     }
     for queues in [1, 10, 100] {
@@ -45,9 +46,9 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
         let work = || format!("emit to {queues} queues, drained");
         let mpsc = Some(("tokio mpsc, fan-out, drained", mpsc_emit(queues)?));
         let goal = (queues == 10).then_some(Goal::Times(1.3));
-        rows.push(Row { work: work(), value, reference: mpsc, goal });
+        rows.push(Row { work: work(), value, reference: mpsc, goal, unit: Unit::Nanoseconds });
         let broadcast = Some(("tokio broadcast, drained", broadcast_emit(queues)));
-        rows.push(Row { work: work(), value, reference: broadcast, goal: None });
+        rows.push(Row { work: work(), value, reference: broadcast, goal: None, unit: Unit::Nanoseconds });
     }
     Ok(rows)
 }
@@ -89,6 +90,11 @@ fn least(observers: usize) -> f64 {
             black_box(event);
         }
     })
+}
+
+/// What an emit with one observer costs, for others to compare with.
+pub(super) fn emitting() -> f64 {
+    observed(1, Filter::all())
 }
 
 fn observed(observers: usize, filter: Filter) -> f64 {

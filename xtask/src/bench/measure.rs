@@ -49,10 +49,17 @@ pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// What a value counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Unit {
+    Nanoseconds,
+    Bytes,
+}
+
 /// What a value is to reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Goal {
-    /// At most so many nanoseconds.
+    /// At most so much.
     Within(f64),
     /// At most so many times the reference.
     Times(f64),
@@ -62,11 +69,11 @@ pub(crate) enum Goal {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) work: String,
-    /// Nanoseconds.
     pub(crate) value: f64,
-    /// What it is held against, in the same run on the same machine, and its nanoseconds.
+    /// What it is held against, in the same run on the same machine, and its value.
     pub(crate) reference: Option<(&'static str, f64)>,
     pub(crate) goal: Option<Goal>,
+    pub(crate) unit: Unit,
 }
 
 impl Row {
@@ -89,11 +96,15 @@ pub(crate) const HEAD: &str = "work                                           va
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value| match self.unit {
+            Unit::Nanoseconds => time(value),
+            Unit::Bytes => memory(value),
+        };
         let reference =
-            self.reference.map_or_else(String::new, |(what, value)| format!("{} {what}", time(value)));
+            self.reference.map_or_else(String::new, |(what, value)| format!("{} {what}", shown(value)));
         let ratio = self.ratio().map_or_else(String::new, |ratio| format!("{ratio:.2} ×"));
         let goal = match self.goal {
-            Some(Goal::Within(limit)) => format!("≤ {}", time(limit)),
+            Some(Goal::Within(limit)) => format!("≤ {}", shown(limit)),
             Some(Goal::Times(limit)) => format!("≤ {limit} ×"),
             None => String::new(),
         };
@@ -105,7 +116,7 @@ impl fmt::Display for Row {
         let row = format!(
             "{:<40} {:>11}  {reference:<36} {ratio:>8}  {goal:<10} {met}",
             self.work,
-            time(self.value)
+            shown(self.value)
         );
         f.write_str(row.trim_end())
     }
@@ -120,14 +131,27 @@ fn time(nanoseconds: f64) -> String {
     }
 }
 
+/// Bytes in the unit that suits them.
+fn memory(bytes: f64) -> String {
+    match bytes {
+        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
+        b => format!("{:.1} MB", b / 1e6),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_row_says_whether_its_goal_is_met() {
-        let row =
-            |goal| Row { work: "emit".to_owned(), value: 120.0, reference: Some(("mpsc", 100.0)), goal };
+        let row = |goal| Row {
+            work: "emit".to_owned(),
+            value: 120.0,
+            reference: Some(("mpsc", 100.0)),
+            goal,
+            unit: Unit::Nanoseconds,
+        };
         let goals = [None, Some(Goal::Within(120.0)), Some(Goal::Within(119.0)), Some(Goal::Times(1.3))];
         assert_eq!(goals.map(|goal| row(goal).met()), [None, Some(true), Some(false), Some(true)]);
         let lone = Row { reference: None, ..row(Some(Goal::Times(1.3))) };
@@ -143,6 +167,20 @@ mod tests {
     fn the_middle_is_not_moved_by_an_outlier() {
         assert_eq!(middle(vec![3.0, 1000.0, 1.0, 2.0, 2.5]), 2.5);
         assert!(middle(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn memory_shows_in_the_unit_that_suits_it() {
+        let row = Row {
+            work: "peak".to_owned(),
+            value: 10_600_000.0,
+            reference: None,
+            goal: Some(Goal::Within(10e6)),
+            unit: Unit::Bytes,
+        };
+        assert_eq!(row.met(), Some(false));
+        assert!(row.to_string().contains("10.6 MB") && row.to_string().contains("≤ 10.0 MB"));
+        assert_eq!(memory(20_480.0), "20.5 kB");
     }
 
     #[test]

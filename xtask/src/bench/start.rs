@@ -1,4 +1,4 @@
-//! How long a user waits: from the start of the process to the first event of a flow, and what memory it takes.
+//! How long a user waits: from the start of the process to the first event of a flow.
 //! Measuring by medians is left to `measure`.
 
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use cargo_metadata::Message;
 
-use super::measure::{Goal, Row, middle};
+use super::measure::{Goal, Row, Unit, middle};
 use crate::e2e::{Stopwatch, build_with};
 
 const STARTS: usize = 40;
@@ -42,6 +42,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         value,
         reference,
         goal: Some(Goal::Times(2.7)),
+        unit: Unit::Nanoseconds,
     }])
 }
 

@@ -203,6 +203,9 @@ pub(crate) enum StoreVerb {
         /// The file; `-` is stdin
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
+        /// Take what there is of a session that was damaged when it was exported
+        #[arg(long)]
+        part: bool,
     },
     /// Forget sessions that ended long ago
     Gc {

@@ -26,6 +26,8 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if settings.replay.is_none() {
         preflight::check(&graph, &loaded, invocation)?;
     }
+    // The text and its tree are larger than the graph that was made of them.
+    drop(loaded);
     let id = args.session_id.as_deref().map(SessionId::from);
     if args.detach {
         return detach::run(id, invocation);

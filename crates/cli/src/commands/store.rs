@@ -7,7 +7,7 @@ use std::{
 };
 
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::{Exported, Gc, SqliteOptions, SqliteStore, TransferError};
+use inspan_flow::{Exported, Gc, Import, SqliteOptions, SqliteStore, TransferError};
 use inspan_protocol::Timestamp;
 use serde_json::json;
 
@@ -28,7 +28,10 @@ pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Fai
             StoreVerb::Export { session, output } => {
                 export(&path, session, output.as_deref(), invocation).await
             }
-            StoreVerb::Import { file } => import(&path, file, invocation).await,
+            StoreVerb::Import { file, part } => {
+                let what = if *part { Import::Part } else { Import::Whole };
+                import(&path, file, what, invocation).await
+            }
             StoreVerb::Gc { older_than, dry_run } => {
                 let mode = if *dry_run { Gc::Look } else { Gc::Delete };
                 let millis = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
@@ -98,14 +101,14 @@ async fn export(
     }
 }
 
-async fn import(path: &Path, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+async fn import(path: &Path, file: &Path, what: Import, invocation: &Invocation) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
     let imported = if file == Path::new("-") {
-        store.import(io::stdin()).await
+        store.import(io::stdin(), what).await
     } else {
         let from = File::open(file)
             .map_err(|error| Failure::usage(format!("file {} cannot be read: {error}", file.display())))?;
-        store.import(from).await
+        store.import(from, what).await
     };
     told("imported", &imported.map_err(|error| failed(&error))?, invocation);
     Ok(Exit::Success)

@@ -98,7 +98,7 @@ pub(crate) struct Row {
     pub(crate) error: Option<AgentError>,
     pub(crate) skipped: Option<SkipReason>,
     /// Its newest agent run.
-    pub(crate) agent: Option<AgentView>,
+    pub(crate) agent: Option<Box<AgentView>>,
     /// Over all passes and attempts.
     pub(crate) spent: Spent,
 }
@@ -120,6 +120,7 @@ pub(crate) struct Question {
 impl ConsoleState {
     pub(crate) fn new(plan: Plan) -> Self {
         let mut state = Self { flow: plan.flow, loops: plan.loops, ..Self::default() };
+        state.rows.reserve_exact(plan.nodes.len());
         for (id, node_type) in plan.nodes {
             state.label_width = state.label_width.max(id.len().min(COLUMN));
             state.by_label.insert(id.clone(), state.rows.len());
@@ -252,7 +253,7 @@ impl ConsoleState {
             }
             Event::AgentStart { run_id, provider, model, .. } => {
                 if let Some(row) = self.task_row(task) {
-                    row.agent = Some(AgentView::new(provider, model.as_deref()));
+                    row.agent = Some(Box::new(AgentView::new(provider, model.as_deref())));
                     let label = row.label.clone();
                     self.by_run.insert(run_id.clone(), label);
                 }

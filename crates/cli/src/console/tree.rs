@@ -181,7 +181,7 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
 
 /// What the node's agent is doing, if it is.
 fn doing(row: &Row) -> String {
-    let agent: Option<&AgentView> = row.agent.as_ref();
+    let agent: Option<&AgentView> = row.agent.as_deref();
     match (row.status, agent.map(|agent| &agent.doing)) {
         (NodeStatus::Running, Some(Doing::Starting)) => "starting…".to_owned(),
         (NodeStatus::Running, Some(Doing::Thinking)) => "thinking…".to_owned(),

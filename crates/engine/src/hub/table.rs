@@ -16,6 +16,7 @@ use super::{Filter, lock, subscription::Queue};
 /// What an observer does with an event.
 pub type Callback = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
 
+#[derive(Clone)]
 pub(crate) enum Sink {
     Call(Callback),
     Queue(Arc<Queue>),
@@ -68,9 +69,9 @@ pub(crate) struct Table {
 }
 
 struct Row {
-    subscriber: Arc<Subscriber>,
-    /// The name or the context must be looked at too.
-    look: bool,
+    sink: Sink,
+    /// Set if the name or the context must be looked at too.
+    look: Option<Arc<Subscriber>>,
 }
 
 impl Table {
@@ -85,40 +86,51 @@ impl Table {
     fn rebuild(&mut self, subscribers: &Subscribers) {
         let list = lock(&subscribers.list);
         let unknown = Event::NAMES.len();
-        self.rows.clear();
+        self.rows.iter_mut().for_each(Vec::clear);
         self.rows.resize_with(unknown + 1, Vec::new);
         for subscriber in list.iter() {
             let filter = &subscriber.filter;
             for (kind, name) in Event::NAMES.iter().enumerate() {
                 if filter.matches_name(name) {
-                    let row = Row { subscriber: Arc::clone(subscriber), look: filter.asks_for_context() };
-                    self.rows[kind].push(row);
+                    let look = filter.asks_for_context().then(|| Arc::clone(subscriber));
+                    self.rows[kind].push(Row { sink: subscriber.sink.clone(), look });
                 }
             }
-            self.rows[unknown].push(Row { subscriber: Arc::clone(subscriber), look: true });
+            let row = Row { sink: subscriber.sink.clone(), look: Some(Arc::clone(subscriber)) };
+            self.rows[unknown].push(row);
         }
         self.version = subscribers.version.load(Ordering::Relaxed);
     }
 
+    /// Serves the subscribers of an event, one after the other.
+    #[inline]
     pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
         let Some(rows) = self.rows.get(envelope.event.kind()) else { return };
-        for Row { subscriber, look } in rows {
-            if *look && !subscriber.filter.matches(envelope) {
-                continue;
-            }
-            match &subscriber.sink {
-                Sink::Queue(queue) => queue.push(envelope),
-                Sink::Call(callback) => {
-                    // Whoever emits must not die of a fault of whoever watches.
-                    if catch_unwind(AssertUnwindSafe(|| callback(envelope))).is_err() {
-                        tracing::error!(
-                            seq = envelope.seq,
-                            event = envelope.event.name(),
-                            "an observer panicked"
-                        );
-                    }
+        let mut rows = rows.iter();
+        while !rows.as_slice().is_empty() {
+            // Whoever emits must not die of a fault of whoever watches. The others are served all the same.
+            let serve = || {
+                for row in rows.by_ref() {
+                    row.serve(envelope);
                 }
+            };
+            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                let event = envelope.event.name();
+                tracing::error!(seq = envelope.seq, event, "an observer panicked");
             }
+        }
+    }
+}
+
+impl Row {
+    #[inline]
+    fn serve(&self, envelope: &Arc<Envelope>) {
+        if self.look.as_ref().is_some_and(|subscriber| !subscriber.filter.matches(envelope)) {
+            return;
+        }
+        match &self.sink {
+            Sink::Queue(queue) => queue.push(envelope),
+            Sink::Call(callback) => callback(envelope),
         }
     }
 }

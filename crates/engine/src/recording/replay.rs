@@ -53,6 +53,8 @@ struct Tapes {
     dir: PathBuf,
     /// In the order of their calls.
     all: Vec<(String, Arc<Recording>)>,
+    /// Where the recordings of a request stand, by its key.
+    of_request: FxHashMap<String, Vec<usize>>,
     played: Mutex<FxHashMap<String, usize>>,
 }
 
@@ -61,8 +63,13 @@ impl Replayer {
     pub fn load(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
         let dir = dir.into();
         let all = store::read_all(&dir)?;
-        let all = all.into_iter().map(|(name, recording)| (name, Arc::new(recording))).collect();
-        Ok(Self { tapes: Arc::new(Tapes { dir, all, played: Mutex::default() }), pace: Pace::default() })
+        let all: Vec<_> = all.into_iter().map(|(name, recording)| (name, Arc::new(recording))).collect();
+        let mut of_request: FxHashMap<String, Vec<usize>> = FxHashMap::default();
+        for (at, (_, recording)) in all.iter().enumerate() {
+            of_request.entry(recording.key.clone()).or_default().push(at);
+        }
+        let tapes = Tapes { dir, all, of_request, played: Mutex::default() };
+        Ok(Self { tapes: Arc::new(tapes), pace: Pace::default() })
     }
 
     /// The same recordings, played at this pace.
@@ -97,8 +104,8 @@ impl Tapes {
     fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
         let mut played = lock(&self.played);
         let count = played.entry(request.key.clone()).or_default();
-        let mut of_request = self.all.iter().filter(|(_, recording)| recording.key == request.key);
-        let Some((_, recording)) = of_request.nth(*count) else {
+        let place = self.of_request.get(&request.key).and_then(|places| places.get(*count));
+        let Some((_, recording)) = place.and_then(|place| self.all.get(*place)) else {
             let recorded = *count;
             drop(played);
             return Err(self.miss(request, recorded));

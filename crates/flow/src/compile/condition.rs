@@ -10,24 +10,29 @@ use crate::{
 const WORDS: [&str; 4] = ["equals", "not", "and", "or"];
 
 /// Compiles the condition under `when`.
-pub(super) fn compile(value: &Yaml, user: &User, world: &World<'_>, sink: &mut Sink) -> Option<Condition> {
+pub(super) fn compile(
+    value: &Yaml,
+    user: &User<'_>,
+    world: &World<'_>,
+    sink: &mut Sink,
+) -> Option<Condition> {
     compile_at(value, user, &Key::Field(&Key::Root, "when"), world, sink)
 }
 
 /// Compiles a condition under any key.
 pub(super) fn compile_at(
     value: &Yaml,
-    user: &User,
+    user: &User<'_>,
     key: &Key<'_>,
     world: &World<'_>,
     sink: &mut Sink,
 ) -> Option<Condition> {
     let test = Reader { user, world, sink }.test(value, key)?;
-    Some(Condition::new(&user.place, test))
+    Some(Condition::new(format!("{}, key `{key}`", user.whose).into(), test))
 }
 
 struct Reader<'r, 'w> {
-    user: &'r User,
+    user: &'r User<'r>,
     world: &'r World<'w>,
     sink: &'r mut Sink,
 }
@@ -136,7 +141,6 @@ impl Reader<'_, '_> {
     }
 
     fn report(&mut self, problem: Problem, key: &Key<'_>) {
-        let key = format!("{}{key}", self.user.prefix);
-        self.sink.push(problem.node(self.user.id.as_ref()).key(key));
+        self.sink.push(self.user.told(problem, key));
     }
 }

@@ -4,7 +4,10 @@ use inspan_protocol::NodeId;
 use petgraph::{algo::tarjan_scc, graph::DiGraph, visit::EdgeRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{World, condition, names::User};
+use super::{
+    World, condition,
+    names::{User, Whose},
+};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     graph::{Cycle, Edge, EdgeIx, Node, NodeIx},
@@ -16,7 +19,7 @@ pub(super) struct Links<'a> {
     links: Vec<Link<'a>>,
     /// The sources of all edges into each node, those that close cycles included.
     before: Vec<Vec<NodeIx>>,
-    /// Over edges that close no cycle: the targets of each node, and the sources.
+    /// Over edges that close no cycle: the targets of each node, and the sources. Only loops ask for them.
     onward: Vec<Vec<NodeIx>>,
     back: Vec<Vec<NodeIx>>,
 }
@@ -37,12 +40,13 @@ impl Link<'_> {
 
 impl<'a> Links<'a> {
     pub(super) fn read(spec: &'a Spec<'a>, index: &FxHashMap<NodeId, NodeIx>, sink: &mut Sink) -> Self {
-        let mut links: Vec<Link<'a>> = Vec::new();
+        let mut links: Vec<Link<'a>> = Vec::with_capacity(spec.edges.len() + spec.nodes.len());
         let mut seen: FxHashMap<(NodeIx, NodeIx), Span> = FxHashMap::default();
+        seen.reserve(spec.edges.len() + spec.nodes.len());
         for edge in &spec.edges {
             let key = |name: &str| format!("edges[{}].{name}", edge.at);
-            let from = edge.from.and_then(|from| end(from, "an edge leaves", key("from"), index, sink));
-            let to = edge.to.and_then(|to| end(to, "an edge enters", key("to"), index, sink));
+            let from = edge.from.and_then(|from| end(from, "an edge leaves", || key("from"), index, sink));
+            let to = edge.to.and_then(|to| end(to, "an edge enters", || key("to"), index, sink));
             let (Some(from), Some(to)) = (from, to) else { continue };
             if let Some(first) = seen.get(&(from, to)) {
                 let message = format!(
@@ -62,12 +66,12 @@ impl<'a> Links<'a> {
         for (at, node) in spec.nodes.iter().enumerate() {
             let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
             for (nth, text) in node.depends_on.iter().enumerate() {
-                let key = format!("nodes[{at}].dependsOn[{nth}]");
-                let Some(from) = end(*text, "`dependsOn` names", key.clone(), index, sink) else { continue };
+                let key = || format!("nodes[{at}].dependsOn[{nth}]");
+                let Some(from) = end(*text, "`dependsOn` names", key, index, sink) else { continue };
                 if let Some(first) = seen.get(&(from, to)) {
                     let message = format!("the same is said by line {}", first.start.line);
                     let problem = Problem::warning(Code::DuplicateEdge, text.1, message);
-                    sink.push(problem.node(node.id.as_ref()).key(key));
+                    sink.push(problem.node(node.id.as_ref()).key(key()));
                     continue;
                 }
                 seen.insert((from, to), text.1);
@@ -75,10 +79,19 @@ impl<'a> Links<'a> {
             }
         }
         let empty = || vec![Vec::new(); spec.nodes.len()];
-        let mut found = Self { links, before: empty(), onward: empty(), back: empty() };
+        let mut found = Self { links, before: empty(), onward: Vec::new(), back: Vec::new() };
+        let has_loops = found.links.iter().any(Link::is_loop);
+        if has_loops {
+            (found.onward, found.back) = (empty(), empty());
+        }
         for link in &found.links {
-            found.before[link.to.0 as usize].push(link.from);
-            if !link.is_loop() {
+            let sources = &mut found.before[link.to.0 as usize];
+            // Most nodes have one source, and room for more is made when there are more.
+            if sources.is_empty() {
+                sources.reserve_exact(1);
+            }
+            sources.push(link.from);
+            if has_loops && !link.is_loop() {
                 found.onward[link.from.0 as usize].push(link.to);
                 found.back[link.to.0 as usize].push(link.from);
             }
@@ -179,7 +192,7 @@ fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
 fn end(
     (id, span): Text<'_>,
     what: &str,
-    key: String,
+    key: impl FnOnce() -> String,
     index: &FxHashMap<NodeId, NodeIx>,
     sink: &mut Sink,
 ) -> Option<NodeIx> {
@@ -189,7 +202,7 @@ fn end(
         names.sort_unstable();
         let message = format!("{what} `{id}`, and there is no such node");
         let problem = Problem::error(Code::DanglingEdge, span, message).help(did_you_mean(id, names));
-        sink.push(problem.key(key));
+        sink.push(problem.key(key()));
     }
     found
 }
@@ -210,15 +223,11 @@ pub(super) fn compile(world: &World<'_>, sink: &mut Sink) -> Vec<Edge> {
     for link in &world.links.links {
         let written = link.spec;
         let when = written.and_then(|edge| {
+            let when = edge.when?;
             let (from, to) = (plain(spec, link.from.0 as usize), plain(spec, link.to.0 as usize));
-            let user = User {
-                node: Some(link.from),
-                place: format!("edge `{from} -> {to}`, key `when`").into(),
-                id: None,
-                prefix: format!("edges[{}].", edge.at),
-                after: true,
-            };
-            condition::compile(edge.when?, &user, world, sink)
+            let whose = Whose::Edge(&from, &to, edge.at);
+            let user = User { node: Some(link.from), whose, after: true };
+            condition::compile(when, &user, world, sink)
         });
         let cycle = written.and_then(|edge| {
             let (max_iterations, span) = edge.max_iterations?;

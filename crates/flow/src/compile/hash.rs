@@ -1,5 +1,7 @@
 //! The hash of all that the author wrote.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use crate::load::{Drawn, Loaded};
@@ -9,7 +11,7 @@ use crate::load::{Drawn, Loaded};
 pub(super) fn of(loaded: &Loaded) -> String {
     let mut hash = Sha256::new();
     let mut add = |text: &str| {
-        let text = text.replace("\r\n", "\n");
+        let text = if text.contains('\r') { text.replace("\r\n", "\n").into() } else { Cow::Borrowed(text) };
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text.as_bytes());
     };

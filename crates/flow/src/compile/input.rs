@@ -125,14 +125,20 @@ pub(super) struct Parsed {
 }
 
 /// Parses the strings of an input.
-pub(super) fn parse(input: &Yaml, schema: &Value, user: &User, world: &World<'_>, sink: &mut Sink) -> Parsed {
+pub(super) fn parse(
+    input: &Yaml,
+    schema: &Value,
+    user: &User<'_>,
+    world: &World<'_>,
+    sink: &mut Sink,
+) -> Parsed {
     let mut parser = Parser { user, world, sink, root: schema, bound: Vec::new() };
-    let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), Some(schema), "");
+    let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), Some(schema));
     Parsed { draft, bound: parser.bound }
 }
 
 struct Parser<'p, 'w> {
-    user: &'p User,
+    user: &'p User<'p>,
     world: &'p World<'w>,
     sink: &'p mut Sink,
     root: &'p Value,
@@ -140,27 +146,24 @@ struct Parser<'p, 'w> {
 }
 
 impl Parser<'_, '_> {
-    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>, pointer: &str) -> Draft {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> Draft {
         if marked(schema, CONDITION) {
-            self.bound.push(pointer.to_owned());
-            let place = format!("{}, key `{key}`", self.user.place).into();
-            let user =
-                User { place, id: self.user.id.clone(), prefix: self.user.prefix.clone(), ..*self.user };
-            let found = condition::compile_at(value, &user, key, self.world, self.sink);
+            self.bound.push(pointer(key));
+            let found = condition::compile_at(value, self.user, key, self.world, self.sink);
             return found.map_or(Draft::Literal(Value::Null), Draft::Condition);
         }
         if marked(schema, RAW) {
             return Draft::Literal(value.json());
         }
         match &value.data {
-            Data::Text(text) => self.text(text, value, key, pointer),
+            Data::Text(text) => self.text(text, value, key),
             Data::List(items) => Draft::list(
                 items
                     .iter()
                     .enumerate()
                     .map(|(at, item)| {
                         let schema = part(self.root, schema, "items", None);
-                        self.draft(item, &Key::Index(key, at), schema, &format!("{pointer}/{at}"))
+                        self.draft(item, &Key::Index(key, at), schema)
                     })
                     .collect(),
             ),
@@ -169,9 +172,7 @@ impl Parser<'_, '_> {
                     .iter()
                     .map(|entry| {
                         let schema = part(self.root, schema, "properties", Some(&entry.key));
-                        let pointer =
-                            format!("{pointer}/{}", entry.key.replace('~', "~0").replace('/', "~1"));
-                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema, &pointer);
+                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema);
                         (entry.key.clone(), value)
                     })
                     .collect(),
@@ -180,20 +181,32 @@ impl Parser<'_, '_> {
         }
     }
 
-    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>, pointer: &str) -> Draft {
+    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> Draft {
         match parse_template(text, self.world) {
             Ok(None) => Draft::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {
-                self.bound.push(pointer.to_owned());
+                self.bound.push(pointer(key));
                 names::check(&uses, value, self.user, key, self.world, self.sink);
-                Draft::Bound(format!("{}, key `{key}`", self.user.place).into(), binding)
+                Draft::Bound(binding)
             }
             Err(fault) => {
-                self.bound.push(pointer.to_owned());
+                self.bound.push(pointer(key));
                 names::refuse(fault, Code::TemplateSyntax, value, self.user, key, self.sink);
                 Draft::Literal(Value::Null)
             }
         }
+    }
+}
+
+/// The JSON pointer, within an input, of what lies under a key.
+fn pointer(key: &Key<'_>) -> String {
+    match key {
+        Key::Root | Key::Field(Key::Root, _) => String::new(),
+        Key::Field(parent, name) if name.contains(['~', '/']) => {
+            format!("{}/{}", pointer(parent), name.replace('~', "~0").replace('/', "~1"))
+        }
+        Key::Field(parent, name) => pointer(parent) + "/" + name,
+        Key::Index(parent, at) => format!("{}/{at}", pointer(parent)),
     }
 }
 

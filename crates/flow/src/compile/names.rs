@@ -1,11 +1,11 @@
 //! Names in templates and conditions: what each stands for, and whether it can be there at all.
 
-use std::sync::Arc;
+use std::fmt;
 
 use inspan_protocol::NodeId;
 use serde_json::Value;
 
-use super::World;
+use super::{World, types::named};
 use crate::{
     diagnostic::{Code, Problem, Severity, Sink, did_you_mean},
     expr::{BUILTINS, Resolver, Root, SyntaxFault, Use},
@@ -14,17 +14,42 @@ use crate::{
 };
 
 /// Who evaluates a template or condition, and when.
-pub(super) struct User {
+#[derive(Clone, Copy)]
+pub(super) struct User<'u> {
     /// The node whose past may be looked at.
     pub(super) node: Option<NodeIx>,
-    /// Whose it is, for errors while the flow runs.
-    pub(super) place: Arc<str>,
-    /// The node that problems belong to.
-    pub(super) id: Option<NodeId>,
-    /// The key of whatever the keys below start at, for problems.
-    pub(super) prefix: String,
+    /// Whose it is.
+    pub(super) whose: Whose<'u>,
     /// Whether the node itself has run by then.
     pub(super) after: bool,
+}
+
+/// Whose a template or condition is, spelled only when a problem or an error needs it.
+#[derive(Clone, Copy)]
+pub(super) enum Whose<'u> {
+    /// A node's, with its place in the list.
+    Node(Option<&'u NodeId>, usize),
+    /// An edge's, with its ends and its place in the list.
+    Edge(&'u str, &'u str, usize),
+}
+
+impl fmt::Display for Whose<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(id, _) => f.write_str(&named(*id)),
+            Self::Edge(from, to, _) => write!(f, "edge `{from} -> {to}`"),
+        }
+    }
+}
+
+impl User<'_> {
+    /// The problem, told of the node it belongs to and the key it lies under.
+    pub(super) fn told(&self, problem: Problem, key: &dyn fmt::Display) -> Problem {
+        match self.whose {
+            Whose::Node(id, at) => problem.node(id).key(format!("nodes[{at}].{key}")),
+            Whose::Edge(_, _, at) => problem.key(format!("edges[{at}].{key}")),
+        }
+    }
 }
 
 impl Resolver for World<'_> {
@@ -43,20 +68,20 @@ pub(super) fn refuse(
     fault: SyntaxFault,
     code: Code,
     text: &Yaml,
-    user: &User,
-    key: &dyn std::fmt::Display,
+    user: &User<'_>,
+    key: &dyn fmt::Display,
     sink: &mut Sink,
 ) {
     let problem = Problem::error(code, text.place(fault.offset), fault.reason).help(fault.help);
-    sink.push(problem.node(user.id.as_ref()).key(format!("{}{key}", user.prefix)));
+    sink.push(user.told(problem, key));
 }
 
 /// Checks the names that a text uses.
 pub(super) fn check(
     uses: &[Use],
     text: &Yaml,
-    user: &User,
-    key: &dyn std::fmt::Display,
+    user: &User<'_>,
+    key: &dyn fmt::Display,
     world: &World<'_>,
     sink: &mut Sink,
 ) {
@@ -84,7 +109,7 @@ pub(super) fn check(
                 Severity::Warning => Problem::warning,
             };
             let problem = problem(Code::UnknownBinding, text.place(used.offset), message);
-            sink.push(problem.help(help).node(user.id.as_ref()).key(format!("{}{key}", user.prefix)));
+            sink.push(user.told(problem.help(help), key));
         }
     }
 }
@@ -155,7 +180,7 @@ fn output(name: &str, node: NodeIx, key: Option<&str>, world: &World<'_>) -> Opt
     Some(Fault { severity: Severity::Warning, message, help: Some(help) })
 }
 
-fn order(name: &str, node: NodeIx, bare: bool, user: &User, world: &World<'_>) -> Option<Fault> {
+fn order(name: &str, node: NodeIx, bare: bool, user: &User<'_>, world: &World<'_>) -> Option<Fault> {
     let at = user.node?;
     if !bare || (user.after && node == at) || world.links.precedes(node, at) {
         return None;

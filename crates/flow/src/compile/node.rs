@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     World, condition, files, input,
-    names::User,
+    names::{User, Whose},
     types::{Known, named},
     validate::Subject,
 };
@@ -21,33 +21,28 @@ use crate::{
 pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sink) -> Node {
     let known = world.types.find(spec, sink);
     let ix = u32::try_from(spec.at).ok().map(NodeIx);
-    let user = |what: &str| User {
-        node: ix.filter(|_| spec.id.is_some()),
-        place: format!("{}{what}", named(spec.id.as_ref())).into(),
-        id: spec.id.clone(),
-        prefix: format!("nodes[{}].", spec.at),
-        after: false,
-    };
-    let when = spec.when.and_then(|when| condition::compile(when, &user(", key `when`"), world, sink));
+    let node = ix.filter(|_| spec.id.is_some());
+    let user = User { node, whose: Whose::Node(spec.id.as_ref(), spec.at), after: false };
+    let when = spec.when.and_then(|when| condition::compile(when, &user, world, sink));
     let effective = input::effective(spec, world, sink);
     let json = effective.as_ref().map_or(Value::Null, |input| input.json());
     let template = match (&known, &effective) {
-        (Some(known), Some(input)) => checked(spec, known, input, &json, &user(""), world, sink),
-        (None, Some(input)) => input::parse(input, &Value::Null, &user(""), world, sink).draft.into(),
-        (_, None) => Draft::Literal(Value::Null).into(),
+        (Some(known), Some(input)) => checked(spec, known, input, &json, &user, world, sink),
+        (None, Some(input)) => input::parse(input, &Value::Null, &user, world, sink).draft,
+        (_, None) => Draft::Literal(Value::Null),
     };
-    let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info.kind);
+    let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info().kind);
     Node {
         id: spec.id.clone().unwrap_or_else(placeholder),
-        node_type: known.as_ref().map_or_else(|| "".into(), |known| known.info.name.clone()),
-        input: template,
+        node_type: known.as_ref().map_or_else(|| "".into(), |known| known.info().name.clone()),
+        input: Template::new(spec.id.clone(), template),
         when,
         policy: policy(spec, kind),
         effects: spec.effects,
         session: session(spec, kind, world, sink),
         kind,
         join: if kind == NodeKind::Merge { join(&json) } else { Join::Resolved },
-        occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info.occupies),
+        occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info().occupies),
         incoming: Vec::new(),
         outgoing: Vec::new(),
         loops: Vec::new(),
@@ -66,20 +61,20 @@ fn checked(
     known: &Known,
     effective: &Yaml,
     json: &Value,
-    user: &User,
+    user: &User<'_>,
     world: &mut World<'_>,
     sink: &mut Sink,
-) -> Template {
+) -> Draft {
     let provider_known = check_provider(spec, known, effective, sink);
     let schema = world.types.schema(known, json);
-    let parsed = input::parse(effective, &schema.json, user, world, sink);
+    let parsed = input::parse(effective, schema.json(), user, world, sink);
     if provider_known {
         let subject = Subject {
             input: effective,
             json,
             bound: &parsed.bound,
             schema: &schema,
-            node_type: &known.info.name,
+            node_type: &known.info().name,
             id: spec.id.as_ref(),
             at: spec.at,
         };
@@ -87,13 +82,13 @@ fn checked(
         check_capabilities(spec, known, effective, json, sink);
     }
     check_output_schema(spec, effective, sink);
-    if known.info.kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
+    if known.info().kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
         let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
         let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
         let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
     }
-    parsed.draft.into()
+    parsed.draft
 }
 
 /// Whether the provider that the input names is registered, or cannot be told yet.
@@ -119,13 +114,13 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut S
 }
 
 fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &Value, sink: &mut Sink) {
-    if known.info.kind != NodeKind::Agent {
+    if known.info().kind != NodeKind::Agent {
         return;
     }
     let Some(can) = known.node_type.capabilities_for(json) else { return };
     let Some(options) = input.get("options") else { return };
     let named_provider = json.get("provider").and_then(Value::as_str);
-    let provider = named_provider.unwrap_or_else(|| known.info.name.trim_end_matches(".agent"));
+    let provider = named_provider.unwrap_or_else(|| known.info().name.trim_end_matches(".agent"));
     let asks = [
         ("outputSchema", can.structured_output, "answer by a schema"),
         ("tools", can.tools, "have its tools chosen"),

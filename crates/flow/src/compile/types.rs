@@ -1,4 +1,4 @@
-//! Node types as the compiler needs them: described once, each schema compiled once.
+//! Node types as the compiler needs them. Describing each once, and compiling its schema once, is the registry's.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
     node::{NodeType, NodeTypeInfo},
-    registry::NodeRegistry,
+    registry::{Described, NodeRegistry},
     spec::{NodeSpec, Text},
 };
 
@@ -19,29 +19,49 @@ pub(super) struct Types<'a> {
     registry: &'a NodeRegistry,
     packs: Option<&'a [Text<'a>]>,
     known: FxHashMap<String, Arc<Known>>,
-    schemas: FxHashMap<String, Arc<Schema>>,
+    schemas: FxHashMap<String, Schema>,
 }
 
 /// A node type.
 pub(super) struct Known {
-    pub(super) info: NodeTypeInfo,
+    described: Arc<Described>,
     pub(super) node_type: Arc<dyn NodeType>,
+}
+
+impl Known {
+    pub(super) fn info(&self) -> &NodeTypeInfo {
+        &self.described.info
+    }
+
     /// The keys of its output, if its schema names them.
-    pub(super) outputs: Option<Arc<[String]>>,
-    schema: Arc<Schema>,
+    pub(super) fn outputs(&self) -> Option<Arc<[String]>> {
+        self.described.outputs.clone()
+    }
 }
 
 /// A schema of an input.
-pub(super) struct Schema {
-    pub(super) json: Value,
-    /// None if the schema itself is broken, which is its maker's fault and not the author's.
-    pub(super) validator: Option<Validator>,
+#[derive(Clone)]
+pub(super) enum Schema {
+    /// The type's.
+    Registered(Arc<Described>),
+    /// One that depends on the input.
+    Own(Arc<(Value, Option<Validator>)>),
 }
 
 impl Schema {
-    fn new(json: Value) -> Arc<Self> {
-        let validator = jsonschema::validator_for(&json).ok();
-        Arc::new(Self { json, validator })
+    pub(super) fn json(&self) -> &Value {
+        match self {
+            Self::Registered(described) => &described.info.input,
+            Self::Own(own) => &own.0,
+        }
+    }
+
+    /// None if the schema itself is broken, which is its maker's fault and not the author's.
+    pub(super) fn validator(&self) -> Option<&Validator> {
+        match self {
+            Self::Registered(described) => described.input(),
+            Self::Own(own) => own.1.as_ref(),
+        }
     }
 }
 
@@ -53,7 +73,7 @@ impl<'a> Types<'a> {
     /// The type that a node names, or a problem.
     pub(super) fn find(&mut self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Arc<Known>> {
         let (name, span) = node.node_type?;
-        let key = format!("nodes[{}].type", node.at);
+        let key = || format!("nodes[{}].type", node.at);
         let Some(known) = self.get(name) else {
             let help = did_you_mean(name, self.registry.names())
                 .or_else(|| {
@@ -63,17 +83,17 @@ impl<'a> Types<'a> {
                 .or_else(|| Some("`inspan nodes` lists the node types".to_owned()));
             let message = format!("there is no node type `{name}`");
             let problem = Problem::error(Code::UnknownNodeType, span, message).help(help);
-            sink.push(problem.node(node.id.as_ref()).key(key));
+            sink.push(problem.node(node.id.as_ref()).key(key()));
             return None;
         };
         if let Some(packs) = self.packs
-            && !packs.iter().any(|(pack, _)| *pack == known.info.pack)
+            && !packs.iter().any(|(pack, _)| *pack == known.info().pack)
         {
             let message =
-                format!("`{name}` belongs to the pack `{}`, which `nodePacks` leaves out", known.info.pack);
-            let help = format!("add `{}` to `nodePacks`", known.info.pack);
+                format!("`{name}` belongs to the pack `{}`, which `nodePacks` leaves out", known.info().pack);
+            let help = format!("add `{}` to `nodePacks`", known.info().pack);
             let problem = Problem::error(Code::PackNotListed, span, message).help(help);
-            sink.push(problem.node(node.id.as_ref()).key(key));
+            sink.push(problem.node(node.id.as_ref()).key(key()));
         }
         Some(known)
     }
@@ -84,33 +104,28 @@ impl<'a> Types<'a> {
             return Some(known.clone());
         }
         let node_type = self.registry.get(name)?.clone();
-        let info = node_type.describe();
-        let schema = Schema::new(info.input.clone());
-        let outputs = output_keys(&info.output);
-        let known = Arc::new(Known { info, node_type, outputs, schema });
+        let described = self.registry.described(name)?.clone();
+        let known = Arc::new(Known { described, node_type });
         self.known.insert(name.to_owned(), known.clone());
         Some(known)
     }
 
     /// The schema of a node's input, which may depend on the input.
-    pub(super) fn schema(&mut self, known: &Known, input: &Value) -> Arc<Schema> {
-        let Some(json) = known.node_type.input_schema_for(input) else { return known.schema.clone() };
-        let text = json.to_string();
-        self.schemas.entry(text).or_insert_with(|| Schema::new(json)).clone()
+    pub(super) fn schema(&mut self, known: &Known, input: &Value) -> Schema {
+        let Some(json) = known.node_type.input_schema_for(input) else {
+            return Schema::Registered(known.described.clone());
+        };
+        let own = |json| {
+            let validator = jsonschema::validator_for(&json).ok();
+            Schema::Own(Arc::new((json, validator)))
+        };
+        self.schemas.entry(json.to_string()).or_insert_with(|| own(json)).clone()
     }
 
     /// The kind of the node of this id, if its type is known.
     pub(super) fn kind_of(&mut self, node: &NodeSpec<'_>) -> Option<crate::NodeKind> {
-        Some(self.get(node.node_type?.0)?.info.kind)
+        Some(self.get(node.node_type?.0)?.info().kind)
     }
-}
-
-fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
-    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
-    let properties = schema.get("properties")?.as_object()?;
-    // Any node may give the marker of an error that was handled.
-    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
-    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
 }
 
 /// "node `review`", for a message.

@@ -30,7 +30,7 @@ pub(super) struct Subject<'v> {
 impl Subject<'_> {
     /// Reports what does not fit.
     pub(super) fn check(&self, sink: &mut Sink) {
-        let Some(validator) = &self.schema.validator else { return };
+        let Some(validator) = self.schema.validator() else { return };
         if validator.is_valid(self.json) {
             return;
         }
@@ -139,7 +139,7 @@ impl Subject<'_> {
         let span = owner.and_then(|owner| owner.entry(name)).map_or(self.span(path), |entry| entry.key_span);
         let schema_path = error.schema_path().as_str();
         let owner = schema_path.rsplit_once('/').map_or("", |(owner, _)| owner);
-        let properties = self.schema.json.pointer(owner).and_then(|schema| schema.get("properties"));
+        let properties = self.schema.json().pointer(owner).and_then(|schema| schema.get("properties"));
         let known: Vec<&str> = properties
             .and_then(Value::as_object)
             .into_iter()

@@ -15,7 +15,8 @@ use crate::expr::{
 #[derive(Debug)]
 pub struct Condition {
     place: Arc<str>,
-    pub(super) test: Test,
+    /// Boxed, since a flow has many nodes and edges and few conditions.
+    pub(super) test: Box<Test>,
 }
 
 #[derive(Debug)]
@@ -31,14 +32,14 @@ pub(crate) enum Test {
     /// A path whose value is true or false.
     Path(Path),
     /// Any other expression.
-    Program(String, Program),
+    Program(String, Box<Program>),
     /// `true` or `false`, written in the file.
     Constant(bool),
 }
 
 impl Condition {
-    pub(crate) fn new(place: &Arc<str>, test: Test) -> Self {
-        Self { place: place.clone(), test }
+    pub(crate) fn new(place: Arc<str>, test: Test) -> Self {
+        Self { place, test: Box::new(test) }
     }
 
     /// Whether it holds. An expression that needs what is not there is an error, never false.
@@ -128,7 +129,7 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
     for used in &mut uses {
         used.offset += shift;
     }
-    Ok((Test::Program(source.trim().to_owned(), program), uses))
+    Ok((Test::Program(source.trim().to_owned(), Box::new(program)), uses))
 }
 
 /// Reads the `var` of an `equals`.

@@ -63,6 +63,11 @@ pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
     Ok(found)
 }
 
+/// Whether a text is anything but plain text.
+pub(crate) fn has_segments(text: &str) -> bool {
+    next_open(text, 0).is_some()
+}
+
 fn next_open(text: &str, from: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     (from..bytes.len().saturating_sub(1))

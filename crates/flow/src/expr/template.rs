@@ -1,8 +1,7 @@
 //! Templates: JSON in which strings may hold bindings. Each string is parsed into the cheapest form that
 //! does it: a literal, a path, a text of paths, or a program.
 
-use std::sync::Arc;
-
+use inspan_protocol::NodeId;
 use serde_json::{Map, Value};
 
 use crate::expr::{
@@ -10,9 +9,10 @@ use crate::expr::{
     condition::dotted,
     path::{Path, plain_path},
     program::{Program, Resolver, Script, Strictness, Use, is_guarded, spell},
-    segment::{Segment, Trims, segments},
+    segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
+use crate::spec::Key;
 
 /// How deep blocks may be nested in a template.
 const MAX_BLOCKS: usize = 60;
@@ -20,6 +20,8 @@ const MAX_BLOCKS: usize = 60;
 /// A value with bindings in it, parsed.
 #[derive(Debug)]
 pub struct Template {
+    /// The node that it is the input of, for errors.
+    node: Option<NodeId>,
     root: Draft,
 }
 
@@ -28,8 +30,8 @@ pub struct Template {
 pub(crate) enum Draft {
     /// A value without bindings.
     Literal(Value),
-    /// A string with bindings, and whose it is.
-    Bound(Arc<str>, Binding),
+    /// A string with bindings.
+    Bound(Binding),
     /// A condition: it gives true or false.
     Condition(Condition),
     /// A list with bindings somewhere.
@@ -38,17 +40,17 @@ pub(crate) enum Draft {
     Object(Vec<(String, Draft)>),
 }
 
-/// A string with bindings.
+/// A string with bindings. The large ones are boxed, since a flow has many nodes and few of those.
 #[derive(Debug)]
 pub(crate) enum Binding {
     /// One whole `{{ path }}`.
     Path(Path),
     /// One whole `{{ expression }}`.
-    Program(String, Program),
+    Program(String, Box<Program>),
     /// Text with paths in it.
     Text(Vec<Piece>),
     /// Text with anything in it.
-    Script(String, Script),
+    Script(String, Box<Script>),
 }
 
 #[derive(Debug)]
@@ -58,9 +60,14 @@ pub(crate) enum Piece {
 }
 
 impl Template {
+    /// The input of a node.
+    pub(crate) fn new(node: Option<NodeId>, root: Draft) -> Self {
+        Self { node, root }
+    }
+
     /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
-        self.root.resolve(scope)
+        self.root.resolve(scope, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
     }
 
     /// The value if nothing in it is bound.
@@ -69,12 +76,6 @@ impl Template {
             Draft::Literal(value) => Some(value),
             _ => None,
         }
-    }
-}
-
-impl From<Draft> for Template {
-    fn from(root: Draft) -> Self {
-        Self { root }
     }
 }
 
@@ -105,20 +106,29 @@ impl Draft {
         }
     }
 
-    fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
+    fn resolve(
+        &self,
+        scope: &Scope<'_>,
+        node: Option<&NodeId>,
+        key: &Key<'_>,
+    ) -> Result<Value, BindingError> {
         Ok(match self {
             Self::Literal(value) => value.clone(),
-            Self::Bound(place, binding) => binding.resolve(scope).map_err(|(expression, reason)| {
-                BindingError { place: place.clone(), expression: expression.to_owned(), reason }
+            Self::Bound(binding) => binding.resolve(scope).map_err(|(expression, reason)| {
+                let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
+                let place = format!("{whose}, key `{key}`").into();
+                BindingError { place, expression: expression.to_owned(), reason }
             })?,
             Self::Condition(condition) => Value::Bool(condition.holds(scope)?),
             Self::List(items) => {
-                Value::Array(items.iter().map(|item| item.resolve(scope)).collect::<Result<_, _>>()?)
+                let items = items.iter().enumerate();
+                let items = items.map(|(at, item)| item.resolve(scope, node, &Key::Index(key, at)));
+                Value::Array(items.collect::<Result<_, _>>()?)
             }
             Self::Object(entries) => {
                 let mut map = Map::new();
-                for (key, value) in entries {
-                    map.insert(key.clone(), value.resolve(scope)?);
+                for (name, value) in entries {
+                    map.insert(name.clone(), value.resolve(scope, node, &Key::Field(key, name))?);
                 }
                 Value::Object(map)
             }
@@ -161,7 +171,7 @@ pub(crate) fn parse_template(
     text: &str,
     resolver: &dyn Resolver,
 ) -> Result<Option<(Binding, Vec<Use>)>, SyntaxFault> {
-    if !text.contains("{{") && !text.contains("{%") && !text.contains("{#") {
+    if !has_segments(text) {
         return Ok(None);
     }
     let parts = segments(text).map_err(|offset| SyntaxFault {
@@ -206,7 +216,7 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
     for used in &mut uses {
         used.offset += offset;
     }
-    Ok((Binding::Program(source.to_owned(), program), uses))
+    Ok((Binding::Program(source.to_owned(), Box::new(program)), uses))
 }
 
 fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
@@ -259,7 +269,7 @@ fn script(
         })
     };
     let (script, uses) = Script::parse(text, bare, resolver)?;
-    Ok((Binding::Script(excerpt(text), script), uses))
+    Ok((Binding::Script(excerpt(text), Box::new(script)), uses))
 }
 
 /// What a statement does to the nesting of a template.

@@ -1,6 +1,7 @@
 //! Tests of templates and conditions as the author writes them. Which names exist is tested with the
 //! compiler.
 
+use inspan_protocol::NodeId;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -55,20 +56,19 @@ impl Values {
     }
 
     fn resolve(&self, text: &str) -> Result<Value, String> {
-        let place: Arc<str> = "node `x`, key `input.y`".into();
         let draft = match parse_template(text, &Names) {
             Ok(None) => Draft::Literal(Value::String(text.to_owned())),
-            Ok(Some((binding, _))) => Draft::Bound(place, binding),
+            Ok(Some((binding, _))) => Draft::Bound(binding),
             Err(fault) => return Err(format!("{} at {}", fault.reason, fault.offset)),
         };
-        Template::from(draft).resolve(&self.scope()).map_err(|error| error.to_string())
+        Template::new(NodeId::new("x").ok(), draft).resolve(&self.scope()).map_err(|error| error.to_string())
     }
 
     fn holds(&self, text: &str) -> Result<bool, String> {
         let place: Arc<str> = "node `x`, key `when`".into();
         match parse_condition(text, &Names) {
             Ok((test, _)) => {
-                Condition::new(&place, test).holds(&self.scope()).map_err(|error| error.to_string())
+                Condition::new(place, test).holds(&self.scope()).map_err(|error| error.to_string())
             }
             Err(fault) => Err(format!("{} at {}", fault.reason, fault.offset)),
         }
@@ -147,10 +147,8 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
         ),
     ];
     let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
-    let expected: Vec<_> = rows
-        .iter()
-        .map(|(text, reason)| (*text, Err(format!("node `x`, key `input.y`: {reason}"))))
-        .collect();
+    let expected: Vec<_> =
+        rows.iter().map(|(text, reason)| (*text, Err(format!("node `x`, key `input`: {reason}")))).collect();
     assert_eq!(said, expected);
 }
 
@@ -209,7 +207,7 @@ fn a_structure_compares_values_and_takes_the_undefined_for_null() {
         let (test, _) = parse_variable(path, value, &Names).unwrap();
         test
     };
-    let holds = |test: Test| Condition::new(&"x".into(), test).holds(&values.scope());
+    let holds = |test: Test| Condition::new("x".into(), test).holds(&values.scope());
     let said = [
         holds(equals("plan.title", json!("Fix it"))),
         holds(equals("plan.items[0].n", json!(1.0))),

@@ -1,7 +1,7 @@
 //! One attempt of a node: what surrounds it, how its task ends whatever happens, and the check of what goes
 //! in and comes out.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use inspan_engine::{Hub, PermissionPolicy};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     graph::{Node, NodeIx},
     node::NodeType,
+    registry::Described,
     schedule::{AttemptEnd, Interrupted},
     state::Conversation,
 };
@@ -98,64 +99,37 @@ pub(super) async fn drive(
     (node, attempt, end)
 }
 
-/// The compiled schemas of the node types in use.
-#[derive(Default)]
-pub(super) struct Validators(HashMap<Arc<str>, Schemas>);
-
-struct Schemas {
-    input: Option<Validator>,
-    output: Option<Validator>,
+/// The input, if it fits the schema of the node's type.
+pub(super) fn check_input(
+    known: &Described,
+    node_type: &dyn NodeType,
+    node: &Node,
+    input: Value,
+) -> Result<Value, AgentError> {
+    // A schema that depends on the input is checked by the one who reads it.
+    if node_type.input_schema_for(&input).is_some() {
+        return Ok(input);
+    }
+    match known.input().and_then(|schema| misfit(schema, &input)) {
+        Some(why) => {
+            Err(AgentError::new(ErrorCode::ConfigInvalid, format!("the input of node `{}`: {why}", node.id)))
+        }
+        None => Ok(input),
+    }
 }
 
-impl Validators {
-    /// The input, if it fits the schema of the node's type.
-    pub(super) fn input(
-        &mut self,
-        node_type: &dyn NodeType,
-        node: &Node,
-        input: Value,
-    ) -> Result<Value, AgentError> {
-        // A schema that depends on the input is checked by the one who reads it.
-        if node_type.input_schema_for(&input).is_some() {
-            return Ok(input);
+/// The end, unless it is an output that does not fit the schema of the node's type.
+pub(super) fn check_end(known: &Described, node: &Node, end: Result<Value, AgentError>) -> AttemptEnd {
+    let output = match end {
+        Ok(output) => output,
+        Err(error) => return AttemptEnd::Error(error),
+    };
+    match known.output().and_then(|schema| misfit(schema, &output)) {
+        Some(why) => {
+            let message = format!("the output of node `{}`: {why}", node.id);
+            AttemptEnd::Error(AgentError::new(ErrorCode::OutputInvalid, message))
         }
-        match self.of(node_type, node).input.as_ref().and_then(|schema| misfit(schema, &input)) {
-            Some(why) => Err(AgentError::new(
-                ErrorCode::ConfigInvalid,
-                format!("the input of node `{}`: {why}", node.id),
-            )),
-            None => Ok(input),
-        }
-    }
-
-    /// The end, unless it is an output that does not fit the schema of the node's type.
-    pub(super) fn end(
-        &mut self,
-        node_type: &dyn NodeType,
-        node: &Node,
-        end: Result<Value, AgentError>,
-    ) -> AttemptEnd {
-        let output = match end {
-            Ok(output) => output,
-            Err(error) => return AttemptEnd::Error(error),
-        };
-        match self.of(node_type, node).output.as_ref().and_then(|schema| misfit(schema, &output)) {
-            Some(why) => {
-                let message = format!("the output of node `{}`: {why}", node.id);
-                AttemptEnd::Error(AgentError::new(ErrorCode::OutputInvalid, message))
-            }
-            None => AttemptEnd::Output(output),
-        }
-    }
-
-    fn of(&mut self, node_type: &dyn NodeType, node: &Node) -> &Schemas {
-        self.0.entry(node.node_type.clone()).or_insert_with(|| {
-            let info = node_type.describe();
-            Schemas {
-                input: jsonschema::validator_for(&info.input).ok(),
-                output: jsonschema::validator_for(&info.output).ok(),
-            }
-        })
+        None => AttemptEnd::Output(output),
     }
 }
 

@@ -14,11 +14,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    NodeContext, Resume, WhenWaiting,
-    attempt::{self, Validators},
-    keeper::Keeper,
-};
+use super::{NodeContext, Resume, WhenWaiting, attempt, keeper::Keeper};
 use crate::{
     error::RunError,
     graph::NodeIx,
@@ -54,7 +50,6 @@ pub(super) struct Driver {
     /// The newest place that was emitted from, and its handle.
     place: Option<(NodePath, Hub)>,
     around: Surroundings,
-    validators: Validators,
     tasks: JoinSet<Ended>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
@@ -90,7 +85,6 @@ impl Driver {
             phase,
             place: None,
             around,
-            validators: Validators::default(),
             tasks: JoinSet::new(),
             asked: JoinSet::new(),
             tokens: HashMap::new(),
@@ -231,19 +225,21 @@ impl Driver {
     async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
         let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
         let spec = self.run.graph().node(node);
-        let Some(node_type) = self.around.nodes.get(&spec.node_type).cloned() else {
+        let nodes = &self.around.nodes;
+        let known = nodes.described(&spec.node_type).cloned();
+        let (Some(node_type), Some(known)) = (nodes.get(&spec.node_type).cloned(), known) else {
             return Err(RunError::UnknownNodeType {
                 node: spec.id.clone(),
                 node_type: spec.node_type.to_string(),
             });
         };
-        let input = match input.and_then(|input| self.validators.input(&*node_type, spec, input)) {
+        let input = match input.and_then(|input| attempt::check_input(&known, &*node_type, spec, input)) {
             Ok(input) => input,
             Err(error) => return self.conclude(node, attempt, AttemptEnd::Error(error)),
         };
         let input = match node_type.compute(input) {
             Computed::Done(end) => {
-                let end = self.validators.end(&*node_type, spec, end);
+                let end = attempt::check_end(&known, spec, end);
                 return self.conclude(node, attempt, end);
             }
             Computed::Runs(input) => input,
@@ -313,8 +309,8 @@ impl Driver {
             let end = match end {
                 AttemptEnd::Output(output) => {
                     let spec = self.run.graph().node(node);
-                    match self.around.nodes.get(&spec.node_type) {
-                        Some(node_type) => self.validators.end(&**node_type, spec, Ok(output)),
+                    match self.around.nodes.described(&spec.node_type) {
+                        Some(known) => attempt::check_end(known, spec, Ok(output)),
                         None => AttemptEnd::Output(output),
                     }
                 }

@@ -40,19 +40,27 @@ impl fmt::Display for Key<'_> {
     }
 }
 
+/// As many keys as most mappings may have.
+const USUAL_KEYS: usize = 16;
+
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
     entries: &'a [Entry],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
     asked: Vec<&'static str>,
+    /// Which of the first entries were asked for, a bit for each.
+    known: u64,
 }
 
 impl<'a, 'k> Fields<'a, 'k> {
     /// Opens a value that must be a mapping.
     pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match &value.data {
-            Data::Map(entries) => Some(Self { entries, span: value.span, key, asked: Vec::new() }),
+            Data::Map(entries) => {
+                let asked = Vec::with_capacity(USUAL_KEYS);
+                Some(Self { entries, span: value.span, key, asked, known: 0 })
+            }
             _ => {
                 let what = match key {
                     Key::Root => "a flow file is a mapping".to_owned(),
@@ -69,7 +77,9 @@ impl<'a, 'k> Fields<'a, 'k> {
     /// The value under a key, whatever it is; nothing written counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
         self.asked.push(name);
-        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        let at = self.entries.iter().position(|entry| entry.key == name)?;
+        self.known |= 1_u64.checked_shl(at as u32).unwrap_or(0);
+        let entry = &self.entries[at];
         (!matches!(entry.value.data, Data::Null)).then_some(&entry.value)
     }
 
@@ -150,7 +160,11 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     /// Likewise, with better advice on some keys.
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
-        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&&*entry.key)) {
+        for (at, entry) in self.entries.iter().enumerate() {
+            let asked = 1_u64.checked_shl(at as u32).is_some_and(|bit| self.known & bit != 0);
+            if asked || self.asked.contains(&&*entry.key) {
+                continue;
+            }
             let help = advice(&entry.key).or_else(|| {
                 did_you_mean(&entry.key, self.asked.iter().copied())
                     .or_else(|| Some(format!("known here: {}", self.asked.join(", "))))

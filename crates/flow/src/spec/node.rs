@@ -59,9 +59,9 @@ impl<'a> NodeSpec<'a> {
         }
         let text = written.and_then(|id| fields::text(id, &Key::Field(key, "id"), sink));
         let id = text.and_then(|text| id(text, key, sink));
-        let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
         let node_type = fields.get("type");
         if node_type.is_none() {
+            let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
             fields.missing("type", &whose, sink);
         }
         let node_type = node_type.and_then(|value| fields::text(value, &Key::Field(key, "type"), sink));

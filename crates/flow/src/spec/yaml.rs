@@ -185,8 +185,15 @@ impl Builder {
     fn close(&mut self, end: Span) -> Step {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
-            Open::List(items) => Data::List(items),
-            Open::Map { entries, .. } => Data::Map(tree::merge(entries)),
+            Open::List(mut items) => {
+                items.shrink_to_fit();
+                Data::List(items)
+            }
+            Open::Map { entries, .. } => {
+                let mut entries = tree::merge(entries);
+                entries.shrink_to_fit();
+                Data::Map(entries)
+            }
         };
         let span = Span { end: end.end.max(frame.span.start), ..frame.span };
         let value = Yaml { span, layout: Layout::Loose, data };

@@ -44,8 +44,8 @@ struct Peek<'a> {
 /// The `type` of a line. It is the first field in practice, so that no parsing is needed.
 pub(super) fn line_type(line: &str) -> Option<Cow<'_, str>> {
     if let Some(rest) = line.strip_prefix("{\"type\":\"")
-        && let Some(end) = rest.find('"')
-        && !rest[..end].contains('\\')
+        && let Some(end) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\'))
+        && rest.as_bytes()[end] == b'"'
     {
         return Some(Cow::Borrowed(&rest[..end]));
     }
@@ -133,7 +133,7 @@ pub(super) struct AssistantMessage<'a> {
     #[serde(borrow, default)]
     pub(super) model: Option<Str<'a>>,
     #[serde(borrow)]
-    pub(super) content: Vec<Block<'a>>,
+    pub(super) content: Content<'a>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Option<Str<'a>>,
 }
@@ -173,35 +173,47 @@ pub(super) struct UserMessage<'a> {
     pub(super) content: UserContent<'a>,
 }
 
-/// The blocks of a message. One that is a plain string has none that matter here: it is the echo of a prompt or of a
-/// command.
+/// The blocks of a message. Nearly every line carries one, so there is room for one at first.
+pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Blocks { what: "blocks", lifetime: PhantomData }).map(Self)
+    }
+}
+
+/// The blocks of a message that may be a plain string instead. Such a one has none that matter here: it is the echo of
+/// a prompt or of a command.
 pub(super) struct UserContent<'a>(pub(super) Vec<Block<'a>>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for UserContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Blocks<'a>(PhantomData<&'a ()>);
+        deserializer.deserialize_any(Blocks { what: "a string or blocks", lifetime: PhantomData }).map(Self)
+    }
+}
 
-        impl<'de: 'a, 'a> Visitor<'de> for Blocks<'a> {
-            type Value = UserContent<'a>;
+struct Blocks<'a> {
+    what: &'static str,
+    lifetime: PhantomData<&'a ()>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or blocks")
-            }
+impl<'de: 'a, 'a> Visitor<'de> for Blocks<'a> {
+    type Value = Vec<Block<'a>>;
 
-            fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-                Ok(UserContent(Vec::new()))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut blocks = Vec::new();
-                while let Some(block) = items.next_element()? {
-                    blocks.push(block);
-                }
-                Ok(UserContent(blocks))
-            }
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut blocks = Vec::with_capacity(1);
+        while let Some(block) = items.next_element()? {
+            blocks.push(block);
         }
-
-        deserializer.deserialize_any(Blocks(PhantomData))
+        Ok(blocks)
     }
 }
 

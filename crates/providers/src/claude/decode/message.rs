@@ -89,7 +89,7 @@ impl Decoder {
     pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<Decoded>) {
         let message = line.message;
         if line.parent_tool_use_id.is_some() {
-            return self.blocks(message.content, Whose::SubAgent, out);
+            return self.blocks(message.content.0, Whose::SubAgent, out);
         }
         self.turn.begun = true;
         if let Some(error) = line.error {
@@ -113,7 +113,7 @@ impl Decoder {
             }
         }
         let whose = if streamed { Whose::Streamed } else { Whose::Whole };
-        self.blocks(message.content, whose, out);
+        self.blocks(message.content.0, whose, out);
     }
 
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
@@ -191,9 +191,9 @@ impl Decoder {
 
     fn begin_message(&mut self, id: &str, model: Option<&str>) {
         self.turn.said.begin_message(self.turn.stop_reason.take().as_deref());
-        self.turn.last_message = Some(id.to_owned());
+        keep(&mut self.turn.last_message, id);
         if let Some(model) = model {
-            self.turn.model = Some(model.to_owned());
+            keep(&mut self.turn.model, model);
         }
     }
 
@@ -249,6 +249,13 @@ enum Whose {
     Whole,
     /// A sub-agent.
     SubAgent,
+}
+
+/// Keeps a word where one was kept before, without new memory for it.
+fn keep(place: &mut Option<String>, word: &str) {
+    let kept = place.get_or_insert_default();
+    kept.clear();
+    kept.push_str(word);
 }
 
 fn thinking_event(content: String, chunk: Chunk, out: &mut Vec<Decoded>) {

@@ -1,0 +1,200 @@
+//! Ten thousand agents that speak at once, played from recordings at the pace of the recording, and one reader that
+//! must lose nothing: what each of them takes of memory, and how long an event waits for its reader.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use futures::future::BoxFuture;
+use inspan_engine::{
+    AgentRun, Clock as _, Filter, Hub, Pace, RandomIds, Recorder, Replayer, Subscription, SystemClock,
+};
+use inspan_protocol::{
+    AgentError, DynProvider, Event, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
+    ProviderSessionId, ProviderStream, SessionId,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::measure::{Goal, Row, Unit};
+use super::memory::field;
+
+const AGENTS: usize = 10_000;
+/// What each agent says, a few words at a time, with a rest before each.
+const SAYINGS: usize = 10;
+const REST_MS: u64 = 200;
+/// The longest that all of them may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What the process of the crowd tells of it.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    /// Bytes that the process held more at its peak than before the first agent began.
+    grown: f64,
+    events: usize,
+    /// The longest time from an event to its reader, in milliseconds.
+    late_ms: f64,
+    took_ms: f64,
+}
+
+/// All rows. The crowd has a process of its own, so that what it takes is not found among what is free already.
+pub(super) fn rows() -> anyhow::Result<Vec<Row>> {
+    let folder = tempfile::tempdir()?;
+    let recorded = runtime()?.block_on(record(folder.path()))?;
+    let output = Command::new(std::env::current_exe()?)
+        .arg("crowd")
+        .arg(folder.path())
+        .output()
+        .context("failed to start the crowd")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the crowd failed: {said}");
+    let told: Told = serde_json::from_slice(&output.stdout).context("the crowd told nothing")?;
+    let row = |work: &str, value| Row {
+        work: format!("{AGENTS} agents at once, {work}"),
+        value,
+        reference: None,
+        goal: None,
+        unit: Unit::Nanoseconds,
+    };
+    let per_event = told.took_ms * 1e6 / told.events as f64;
+    Ok(vec![
+        Row { goal: Some(Goal::Within(20e3)), unit: Unit::Bytes, ..row("each", told.grown / AGENTS as f64) },
+        Row { reference: Some(("as recorded", millis(recorded) * 1e6)), ..row("all", told.took_ms * 1e6) },
+        row("an event", per_event),
+        row("latest", told.late_ms * 1e6),
+    ])
+}
+
+/// What `cargo xtask crowd FOLDER` does: plays the recordings of a folder all at once, and prints what it took.
+pub(crate) fn run(folder: &Path, out: &mut dyn std::io::Write) -> anyhow::Result<bool> {
+    let replayer = Replayer::load(folder)?.pace(Pace::Recorded);
+    let told = runtime()?.block_on(async {
+        let crowd = crowd(replayer.replay(scripted()?));
+        tokio::spawn(async move { timeout(LIMIT, crowd).await }).await?.context("it took too long")?
+    })?;
+    ensure!(replayer.unplayed().is_empty(), "not every recording was played");
+    serde_json::to_writer(out, &told)?;
+    Ok(true)
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+fn scripted() -> anyhow::Result<Arc<dyn DynProvider>> {
+    let found = inspan_providers::builtin().into_iter().find(|p| p.descriptor().provider_type == "scripted");
+    found.context("there is no scripted provider")
+}
+
+/// What each agent is asked. The script is not part of it: it would take more memory than the run.
+fn input() -> Value {
+    json!({ "prompt": "Speak.", "options": { "turns": [] } })
+}
+
+fn script() -> Value {
+    let steps = (0..SAYINGS).flat_map(|nth| {
+        [json!({ "delayMs": REST_MS }), json!({ "text": format!("saying {nth} of an agent ") })]
+    });
+    json!({ "prompt": "Speak.", "options": { "turns": [steps.collect::<Value>()] } })
+}
+
+fn hub() -> Hub {
+    let hub = Hub::new(SessionId::from("flow-crowd"), Arc::new(SystemClock), Arc::new(RandomIds::new()));
+    hub.start_session();
+    hub
+}
+
+/// The provider whose agents are recorded: the scripted one, with a script of its own.
+struct Speaker(Arc<dyn DynProvider>);
+
+impl DynProvider for Speaker {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.0.descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        self.0.input_schema()
+    }
+
+    fn output_schema(&self) -> Value {
+        self.0.output_schema()
+    }
+
+    fn execute(&self, _: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        self.0.execute(script(), context)
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        self.0.resume(input, session, message)
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        self.0.input_facts(input)
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        self.0.output_facts(output)
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        self.0.shutdown()
+    }
+}
+
+async fn speak(hub: Hub, provider: Arc<dyn DynProvider>) -> anyhow::Result<()> {
+    AgentRun::new(hub, "speaker", provider, input()).execute().await?;
+    Ok(())
+}
+
+/// Records the crowd, so that there is one recording for each call, and says how long that took.
+async fn record(folder: &Path) -> anyhow::Result<Duration> {
+    let provider = Recorder::new(folder)?.record(Arc::new(Speaker(scripted()?)));
+    let (hub, began) = (hub(), SystemClock.now());
+    let runs: Vec<_> = (0..AGENTS).map(|_| tokio::spawn(speak(hub.clone(), Arc::clone(&provider)))).collect();
+    for run in runs {
+        timeout(LIMIT, run).await.context("recording took too long")???;
+    }
+    Ok(SystemClock.now().since(began))
+}
+
+async fn crowd(provider: Arc<dyn DynProvider>) -> anyhow::Result<Told> {
+    let hub = hub();
+    let reader = tokio::spawn(read(hub.subscribe(Filter::all())));
+    // From here on the peak counts anew.
+    std::fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be reset")?;
+    let before = memory("VmRSS:")?;
+    let began = SystemClock.now();
+    let runs: Vec<_> = (0..AGENTS).map(|_| tokio::spawn(speak(hub.clone(), Arc::clone(&provider)))).collect();
+    for run in runs {
+        run.await??;
+    }
+    let took = SystemClock.now().since(began);
+    let grown = memory("VmHWM:")? - before;
+    let (events, late) = reader.await??;
+    Ok(Told { grown, events, late_ms: millis(late), took_ms: millis(took) })
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn memory(name: &str) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    field(&status, name).with_context(|| format!("/proc/self/status has no {name}"))
+}
+
+/// Reads until every agent has ended, and fails if an event is missing.
+async fn read(mut events: Subscription) -> anyhow::Result<(usize, Duration)> {
+    let (mut seen, mut ended, mut late) = (0, 0, Duration::ZERO);
+    while ended < AGENTS {
+        let event = events.next().await.context("the reader was left behind")?;
+        seen += 1;
+        ensure!(event.seq == seen as u64, "event {} came where {seen} should", event.seq);
+        late = late.max(SystemClock.now().since(event.timestamp));
+        ended += usize::from(matches!(event.event, Event::AgentComplete { success: true, .. }));
+    }
+    Ok((seen, late))
+}
