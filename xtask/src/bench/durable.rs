@@ -16,7 +16,7 @@ use inspan_flow::{
 use inspan_protocol::{AgentError, Envelope, Event, Outcome, RunId, SessionId};
 use serde_json::{Map, Value, json};
 
-use super::measure::{Goal, Row, middle};
+use super::measure::{Goal, Row, Unit, middle};
 use super::store::sync;
 use crate::e2e::Stopwatch;
 
@@ -73,18 +73,21 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         value: one,
         reference: Some(("write and fdatasync", middle(syncs))),
         goal: Some(Goal::Times(2.0)),
+        unit: Unit::Nanoseconds,
     });
     rows.push(Row {
         work: "the same in memory, per node".to_owned(),
         value: middle(free),
         reference: Some(("durable", one)),
         goal: None,
+        unit: Unit::Nanoseconds,
     });
     rows.push(Row {
         work: format!("durable chain, {SESSIONS} sessions at once, per node"),
         value: middle(many),
         reference: Some(("one session", one)),
         goal: Some(Goal::Times(0.1)),
+        unit: Unit::Nanoseconds,
     });
     rows.push(runtime.block_on(resume(&folder.path().join("long.db"), &nodes))?);
     Ok(rows)
@@ -131,6 +134,7 @@ async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Row> {
         value: middle(took),
         reference: None,
         goal: Some(Goal::Within(250e6)),
+        unit: Unit::Nanoseconds,
     })
 }
 

@@ -12,7 +12,7 @@ use inspan_flow::{
 };
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
 
-use super::measure::{Goal, Row, middle};
+use super::measure::{Goal, Row, Unit, middle};
 use crate::e2e::Stopwatch;
 
 /// Appends in a round, and rounds.
@@ -76,12 +76,14 @@ async fn appends(folder: &Path) -> anyhow::Result<Vec<Row>> {
             value: one,
             reference: Some(("write and fdatasync", sync)),
             goal: Some(Goal::Times(2.0)),
+            unit: Unit::Nanoseconds,
         },
         Row {
             work: format!("durable append, {SESSIONS} sessions at once"),
             value: many,
             reference: Some(("one at a time", one)),
             goal: Some(Goal::Times(0.1)),
+            unit: Unit::Nanoseconds,
         },
     ])
 }
@@ -112,7 +114,8 @@ async fn long(folder: &Path) -> anyhow::Result<Vec<Row>> {
         verifies.push(nanoseconds(&watch) / LONG as f64);
     }
     let parse = Some(("parsing its JSON", middle(parses)));
-    let row = |work: String, value, reference| Row { work, value, reference, goal: None };
+    let row =
+        |work: String, value, reference| Row { work, value, reference, goal: None, unit: Unit::Nanoseconds };
     Ok(vec![
         row(format!("append an event, {BATCH} at once"), written, None),
         row(format!("load an event, {LONG} in all"), middle(reads), parse),
@@ -150,6 +153,7 @@ async fn many(folder: &Path) -> anyhow::Result<Vec<Row>> {
         value: middle(values),
         reference: None,
         goal: Some(Goal::Within(goal)),
+        unit: Unit::Nanoseconds,
     };
     Ok(vec![
         row(format!("open a store of {MANY} sessions"), opens, 50e6),
@@ -170,7 +174,13 @@ async fn great(folder: &Path) -> anyhow::Result<Vec<Row>> {
     let read = store.read(&log.lease.session, 0, Select::All).await?.len();
     let loaded = nanoseconds(&watch);
     anyhow::ensure!(read as u64 == events, "events are missing");
-    let row = |work: &str, value| Row { work: work.to_owned(), value, reference: None, goal: None };
+    let row = |work: &str, value| Row {
+        work: work.to_owned(),
+        value,
+        reference: None,
+        goal: None,
+        unit: Unit::Nanoseconds,
+    };
     Ok(vec![row("append 100 MB of agent text", written), row("load 100 MB of agent text", loaded)])
 }
 

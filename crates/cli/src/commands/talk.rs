@@ -38,8 +38,10 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
     };
     with_session(&args.session, invocation, async |desk| {
         desk.must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
-        desk.say(&command).await?;
-        desk.done("sent")
+        match desk.say(&command).await? {
+            Heard::Accepted => desk.done("sent"),
+            Heard::Left => desk.done("kept; the session came to rest, and is told when it goes on"),
+        }
     })?;
     Ok(Exit::Success)
 }
@@ -48,6 +50,7 @@ pub(super) fn pause(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fa
     let command = Command::Pause { reason: args.reason.clone() };
     with_session(&args.session, invocation, async |desk| {
         desk.must_be_driven(|id| format!("it rests already; `inspan resume {id}` goes on with it"))?;
+        // Either way it rests.
         desk.say(&command).await?;
         desk.until(|entry| entry.owner.is_none() || entry.liveness == Liveness::Gone).await?;
         let id = &desk.entry.session;
@@ -63,7 +66,9 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
             return Err(desk.ended());
         }
         if desk.is_driven() {
-            desk.say(&command).await?;
+            if desk.say(&command).await? == Heard::Left {
+                return Ok(Some(desk.entry.session.clone()));
+            }
             desk.until(|entry| entry.digest.status.has_ended()).await?;
             desk.done("stopped")?;
             return Ok(None);
@@ -112,6 +117,15 @@ struct Answer {
     choice: Option<String>,
 }
 
+/// What became of a command that was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// It took effect.
+    Accepted,
+    /// Whoever drove the session left before hearing it; it is kept.
+    Left,
+}
+
 /// One session, from outside.
 struct Desk<'a> {
     store: std::sync::Arc<dyn RunStore>,
@@ -154,15 +168,19 @@ impl Desk<'_> {
     }
 
     /// Leaves a command and waits for its answer.
-    async fn say(&self, command: &Command) -> Result<(), Failure> {
+    async fn say(&self, command: &Command) -> Result<Heard, Failure> {
         let id = &self.entry.session;
         let mut changes = self.store.changes();
         let number = self.store.post(id, command, now()).await?;
         let answered = async {
             loop {
+                // Whoever drives it may leave just now: looked at first, so that no answer is missed.
+                let entry = self.store.entry(id).await?;
+                let has_left = entry.owner.is_none() || entry.liveness == Liveness::Gone;
                 match self.store.answer(id, number).await? {
-                    Some(Verdict::Accepted) => return Ok(()),
+                    Some(Verdict::Accepted) => return Ok(Heard::Accepted),
                     Some(Verdict::Refused(why)) => return Err(Failure::usage(why)),
+                    None if has_left => return Ok(Heard::Left),
                     None => {
                         // Whether it changed or it is time to look again comes to the same.
                         let _ = tokio::time::timeout(LOOK, changes.next()).await;
@@ -233,9 +251,11 @@ impl Desk<'_> {
         let command = Command::Reply { prompt, content: content.clone(), choice: choice.clone() };
         let id = &self.entry.session;
         if self.is_driven() {
-            self.say(&command).await?;
-            self.done("answered")?;
-            return Ok(None);
+            return match self.say(&command).await? {
+                Heard::Accepted => self.done("answered").map(|()| None),
+                // It came to rest before it heard of the answer, which is kept.
+                Heard::Left => Ok(Some(id.clone())),
+            };
         }
         self.store.post(id, &command, now()).await?;
         self.done("kept; nobody drives the session")?;

@@ -99,7 +99,8 @@ impl Driver {
             actions = self.run.resume(resume.message.as_deref(), &resume.messages);
             self.carry_out(&mut actions).await?;
             self.root.start_session();
-            self.obey(|command| matches!(command, Command::Pause { .. } | Command::Abort { .. })).await?;
+            self.grant_old_pauses().await?;
+            self.obey(|command| matches!(command, Command::Abort { .. })).await?;
         }
         while self.stage == Stage::Running {
             self.learn()?;
@@ -340,6 +341,18 @@ impl Driver {
         }
         self.learn()?;
         Ok(any)
+    }
+
+    /// A wish to pause that nobody heard before the session came to rest is granted already.
+    async fn grant_old_pauses(&mut self) -> Result<(), RunError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        for PostedCommand { number, command, .. } in keeper.commands().await? {
+            if matches!(command, Command::Pause { .. }) {
+                keeper.accept(number);
+            }
+        }
+        keeper.look_again();
+        keeper.settle().await
     }
 
     /// Whether the session waits for something and its process need not.

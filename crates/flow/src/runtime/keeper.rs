@@ -154,6 +154,11 @@ impl Keeper {
         self.answers.push(Answered { number, verdict });
     }
 
+    /// Answers a command that has its effect already.
+    pub(super) fn accept(&mut self, number: u64) {
+        self.answers.push(Answered { number, verdict: Verdict::Accepted });
+    }
+
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
         self.store.release(&self.lease).await
     }
