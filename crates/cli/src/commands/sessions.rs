@@ -90,7 +90,7 @@ impl Standing {
             Self::Waiting => "waiting",
             Self::Paused => "paused",
             Self::Interrupted => "interrupted",
-            Self::Ended(Outcome::Success) => "complete",
+            Self::Ended(Outcome::Success) => "success",
             Self::Ended(Outcome::Partial) => "partial",
             Self::Ended(Outcome::Stopped) => "stopped",
             Self::Ended(Outcome::BudgetExceeded) => "budgetExceeded",
