@@ -3,7 +3,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,6 @@ pub(crate) enum Do {
     /// Names the conversation.
     Name(&'static str),
     Say(&'static str),
-    Sleep(u64),
     /// Ends here if the call is cancelled by then, and else goes on after so many milliseconds.
     Work(u64),
     /// Ends the turn with this text; cost in US dollars and tokens.
@@ -106,12 +108,12 @@ type Play = dyn Fn(&Asked, usize) -> Vec<Do> + Send + Sync;
 pub(crate) struct Talk {
     play: Arc<Play>,
     calls: Arc<Mutex<Vec<Asked>>>,
-    running: Arc<()>,
+    running: Arc<AtomicUsize>,
 }
 
 impl Talk {
     pub(crate) fn new(play: impl Fn(&Asked, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
-        Self { play: Arc::new(play), calls: Arc::default(), running: Arc::new(()) }
+        Self { play: Arc::new(play), calls: Arc::default(), running: Arc::default() }
     }
 
     /// What the calls were given: each prompt, and the conversation it goes on with.
@@ -126,34 +128,34 @@ impl Talk {
 
     /// How many calls are under way.
     pub(crate) fn running(&self) -> usize {
-        Arc::strong_count(&self.running) - 1
+        self.running.load(Ordering::Relaxed)
     }
 
     /// The node types that come with Inspan, with this provider's.
     pub(crate) fn nodes(&self) -> NodeRegistry {
         let mut providers = ProviderRegistry::new();
-        // The registry's own handle of the provider must not count as a call.
-        providers.register(Arc::new(Erased(Handle(self.clone().into()))));
+        providers.register(Arc::new(Erased(self.clone())));
         builtin_nodes(&providers)
     }
 }
 
-/// The provider without a share in what counts the calls.
-struct Handle(Weak);
+/// Counts a call for as long as it lasts.
+struct Running(Arc<AtomicUsize>);
 
-struct Weak {
-    play: Arc<Play>,
-    calls: Arc<Mutex<Vec<Asked>>>,
-    running: std::sync::Weak<()>,
-}
-
-impl From<Talk> for Weak {
-    fn from(talk: Talk) -> Self {
-        Self { running: Arc::downgrade(&talk.running), play: talk.play, calls: talk.calls }
+impl Running {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
     }
 }
 
-impl Provider for Handle {
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Provider for Talk {
     type Input = Asked;
     type Output = Answered;
 
@@ -167,11 +169,11 @@ impl Provider for Handle {
 
     fn execute(&self, input: Asked, context: ExecutionContext) -> ProviderStream<Answered> {
         let steps = {
-            let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
             calls.push(input.clone());
-            (self.0.play)(&input, calls.len())
+            (self.play)(&input, calls.len())
         };
-        let running = self.0.running.upgrade();
+        let running = Running::begin(&self.running);
         let mut session_id = input.options.resume;
         async_stream::stream! {
             let _running = running;
@@ -193,7 +195,6 @@ impl Provider for Handle {
                         let content = text.to_owned();
                         yield Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
                     }
-                    Do::Sleep(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
                     Do::Work(ms) => {
                         let cancelled = tokio::select! {
                             biased;

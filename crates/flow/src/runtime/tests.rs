@@ -1,18 +1,16 @@
-//! Flows without agents through the whole runtime in virtual time. Decisions alone are tested in `schedule`.
+//! Flows through the whole runtime in virtual time. Decisions alone are tested in `schedule`.
 
-use std::collections::BTreeMap;
+mod commands;
+mod effects;
+mod rest;
+mod stage;
 
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock, check_order};
 use inspan_protocol::{Event, NodeStatus, Outcome, Timestamp};
 use serde_json::json;
 
 use super::*;
-use crate::{Loaded, MemoryStore, builtin_nodes, compile};
-
-fn graph(text: &str, nodes: &NodeRegistry) -> Arc<Graph> {
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-    Arc::new(compile(&loaded, nodes).unwrap_or_else(|found| panic!("{found}")).graph)
-}
+use crate::{MemoryStore, builtin_nodes, testing::graph};
 
 /// Runs a flow without agents in virtual time.
 async fn run(text: &str) -> FlowRunResult {

@@ -72,7 +72,9 @@ impl Run {
         for prompt in state.waits_for_input() {
             let Some(ix) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
             let node = &state.nodes[ix.0 as usize];
-            asking += u32::from(node.status == NodeStatus::Running);
+            // One that was cut short has asked, and the attempt in its place is about to ask again.
+            let asks = node.more.as_ref().is_some_and(|more| more.asks);
+            asking += u32::from(node.status == NodeStatus::Running && asks);
             doubts += u32::from(node.status == NodeStatus::Pending && node.doubt);
         }
         if state.running > asking {

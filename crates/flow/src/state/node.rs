@@ -58,6 +58,8 @@ pub(crate) struct More {
     pub(crate) taken: Vec<String>,
     /// The question that the attempt asks, and the answer once there is one.
     pub(crate) asked: Option<PendingPrompt>,
+    /// Whether the running attempt has asked it, and not one that was cut short.
+    pub(crate) asks: bool,
     pub(crate) reply: Option<Reply>,
     /// What an interrupted agent is told.
     pub(crate) resume: Option<String>,

@@ -24,7 +24,10 @@ impl RunState {
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())
         {
-            let more = self.nodes[ix.0 as usize].more();
+            let node = &mut self.nodes[ix.0 as usize];
+            let asks = node.status == NodeStatus::Running;
+            let more = node.more();
+            more.asks = asks;
             more.asked = Some(prompt.clone());
             more.reply = None;
         }

@@ -38,6 +38,7 @@ impl RunState {
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }
             more.cost_before = more.cost_usd;
+            more.asks = false;
         }
         if let Some(deadline) = node.deadline {
             self.timers.push(Reverse((deadline, ix)));

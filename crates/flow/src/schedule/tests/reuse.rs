@@ -8,7 +8,7 @@ use serde_json::json;
 use super::sim::{Sim, Step};
 use crate::{
     Graph,
-    schedule::{AttemptEnd, Fate, Reusable, Run, StartNode, Why},
+    schedule::{AttemptEnd, Fate, Reusable, Run, StartNode},
     testing::silent_graph as graph,
 };
 
@@ -75,7 +75,7 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             Fate::GoesOn => sim.starts(node.path.node()).iter().any(|start| start.contains(": continue")),
             Fate::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
             // In a loop the pass may not come.
-            Fate::Follows | _ => true,
+            Fate::Follows => true,
         };
         assert!(happened, "{} is said to be {:?}", node.path, node.fate);
     }

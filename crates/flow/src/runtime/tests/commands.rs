@@ -1,0 +1,174 @@
+//! Commands that other processes leave in the store: each is answered once, beside what came of it.
+
+use inspan_protocol::{Command, Event, MessageMode, NodeId, Outcome, Timestamp};
+
+use super::stage::{Stage, pass, session, spawn};
+use crate::{
+    FlowRunResult, Resume, RunError, RunStore, Verdict, WhenWaiting,
+    testing::{Do, Talk},
+};
+
+const FLOW: &str = r#"
+name: ask
+nodes:
+  - { id: chat, type: talk.agent, input: { prompt: one, options: { multiTurn: true, idleTimeoutMs: 5000 } } }
+  - { id: human, type: human.input, input: { prompt: "?" }, dependsOn: [chat] }
+  - { id: e, type: effect, dependsOn: [human] }
+"#;
+
+fn talk() -> Talk {
+    Talk::new(|_, _| vec![Do::Name("c"), Do::Work(100), Do::End("done", Some(0.1), 1)])
+}
+
+fn reply(content: &str) -> Command {
+    Command::Reply { prompt: "prompt-1".into(), content: content.to_owned(), choice: None }
+}
+
+fn say(content: &str) -> Command {
+    let node = NodeId::new("chat").unwrap();
+    Command::SendTo { node, content: content.to_owned(), mode: MessageMode::FollowUp }
+}
+
+impl Stage {
+    async fn post(&self, command: &Command) -> u64 {
+        let now = Timestamp::from_millis(self.now() as i64);
+        self.store.inner.post(&session(), command, now).await.unwrap()
+    }
+
+    /// Mends the store and goes on, in a task of its own.
+    async fn goes_on(&self) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
+        self.store.mend();
+        tokio::spawn(self.open().await.resume(Resume::default()))
+    }
+
+    async fn answer(&self, number: u64) -> Option<Verdict> {
+        self.store.inner.answer(&session(), number).await.unwrap()
+    }
+
+    /// The content of each message and reply in the log.
+    async fn said(&self) -> Vec<String> {
+        let log = self.log().await;
+        let said = log.iter().filter_map(|envelope| {
+            let event = serde_json::to_value(&envelope.event).unwrap();
+            let named = matches!(envelope.event.name(), "session:message" | "session:reply");
+            named.then(|| event["content"].as_str().unwrap_or_default().to_owned())
+        });
+        said.collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_takes_effect_and_is_answered() {
+    let play = talk();
+    let stage = Stage::new(FLOW, &play);
+    let running = spawn(stage.builder().build());
+    pass(1_000).await;
+    let first = stage.post(&say("hello")).await;
+    pass(1).await;
+    let wrong = stage.post(&reply("yes")).await;
+    pass(8_000).await;
+    let right = stage.post(&reply("yes")).await;
+    pass(0).await;
+    let result = running.await.unwrap().unwrap();
+    stage.check().await;
+    assert_eq!(
+        (result.outcome, play.calls()),
+        (Outcome::Success, vec!["one".to_owned(), "c: hello".to_owned()])
+    );
+    let answers = [stage.answer(first).await, stage.answer(wrong).await, stage.answer(right).await];
+    let refused = Verdict::Refused("there is no prompt `prompt-1`".to_owned());
+    assert_eq!(answers, [Some(Verdict::Accepted), Some(refused), Some(Verdict::Accepted)]);
+    assert_eq!(stage.said().await, ["hello", "yes"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_waits_for_an_owner_and_for_its_turn() {
+    let play = talk();
+    let stage = Stage::new(FLOW, &play);
+    let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
+    let runner = leave().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(50).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    // Nobody drives; the agent will go on soon, and the question has not been asked.
+    let early = stage.post(&say("hello")).await;
+    assert_eq!(stage.answer(early).await, None);
+    let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    assert_eq!((left.outcome, stage.answer(early).await), (Outcome::Waiting, Some(Verdict::Accepted)));
+    assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
+    // The question was asked by the process that has left; the answer waits until it is asked again.
+    let answer = stage.post(&reply("yes")).await;
+    let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    stage.check().await;
+    assert_eq!((done.outcome, stage.answer(answer).await), (Outcome::Success, Some(Verdict::Accepted)));
+    assert_eq!(
+        (stage.said().await, stage.effects.done().len()),
+        (vec!["hello".to_owned(), "yes".to_owned()], 1)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_and_stop_come_through_the_store_too() {
+    let stage = Stage::new(FLOW, &talk());
+    let running = spawn(stage.builder().build());
+    pass(50).await;
+    let pause = stage.post(&Command::Pause { reason: None }).await;
+    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
+    assert_eq!(stage.answer(pause).await, Some(Verdict::Accepted));
+    // While nobody drives it somebody wants it stopped: it is, before anything runs.
+    let stop = stage.post(&Command::Abort { reason: None }).await;
+    let late = stage.post(&say("too late")).await;
+    let result = stage.resume().await;
+    stage.check().await;
+    assert_eq!(
+        (result.outcome, stage.now(), stage.count("task:start chat").await),
+        (Outcome::Stopped, 50, 1)
+    );
+    let answers = (stage.answer(stop).await, stage.answer(late).await);
+    let refused = Verdict::Refused("the session is not active".to_owned());
+    assert_eq!(answers, (Some(Verdict::Accepted), Some(refused)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_takes_effect_once_wherever_its_owner_dies() {
+    for k in 1.. {
+        let play = talk();
+        let stage = Stage::new(FLOW, &play);
+        let mut running = spawn(stage.builder().build());
+        pass(1_000).await;
+        let message = stage.post(&say("hello")).await;
+        stage.store.fail(k, usize::MAX);
+        pass(10_000).await;
+        let died = running.is_finished();
+        if died {
+            running = stage.goes_on().await;
+            pass(10_000).await;
+        }
+        let asked = stage.log().await.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::SessionPrompt { prompt_id, .. } => Some(prompt_id.clone()),
+            _ => None,
+        });
+        let prompt = asked.unwrap_or_else(|| panic!("nothing is asked at {k}"));
+        let yes = Command::Reply { prompt, content: "yes".to_owned(), choice: None };
+        let answer = stage.post(&yes).await;
+        pass(1_000).await;
+        let ended = running.await.unwrap();
+        let result = match ended {
+            Ok(result) => result,
+            Err(_) => stage.goes_on().await.await.unwrap().unwrap(),
+        };
+        assert_eq!(result.outcome, Outcome::Success);
+        stage.check().await;
+        let answers = [stage.answer(message).await, stage.answer(answer).await];
+        assert_eq!(answers, [Some(Verdict::Accepted), Some(Verdict::Accepted)], "{k}");
+        assert_eq!(stage.said().await, ["hello", "yes"], "{k}");
+        let heard = play.calls().iter().filter(|call| call.contains("hello")).count();
+        assert!(heard >= 1, "{k}: {:?}", play.calls());
+        if stage.store.appended() < k {
+            assert!(k > 4);
+            return;
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Sessions that are paused, resumed, stopped and saved through their handle.
+
+use inspan_protocol::{NodeId, NodeStatus, Outcome, RunSnapshot, SessionStatus};
+use serde_json::{Map, json};
+
+use super::stage::{Stage, pass, session, spawn};
+use crate::{
+    Changed, FlowRunner, NodeReport, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
+    testing::{Do, Talk},
+};
+
+/// Agents beside each other, a wait, a person, a loop of effects, and an agent that waits for messages.
+const MANY: &str = r#"
+flow: { name: many, policy: { timeout: 10m } }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: one } }
+  - { id: b, type: talk.agent, input: { prompt: two } }
+  - { id: chat, type: talk.agent, input: { prompt: three, options: { multiTurn: true, idleTimeoutMs: 20000 } } }
+  - { id: wait, type: control.wait, input: { ms: 15000 } }
+  - { id: human, type: human.input, input: { prompt: "?", timeout: 30s, default: nothing } }
+  - { id: e, type: effect }
+  - { id: slow, type: control.wait, input: { ms: 4000 } }
+  - { id: end, type: constant, dependsOn: [a, b, chat, wait, human, slow], input: { value: "{{ a.text }} {{ b.text }} {{ chat.text }} {{ human.content }} {{ e.path }}" } }
+edges:
+  - { from: e, to: slow }
+  - { from: slow, to: e, when: "e.path != 'e#3'", maxIterations: 5 }
+"#;
+
+fn talk() -> Talk {
+    Talk::new(|asked, _| match asked.prompt.as_str() {
+        "one" => vec![Do::Name("c-one"), Do::Say("…"), Do::Work(7_000), Do::End("first", Some(0.1), 5)],
+        "two" => vec![Do::Work(3_000), Do::Name("c-two"), Do::Work(9_000), Do::End("second", Some(0.1), 5)],
+        "three" => vec![Do::Name("c-three"), Do::Work(1_000), Do::End("third", Some(0.1), 5)],
+        other => {
+            let own = asked.options.resume.as_ref().unwrap().as_str();
+            let (name, text) = match own {
+                "c-one" => ("c-one", "first"),
+                "c-two" => ("c-two", "second"),
+                _ => ("c-three", "third"),
+            };
+            assert_eq!(other, "continue");
+            vec![Do::Name(name), Do::Work(1_000), Do::End(text, Some(0.1), 5)]
+        }
+    })
+}
+
+fn outcome(report: &Result<crate::FlowRunResult, RunError>) -> Outcome {
+    report.as_ref().unwrap().outcome
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
+    let whole = Stage::new(MANY, &talk());
+    let result = whole.builder().build().run(Map::new()).await.unwrap();
+    whole.check().await;
+    assert_eq!(result.outcome, Outcome::Success, "{:?}", result.error);
+    let outputs = |result: &crate::FlowRunResult| {
+        serde_json::to_value(&result.outputs[&NodeId::new("end").unwrap()]).unwrap()
+    };
+    assert_eq!(outputs(&result), json!({ "value": "first second third nothing e#3" }));
+    for at in [0, 1, 500, 1_500, 4_005, 5_000, 12_000, 20_500, 29_999] {
+        let talk = talk();
+        let stage = Stage::new(MANY, &talk);
+        let runner = stage.builder().build();
+        let handle = runner.handle();
+        let running = spawn(runner);
+        pass(at).await;
+        tokio::task::yield_now().await;
+        // Pausing twice is one pause.
+        let (once, twice) = tokio::join!(handle.pause(Some("lunch".to_owned())), handle.pause(None));
+        assert_eq!(
+            (once.unwrap().status, twice.unwrap().status),
+            (SessionStatus::Paused, SessionStatus::Paused)
+        );
+        assert_eq!((outcome(&running.await.unwrap()), talk.running()), (Outcome::Paused, 0), "at {at}");
+        stage.check().await;
+        pass(3_600_000).await;
+        let resumed = stage.resume().await;
+        stage.check().await;
+        assert_eq!(
+            (resumed.outcome, outputs(&resumed)),
+            (Outcome::Success, outputs(&result)),
+            "at {at}: {:?}",
+            resumed.error
+        );
+        // The first, which was never cut before it named its conversation, is never told its prompt twice.
+        let first = talk.calls().iter().filter(|call| *call == "one").count();
+        assert_eq!(first, 1, "at {at}: {:?}", talk.calls());
+        let effects = stage.effects.done();
+        assert!(effects.len() <= 4, "{effects:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caller_says_what_agents_are_told() {
+    let play = Talk::new(|asked, _| match &asked.options.resume {
+        None => vec![Do::Name(if asked.prompt == "one" { "c-one" } else { "c-two" }), Do::Work(60_000)],
+        Some(_) => vec![Do::Work(1), Do::End("done", None, 1)],
+    });
+    let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n  - { id: b, type: talk.agent, input: { prompt: two } }\n";
+    let stage = Stage::new(text, &play);
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(10).await;
+    let paused = handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let conversations: Vec<_> =
+        paused.agent_sessions.values().map(|known| known.session_id.to_string()).collect();
+    assert_eq!(conversations, ["c-one", "c-two"]);
+    let resume =
+        Resume { message: Some("go on".to_owned()), messages: [("b".to_owned(), "hurry".to_owned())].into() };
+    let result = stage.open().await.resume(resume).await.unwrap();
+    stage.check().await;
+    let attempts = result.nodes.values().map(|node: &NodeReport| node.attempts).collect::<Vec<_>>();
+    assert_eq!((result.outcome, attempts), (Outcome::Success, vec![2, 2]));
+    assert_eq!(play.calls(), ["one", "two", "c-one: go on", "c-two: hurry"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_session_has_ended() {
+    let play = talk();
+    let stage = Stage::new(MANY, &play);
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(2_000).await;
+    handle.stop(Some("enough".to_owned())).unwrap();
+    let result = running.await.unwrap().unwrap();
+    stage.check().await;
+    assert_eq!((result.outcome, play.running(), stage.now()), (Outcome::Stopped, 0, 2_000));
+    let refused = stage.builder().open(&session()).await.err().unwrap();
+    assert!(matches!(refused, RunError::Ended { .. }), "{refused}");
+    let late = (handle.pause(None).await.is_err(), handle.stop(None).is_err());
+    assert_eq!((late, handle.snapshot().await.unwrap().status), ((true, true), SessionStatus::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_before_the_run_are_of_the_session_too() {
+    let stage = Stage::new(MANY, &talk());
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    runner.start_session();
+    assert!(handle.hub().send("nobody hears this").is_err());
+    handle.stop(None).unwrap();
+    let result = runner.run(Map::new()).await.unwrap();
+    stage.check().await;
+    assert_eq!((result.outcome, stage.effects.done().len()), (Outcome::Stopped, 0));
+    assert_eq!(stage.story().await[..3], ["session:rejected", "session:abort", "harness:start"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_a_running_session_goes_on_elsewhere() {
+    let play = talk();
+    let stage = Stage::new(MANY, &play);
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    let mut snapshots = Vec::new();
+    for at in [1_000, 5_000, 6_500] {
+        pass(at).await;
+        snapshots.push(handle.snapshot().await.unwrap());
+    }
+    for snapshot in snapshots {
+        assert_eq!(snapshot.status, SessionStatus::Running);
+        let saved: RunSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
+        // With a store of its own, whose log begins after the snapshot; and again after a pause there.
+        let elsewhere = Stage::new(MANY, &talk());
+        let runner = elsewhere.builder().restore(&saved).unwrap();
+        let there = runner.handle();
+        let resumed = tokio::spawn(runner.resume(Resume::default()));
+        pass(600).await;
+        there.pause(None).await.unwrap();
+        let (_, paused) = (resumed.await.unwrap().unwrap(), elsewhere.resume().await);
+        let end = serde_json::to_value(&paused.outputs[&NodeId::new("end").unwrap()]).unwrap();
+        assert_eq!(
+            (paused.outcome, end),
+            (Outcome::Success, json!({ "value": "first second third nothing e#3" }))
+        );
+    }
+    running.await.unwrap().unwrap();
+    let last = handle.snapshot().await.unwrap();
+    assert_eq!(last.status, SessionStatus::Complete);
+    let other = Stage::new(&MANY.replace("15000", "16000"), &talk());
+    let changed = Stage::new(MANY, &talk()).builder().restore(&last).err().unwrap();
+    assert!(matches!(changed, RunError::Ended { .. }));
+    let mut half = last;
+    half.status = SessionStatus::Paused;
+    let refused = other.builder().restore(&half).err().unwrap();
+    assert!(matches!(refused, RunError::Snapshot(SnapshotError::Flow { .. })));
+    assert!(other.builder().changed(Changed::Accept).restore(&half).is_ok());
+    half.version += 1;
+    let refused = other.builder().restore(&half).err().unwrap();
+    assert!(matches!(refused, RunError::Snapshot(SnapshotError::Version { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_process_drives_a_session() {
+    let stage = Stage::new(MANY, &talk());
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(100).await;
+    let refused = stage.builder().open(&session()).await.err().unwrap();
+    assert!(matches!(refused, RunError::Store(StoreError::Held { .. })), "{refused}");
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let held = stage.open().await;
+    assert!(stage.builder().open(&session()).await.is_err());
+    assert_eq!(held.resume(Resume::default()).await.unwrap().outcome, Outcome::Success);
+}
+
+const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: \"?\", timeout: 30s, default: nothing } }\n  - { id: e, type: effect, dependsOn: [human] }\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_default() {
+    let stage = Stage::new(ASK, &talk());
+    let leave = |builder: crate::FlowRunnerBuilder| builder.when_waiting(WhenWaiting::Leave);
+    let left = leave(stage.builder()).build().run(Map::new()).await.unwrap();
+    assert_eq!((left.outcome, left.status, stage.now()), (Outcome::Waiting, SessionStatus::Waiting, 0));
+    assert_eq!(
+        left.nodes.values().map(|node| node.status).collect::<Vec<_>>(),
+        [NodeStatus::Pending, NodeStatus::Waiting]
+    );
+    stage.check().await;
+    pass(10_000).await;
+    let again =
+        leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    assert_eq!((again.outcome, stage.now()), (Outcome::Waiting, 10_000));
+    let deadlines: Vec<_> = again
+        .snapshot
+        .pending_prompts
+        .iter()
+        .map(|open| (open.prompt_id.to_string(), open.deadline.unwrap().as_millis()))
+        .collect();
+    assert_eq!(deadlines, [("prompt-1".to_owned(), 30_000)]);
+    // The time passed while nobody ran: the default is taken at once.
+    pass(50_000).await;
+    let done =
+        leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    stage.check().await;
+    assert_eq!(
+        (done.outcome, stage.now(), stage.effects.done()),
+        (Outcome::Success, 60_010, vec!["e".to_owned()])
+    );
+    assert_eq!(stage.count("session:reply human").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_stays_where_the_end_of_the_wait_is_known() {
+    let stage = Stage::new(ASK, &talk());
+    let stays =
+        stage.builder().when_waiting(WhenWaiting::LeaveUnlessTimed).build().run(Map::new()).await.unwrap();
+    assert_eq!((stays.outcome, stage.now()), (Outcome::Success, 30_010));
+    let open = Stage::new(&ASK.replace(", timeout: 30s, default: nothing", ""), &talk());
+    let leaves =
+        open.builder().when_waiting(WhenWaiting::LeaveUnlessTimed).build().run(Map::new()).await.unwrap();
+    assert_eq!((leaves.outcome, open.now()), (Outcome::Waiting, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_counts_from_where_it_began() {
+    let stage =
+        Stage::new("name: w\nnodes:\n  - { id: wait, type: control.wait, input: { ms: 60000 } }\n", &talk());
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(10_000).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    pass(30_000).await;
+    let result = stage.resume().await;
+    let output = serde_json::to_value(&result.outputs).unwrap();
+    assert_eq!((output, stage.now()), (json!({ "wait": { "waitedMs": 60_000 } }), 60_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_store_a_session_goes_on_from_its_snapshot_alone() {
+    let play = talk();
+    let nodes = play.nodes();
+    let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
+    let graph = crate::testing::graph(text, &nodes);
+    let runner = FlowRunner::builder(graph.clone(), nodes.clone()).build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(100).await;
+    let snapshot = handle.pause(None).await.unwrap();
+    assert_eq!(outcome(&running.await.unwrap()), Outcome::Paused);
+    let runner = FlowRunner::builder(graph, nodes).restore(&snapshot).unwrap();
+    let result = runner.resume(Resume::default()).await.unwrap();
+    assert_eq!(
+        (result.outcome, play.calls()),
+        (Outcome::Success, vec!["one".to_owned(), "c-one: continue".to_owned()])
+    );
+}

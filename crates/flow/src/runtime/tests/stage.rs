@@ -1,0 +1,278 @@
+//! What the tests of rests and crashes have in common: one clock and one source of ids over several processes of a
+//! session, a store that can be made to fail, and a node type that looks whether its start is on record.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+    stream::BoxStream,
+};
+use inspan_engine::{Clock, CountingIds, VirtualClock, check_order};
+use inspan_protocol::{AgentError, Command, Envelope, Event, NodePath, SessionId, Timestamp};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Batch, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore, NodeContext, NodeKind,
+    NodeRegistry, NodeType, NodeTypeInfo, Occupies, Owner, PostedCommand, Resume, RunError, RunStore, Select,
+    SessionEntry, SessionRecord, StoreError, Verdict,
+    testing::{Talk, graph},
+};
+
+/// The session's id in all these tests.
+pub(super) fn session() -> SessionId {
+    SessionId::from("s")
+}
+
+/// Several processes, one after the other.
+pub(super) struct Stage {
+    pub(super) store: Arc<Fragile>,
+    pub(super) graph: Arc<Graph>,
+    pub(super) effects: Effects,
+    nodes: NodeRegistry,
+    clock: Arc<VirtualClock>,
+    ids: Arc<CountingIds>,
+}
+
+impl Stage {
+    pub(super) fn new(text: &str, talk: &Talk) -> Self {
+        let store = Arc::new(Fragile::default());
+        let effects = Effects { store: store.clone(), done: Arc::default() };
+        let mut nodes = talk.nodes();
+        nodes.register(effects.clone());
+        Self {
+            graph: graph(text, &nodes),
+            nodes,
+            store,
+            effects,
+            clock: Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0))),
+            ids: Arc::new(CountingIds::new()),
+        }
+    }
+
+    pub(super) fn builder(&self) -> FlowRunnerBuilder {
+        FlowRunner::builder(self.graph.clone(), self.nodes.clone())
+            .session_id(session())
+            .clock(self.clock.clone())
+            .ids(self.ids.clone())
+            .store(self.store.clone())
+            .with_events()
+    }
+
+    pub(super) async fn open(&self) -> FlowRunner {
+        self.builder().open(&session()).await.unwrap()
+    }
+
+    pub(super) async fn resume(&self) -> FlowRunResult {
+        self.open().await.resume(Resume::default()).await.unwrap()
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now().as_millis() as u64
+    }
+
+    pub(super) async fn log(&self) -> Vec<Envelope> {
+        let events = self.store.inner.read(&session(), 1, Select::All).await.unwrap();
+        events.iter().map(|envelope| (**envelope).clone()).collect()
+    }
+
+    /// The names of the events, those of a task with its place.
+    pub(super) async fn story(&self) -> Vec<String> {
+        let line = |envelope: &Envelope| match &envelope.context.task {
+            Some(task) => format!("{} {task}", envelope.event.name()),
+            None => envelope.event.name().to_owned(),
+        };
+        self.log().await.iter().map(line).collect()
+    }
+
+    pub(super) async fn count(&self, line: &str) -> usize {
+        self.story().await.iter().filter(|seen| *seen == line).count()
+    }
+
+    /// That the log keeps the rules, and no finished node was started again.
+    pub(super) async fn check(&self) {
+        let log = self.log().await;
+        check_order(&log).unwrap_or_else(|fault| panic!("{fault}"));
+        let mut finished: Vec<NodePath> = Vec::new();
+        for envelope in &log {
+            let Some(task) = &envelope.context.task else { continue };
+            match envelope.event {
+                Event::TaskComplete { .. } | Event::TaskReused { .. } => finished.push(task.clone()),
+                Event::TaskStart { .. } => assert!(!finished.contains(task), "{task} ran again"),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Runs a session in a task of its own.
+pub(super) fn spawn(runner: FlowRunner) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
+    tokio::spawn(runner.run(Map::new()))
+}
+
+pub(super) async fn pass(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// A store in memory that can fail, and counts what is appended.
+#[derive(Default)]
+pub(super) struct Fragile {
+    pub(super) inner: MemoryStore,
+    pub(super) appends: AtomicUsize,
+    /// The append that fails, counting from 1, and how many after it do too.
+    fails: Mutex<Option<(usize, usize)>>,
+}
+
+impl Fragile {
+    pub(super) fn fail(&self, at: usize, times: usize) {
+        let at = self.appends.load(Ordering::Relaxed) + at;
+        *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, times));
+    }
+
+    pub(super) fn mend(&self) {
+        *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn appended(&self) -> usize {
+        self.appends.load(Ordering::Relaxed)
+    }
+}
+
+impl RunStore for Fragile {
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        self.inner.create(record, owner, now)
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        self.inner.acquire(session, owner, now)
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.renew(lease, now)
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.release(lease)
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
+        let number = self.appends.fetch_add(1, Ordering::Relaxed) + 1;
+        let fails = *self.fails.lock().unwrap_or_else(PoisonError::into_inner);
+        if fails.is_some_and(|(at, times)| number >= at && number < at.saturating_add(times)) {
+            return ready(Err(StoreError::Full { path: "memory".into() })).boxed();
+        }
+        self.inner.append(lease, batch)
+    }
+
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        select: Select,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        self.inner.read(session, from, select)
+    }
+
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
+        self.inner.record(session)
+    }
+
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+        self.inner.entry(session)
+    }
+
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+        self.inner.entries(prefix, limit)
+    }
+
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.post(session, command, now)
+    }
+
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+        self.inner.unanswered(session)
+    }
+
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+        self.inner.answer(session, number)
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        self.inner.changes()
+    }
+}
+
+/// `effect`: does something that cannot be taken back, after it has looked that its start is on record.
+#[derive(Clone)]
+pub(super) struct Effects {
+    store: Arc<Fragile>,
+    pub(super) done: Arc<Mutex<Vec<String>>>,
+}
+
+impl Effects {
+    pub(super) fn done(&self) -> Vec<String> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl NodeType for Effects {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo {
+            name: "effect".into(),
+            pack: "core",
+            help: "Leaves a trace.".to_owned(),
+            input: json!({ "type": "object" }),
+            output: json!({ "type": "object" }),
+            kind: NodeKind::Plain,
+            occupies: Occupies::Slot,
+        }
+    }
+
+    fn run(&self, context: NodeContext, _: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let this = self.clone();
+        async move {
+            let log = this.store.inner.read(&session(), 1, Select::All).await.unwrap();
+            let on_record = log.iter().any(|envelope| {
+                matches!(&envelope.event, Event::TaskStart { path, attempt, .. }
+                    if *path == context.path && *attempt == context.attempt)
+            });
+            assert!(on_record, "{} began before its start was on record", context.path);
+            this.done.lock().unwrap_or_else(PoisonError::into_inner).push(context.path.to_string());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Ok(json!({ "path": context.path }))
+        }
+        .boxed()
+    }
+}
