@@ -2,7 +2,12 @@
 //! store, and printed with its figure and its bound. What each row does is left to the modules.
 
 mod agent;
+mod children;
+mod damage;
+mod disk;
 mod lab;
+mod opening;
+mod owners;
 mod sweep;
 
 use std::io::Write;
@@ -32,7 +37,20 @@ struct Row {
     prove: fn(&Lab) -> anyhow::Result<String>,
 }
 
-const ROWS: &[Row] = &[sweep::ROW];
+const ROWS: &[Row] = &[
+    sweep::ROW,
+    owners::TWO,
+    owners::STALE,
+    disk::FULL,
+    disk::ERRORS,
+    damage::ROW,
+    opening::RACE,
+    opening::MAKING,
+    opening::FOREIGN,
+    children::FAILING,
+    children::UNHEARD,
+    children::ORPHANS,
+];
 
 /// Proves the rows whose names contain `filter`, prints each, and says whether all hold.
 pub(crate) fn run(root: &Path, filter: &str, size: Size, out: &mut dyn Write) -> anyhow::Result<bool> {

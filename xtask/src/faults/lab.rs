@@ -93,10 +93,6 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    pub(super) fn was_killed(&self) -> bool {
-        self.code == 137
-    }
-
     pub(super) fn json(&self) -> anyhow::Result<Value> {
         serde_json::from_str(&self.stdout)
             .with_context(|| format!("it printed no JSON: {}\n{}", self.stdout, self.stderr))
