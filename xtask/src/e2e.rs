@@ -17,7 +17,8 @@ use anyhow::{Context as _, bail, ensure};
 use cargo_metadata::Message;
 
 pub(crate) use install::{VERSION, cache, claude};
-pub(crate) use time::Stopwatch;
+pub(crate) use processes::{MARK, called, check_supported, end_all, none_left};
+pub(crate) use time::{Deadline, Stopwatch, pause};
 pub(crate) use world::{Programs, World};
 
 /// One row: a name, how many seconds it may take at most, and what it does.

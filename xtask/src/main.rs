@@ -6,6 +6,7 @@ mod bench;
 mod documents;
 mod e2e;
 mod events;
+mod faults;
 mod finding;
 mod fixtures;
 mod form;
@@ -70,6 +71,15 @@ enum Command {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Kills, floods and damages what keeps the sessions, and prints what comes of it beside its bound
+    Faults {
+        /// All of it, where a sample is taken else
+        #[arg(long)]
+        full: bool,
+        /// Only the rows whose names contain this
+        #[arg(default_value = "")]
+        filter: String,
+    },
     /// Draws the README's picture of the console from a real run
     Picture,
     /// A part of `bench`, which has a process of its own
@@ -112,6 +122,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
         Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::Faults { full, filter } => {
+            let size = if full { faults::Size::Full } else { faults::Size::Sample };
+            Ok(code(faults::run(&root, &filter, size, &mut std::io::stdout())?))
+        }
         Command::Picture => {
             print_changed(&[portrait::draw(&root)?.to_owned()]);
             Ok(ExitCode::SUCCESS)

@@ -8,6 +8,8 @@ use clap::Parser;
 mod args;
 mod commands;
 mod console;
+#[cfg(all(feature = "crash-points", target_os = "linux"))]
+mod crash;
 mod diagnostics;
 mod drawing;
 mod exit;

@@ -36,7 +36,17 @@ pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, 
 
 /// The sessions, to be read and written; the file is made if it is missing.
 pub(crate) fn open_writer(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
-    Ok(Arc::new(SqliteStore::open(path(invocation)?, &SqliteOptions::default())?))
+    Ok(Arc::new(SqliteStore::open(path(invocation)?, &options(invocation))?))
+}
+
+#[cfg(not(all(feature = "crash-points", target_os = "linux")))]
+fn options(_: &Invocation) -> SqliteOptions {
+    SqliteOptions::default()
+}
+
+#[cfg(all(feature = "crash-points", target_os = "linux"))]
+fn options(invocation: &Invocation) -> SqliteOptions {
+    crate::crash::options(&invocation.env)
 }
 
 impl From<StoreError> for Failure {

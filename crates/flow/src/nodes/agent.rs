@@ -14,6 +14,7 @@ use crate::{
     node::{NodeKind, NodeType, NodeTypeInfo},
     registry::NodeRegistry,
     runtime::NodeContext,
+    state::CONTINUE,
 };
 
 /// One type per provider, and `agent.run` for all.
@@ -120,22 +121,43 @@ async fn run(
     context: NodeContext,
     input: Value,
 ) -> Result<Value, AgentError> {
+    let unheard = unheard(&context).map(|mail| (input.clone(), mail));
+    let turns = context.conversation.as_ref().map_or(0, |known| known.turns);
     let input = go_on(&*provider, &context, input)?;
+    let end = agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
+    let end = match (end, unheard) {
+        (Err(error), Some((input, mail))) if is_unknown(&error) => {
+            agent(&provider, &context, input).mail(mail).execute().await?
+        }
+        (end, _) => end?,
+    };
+    if end.facts.stop_reason == StopReason::Aborted {
+        return Err(context.aborted());
+    }
+    Ok(end.output)
+}
+
+fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -> AgentRun {
     let cwd = context.folder(input.pointer("/options/cwd").and_then(Value::as_str));
-    let end = AgentRun::new(context.hub.clone(), context.node.to_string(), provider, input)
-        .first_turn(context.conversation.as_ref().map_or(1, |known| known.turns + 1))
+    AgentRun::new(context.hub.clone(), context.node.to_string(), provider.clone(), input)
         .cwd(cwd)
         .env(context.env.clone())
         .permissions(context.permissions)
         .supervisor(context.supervisor.clone())
         .cancel(context.cancel.clone())
-        .mail(context.mail.clone())
-        .execute()
-        .await?;
-    if end.facts.stop_reason == StopReason::Aborted {
-        return Err(context.aborted());
-    }
-    Ok(end.output)
+}
+
+/// Whether the conversation that is gone on with may never have heard its prompt: it was named, and then everything
+/// died before it said anything. Gives the messages that wait for it.
+fn unheard(context: &NodeContext) -> Option<Vec<String>> {
+    let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
+    let is_new = context.conversation.as_ref().is_some_and(|known| known.turns == 0);
+    is_new.then(|| if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
+}
+
+/// Whether the vendor knows no such conversation: then nothing was done in it, and it can be begun once more.
+fn is_unknown(error: &AgentError) -> bool {
+    error.detail.as_ref().is_some_and(|detail| detail["kind"] == "sessionNotFound")
 }
 
 /// The input as the next turn of the conversation that the node goes on with, if there is one yet.

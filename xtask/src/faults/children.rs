@@ -1,0 +1,223 @@
+//! Agents' programs that fail in every way we know, through a whole flow: each ends its node with a typed error in
+//! time and keeps what was said before; and nothing that a node started outlives the process.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_protocol::{AgentError, Event};
+
+use super::Row;
+use super::lab::{Lab, Place, until};
+use crate::e2e::{Stopwatch, called, pause};
+
+pub(super) const FAILING: Row = Row {
+    name: "agents' programs that fail",
+    bound: "a typed error within the limit and 1 s, what was said before is kept; a slow one that speaks is let be",
+    prove: failing,
+};
+
+pub(super) const UNHEARD: Row = Row {
+    name: "killed before an agent heard its prompt",
+    bound: "the conversation that never was is begun once more, and the flow succeeds",
+    prove: unheard,
+};
+
+pub(super) const ORPHANS: Row = Row {
+    name: "what a killed process leaves running",
+    bound: "0 processes after 1 s, double forks and scrubbed environments included",
+    prove: orphans,
+};
+
+/// Answers the greeting, hears the prompt, begins to speak.
+const BEGIN: &str = r#"#!/bin/sh
+say() { printf '%s\n' "$1"; }
+read -r line
+say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+read -r line
+say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+text() { say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"'"$1"'"}}}'; }
+done_() { say '{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'; }
+text 'so far'
+"#;
+
+/// How long a program may say nothing.
+const STALL: Duration = Duration::from_millis(700);
+/// How long the node of a program that never ends a line may take.
+const LIMIT: Duration = Duration::from_millis(1_500);
+/// A debug build starts slowly on a busy machine; the bounds say the second that the clocks may take.
+const SPARE: Duration = Duration::from_secs(1);
+
+struct Case {
+    name: &'static str,
+    script: &'static str,
+    /// The error's code, or nothing if it must succeed.
+    code: Option<&'static str>,
+    /// A part of what it says.
+    says: &'static str,
+    /// When the node must have ended, after its start.
+    within: Duration,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "crash",
+        script: "echo 'out of ink' >&2; exit 3",
+        code: Some("PROCESS"),
+        says: "out of ink",
+        within: SPARE,
+    },
+    Case { name: "signal", script: "kill -9 $$", code: Some("PROCESS"), says: "signal 9", within: SPARE },
+    Case { name: "exit 0, no result", script: "exit 0", code: Some("PROCESS"), says: "exit code 0", within: SPARE },
+    Case {
+        name: "half a line",
+        script: "printf '{\"type\":\"resu'",
+        code: Some("PROCESS"),
+        says: "exit code 0",
+        within: SPARE,
+    },
+    Case { name: "nonsense", script: "say 'hello'", code: Some("PROTOCOL"), says: "no JSON object", within: SPARE },
+    Case {
+        name: "stall",
+        script: "exec sleep 60",
+        code: Some("TIMEOUT"),
+        says: "",
+        // It is asked to end its turn, and has two seconds for that.
+        within: Duration::from_millis(700 + 2_000 + 1_000),
+    },
+    Case {
+        name: "bytes without an end",
+        script: "while :; do printf x; sleep 0.05; done",
+        code: Some("TIMEOUT"),
+        says: "",
+        within: Duration::from_millis(1_500 + 2_000 + 1_000),
+    },
+    Case {
+        name: "slow drip",
+        script: "for n in 1 2 3 4; do sleep 0.3; text \" and $n\"; done; done_; cat >/dev/null",
+        code: None,
+        says: "",
+        within: Duration::from_millis(1_200 + 1_000),
+    },
+];
+
+fn flow(limit: bool) -> String {
+    let policy = if limit { format!(", policy: {{ timeout: {}ms }}", LIMIT.as_millis()) } else { String::new() };
+    format!(
+        "flow: {{ name: agent }}\nnodes:\n  - {{ id: a, type: claude.agent{policy}, input: {{ prompt: go, options: {{ \
+         executable: ./program.sh, stallTimeoutMs: {} }} }} }}\n",
+        STALL.as_millis()
+    )
+}
+
+fn failing(lab: &Lab) -> anyhow::Result<String> {
+    let results: Vec<anyhow::Result<String>> = std::thread::scope(|scope| {
+        let started: Vec<_> = CASES.iter().map(|case| scope.spawn(move || fails(lab, case))).collect();
+        started
+            .into_iter()
+            .map(|started| started.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the row broke down"))))
+            .collect()
+    });
+    let shown: Vec<String> = results.into_iter().collect::<Result<_, _>>()?;
+    Ok(shown.join("; "))
+}
+
+fn fails(lab: &Lab, case: &Case) -> anyhow::Result<String> {
+    let place = lab.place("children-")?;
+    place.program("program.sh", &format!("{BEGIN}{}\n", case.script))?;
+    place.write("flow.yaml", &flow(case.name.starts_with("bytes")))?;
+    let ended = place.call(&["run", "flow.yaml", "--session-id", "s"])?;
+    let result = shown(&place, case);
+    result.with_context(|| format!("{}: code {}\n{}", case.name, ended.code, ended.stderr))
+}
+
+fn shown(place: &Place, case: &Case) -> anyhow::Result<String> {
+    place.none_left()?;
+    let log = place.look("s")?.context("the session is gone")?.log;
+    inspan_engine::check_order(&log).map_err(anyhow::Error::msg)?;
+    let mut said = String::new();
+    let (mut began, mut end): (_, Option<(_, Option<AgentError>)>) = (None, None);
+    for envelope in &log {
+        match &envelope.event {
+            Event::TaskStart { .. } => began = Some(envelope.timestamp),
+            Event::AgentText { content, .. } => said.push_str(content),
+            Event::TaskFailed { error, .. } => end = Some((envelope.timestamp, Some(error.clone()))),
+            Event::TaskComplete { .. } => end = Some((envelope.timestamp, None)),
+            _ => {}
+        }
+    }
+    let (ended, error) = end.context("the node did not end")?;
+    let took = ended.since(began.context("the node did not begin")?);
+    let code = error.as_ref().map(|error| error.code.to_string());
+    ensure!(code.as_deref() == case.code, "it ended with {error:?}");
+    ensure!(error.is_none_or(|error| error.message.contains(case.says)), "the error does not say `{}`", case.says);
+    ensure!(said.starts_with("so far"), "what it had said is not kept: {said:?}");
+    ensure!(took <= case.within, "it took {took:?}, and {:?} is allowed", case.within);
+    Ok(format!("{} {} in {} ms", case.name, code.unwrap_or_else(|| "succeeds".to_owned()), took.as_millis()))
+}
+
+/// The first time, it greets and then never reads what it is told.
+const DEAF: &str = r#"if [ ! -e deaf ]; then
+  touch deaf; read -r line
+  printf '%s\n' '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+  exec sleep 60
+fi
+exec ./agent.sh "$@"
+"#;
+
+fn unheard(lab: &Lab) -> anyhow::Result<String> {
+    let place = lab.place("unheard-")?;
+    place.program("deaf.sh", &format!("#!/bin/sh\n{DEAF}"))?;
+    let node = "{ id: a, type: claude.agent, input: { prompt: \"key=a; Go.\", options: { executable: ./deaf.sh } } }";
+    place.write("flow.yaml", &format!("flow: {{ name: deaf }}\nnodes:\n  - {node}\n"))?;
+    let mut run = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
+    let named = |place: &Place| {
+        let look = place.look("s")?;
+        anyhow::Ok(look.iter().flat_map(|look| &look.log).any(|envelope| envelope.event.name() == "agent:session"))
+    };
+    until("the conversation has a name", || named(&place))?;
+    run.kill()?;
+    run.finish()?;
+    place.none_left()?;
+    let resumed = place.call(&["resume", "s", "--no-input", "--json"])?.expect(0)?;
+    ensure!(resumed.json()?["outputs"]["a"]["text"] == "a is done", "{}", resumed.stdout);
+    let log = place.look("s")?.context("the session is gone")?.log;
+    inspan_engine::check_order(&log).map_err(anyhow::Error::msg)?;
+    ensure!(place.effects().len() == 2, "the effects are {:?}", place.effects());
+    Ok("the agent answered in a conversation of another name; each step was done once".to_owned())
+}
+
+/// A tree that leaves its group, its session, its parents and its environment.
+fn tree(line: &str) -> String {
+    format!(
+        "setsid {line} & nohup {line} >/dev/null 2>&1 & (env -i setsid sh -c '({line} &); exit' >/dev/null 2>&1 &) ; {line}"
+    )
+}
+
+fn orphans(lab: &Lab) -> anyhow::Result<String> {
+    let mut slowest = Duration::ZERO;
+    let rounds = lab.count(4, 20);
+    for round in 0..rounds {
+        let place = lab.place("orphans-")?;
+        let line = format!("sleep 615.{}{round}", std::process::id());
+        place.program("tree.sh", &format!("#!/bin/sh\n{}\n", tree(&line)))?;
+        place.program("program.sh", &format!("{BEGIN}./tree.sh\n"))?;
+        let node = if round % 2 == 0 {
+            "{ id: a, type: exec, input: { argv: [./tree.sh] } }".to_owned()
+        } else {
+            "{ id: a, type: claude.agent, input: { prompt: go, options: { executable: ./program.sh } } }".to_owned()
+        };
+        place.write("flow.yaml", &format!("flow: {{ name: tree }}\nnodes:\n  - {node}\n"))?;
+        let mut run = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
+        until("the tree runs", || Ok(called(&line).len() == 4))?;
+        let cut = Stopwatch::start();
+        run.kill()?;
+        run.finish()?;
+        while !called(&line).is_empty() && cut.elapsed() < Duration::from_secs(5) {
+            pause(Duration::from_millis(1));
+        }
+        slowest = slowest.max(cut.elapsed());
+        ensure!(cut.elapsed() < Duration::from_secs(1), "{} are left after {:?}", called(&line).len(), cut.elapsed());
+        place.none_left()?;
+    }
+    Ok(format!("{rounds} trees of 4 processes, of exec nodes and of agents: 0 left, the slowest gone after {} ms", slowest.as_millis()))
+}

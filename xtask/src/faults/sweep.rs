@@ -1,0 +1,116 @@
+//! Killed everywhere: a session of fifty nodes whose process dies at every point of the store's work, and at moments
+//! chosen from outside, and is gone on with. How one session is driven is left to `trial`, what must hold to `judge`.
+
+mod flow;
+mod judge;
+mod trial;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use super::Row;
+use super::lab::Lab;
+use crate::e2e::Stopwatch;
+use judge::{Verdict, judge};
+use trial::{Plan, Trial};
+
+pub(super) const ROW: Row = Row {
+    name: "killed everywhere",
+    bound: "all finish with the same outputs, 0 facts lost, 0 effects twice, a resume within 250 ms",
+    prove,
+};
+
+/// From the start of a process to the first event of the session that it resumes.
+const RESUME: Duration = Duration::from_millis(250);
+/// The points of the store's work, all of which must have been met.
+const KINDS: usize = 7;
+
+#[derive(Default)]
+struct Sum {
+    trials: usize,
+    kills: usize,
+    again: usize,
+    acknowledged: usize,
+    kinds: BTreeSet<String>,
+    resumes: Vec<Duration>,
+    faults: BTreeMap<String, usize>,
+}
+
+fn prove(lab: &Lab) -> anyhow::Result<String> {
+    let watch = Stopwatch::start();
+    let unkilled = Trial::run(lab, Plan::Never)?;
+    let expected = unkilled.result.clone();
+    judge(&unkilled, &expected).context("without any kill")?;
+    let points = unkilled.points;
+    let wanted = lab.count(28, points + points / 10);
+    let mut stride = (points / wanted).max(1);
+    // Points come in groups of seven: every kind is met if the stride shares no factor with that.
+    stride += usize::from(stride.is_multiple_of(KINDS));
+    let mut plans: Vec<Plan> = (0..=points).step_by(stride).map(Plan::At).collect();
+    plans.extend((1..=lab.count(4, 40)).map(|seed| Plan::AnyTime(seed as u64)));
+    let sum = all(lab, &plans, &expected);
+    let (count, slowest) = (sum.resumes.len(), sum.resumes.iter().max().copied().unwrap_or_default());
+    let mut sorted = sum.resumes.clone();
+    sorted.sort();
+    let median = sorted.get(count / 2).copied().unwrap_or_default();
+    let figure = format!(
+        "{points} points in an unkilled run; {} sessions, {} kills at {} kinds of point and at random moments\n\
+         {} finished, 0 facts lost of them, 0 effects twice; {} programs that may, ran again\n\
+         {} answers and messages acknowledged, all in the log; {count} resumes, median {} ms, slowest {} ms; \
+         the sweep took {:.0} s",
+        plans.len(),
+        sum.kills,
+        sum.kinds.len(),
+        sum.trials,
+        sum.again,
+        sum.acknowledged,
+        median.as_millis(),
+        slowest.as_millis(),
+        watch.elapsed().as_secs_f64(),
+    );
+    let faults: Vec<String> = sum.faults.iter().map(|(fault, times)| format!("{times} × {fault}")).collect();
+    ensure!(faults.is_empty(), "{}\n{figure}", faults.join("\n"));
+    ensure!(sum.kinds.len() == KINDS, "only these points were met: {:?}", sum.kinds);
+    ensure!(slowest <= RESUME, "a resume took {slowest:?}\n{figure}");
+    Ok(figure)
+}
+
+/// Runs the trials, as many at once as there are processors.
+fn all(lab: &Lab, plans: &[Plan], expected: &Value) -> Sum {
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let (next, sum) = (AtomicUsize::new(0), Mutex::new(Sum::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let judged = Trial::run(lab, *plan).and_then(|trial| {
+                        let verdict = judge(&trial, expected).with_context(|| format!("killed {plan:?}"))?;
+                        Ok((trial, verdict))
+                    });
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    match judged {
+                        Ok((trial, verdict)) => sum.add(&trial, &verdict),
+                        Err(error) => *sum.faults.entry(format!("{error:#}")).or_default() += 1,
+                    }
+                }
+            });
+        }
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sum {
+    fn add(&mut self, trial: &Trial, verdict: &Verdict) {
+        self.trials += 1;
+        self.kills += trial.kills;
+        self.again += verdict.again;
+        self.acknowledged += verdict.acknowledged;
+        self.kinds.extend(trial.killed_at.iter().cloned());
+        self.resumes.extend(trial.resumes.iter().copied());
+    }
+}
