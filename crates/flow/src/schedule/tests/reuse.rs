@@ -73,6 +73,7 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             Fate::Reused => seen(&node.path, true),
             Fate::Runs(_) => seen(&node.path, false),
             Fate::GoesOn => sim.starts(node.path.node()).iter().any(|start| start.contains(": continue")),
+            Fate::Finished | Fate::Asks => panic!("a new session has finished nothing and doubts nothing"),
             Fate::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
             // In a loop the pass may not come.
             Fate::Follows => true,
