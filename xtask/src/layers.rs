@@ -139,7 +139,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "clap_complete",
             "console",
             "futures",
-            "humantime",
             "rustix",
             "schemars",
             "serde",
