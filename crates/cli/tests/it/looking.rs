@@ -102,6 +102,15 @@ fn sessions_are_listed_and_shown() {
 }
 
 #[test]
+fn an_answer_that_nobody_has_taken_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("kept", "human_input", Some(17), Driven::Left).reply("prompt-3", "now");
+    check(folder.path(), "ps-kept", &["ps"]);
+    check(folder.path(), "show-kept", &["show", "kept"]);
+}
+
+#[test]
 fn what_happened_and_why() {
     let folder = tempfile::tempdir().unwrap();
     let _stored = filled(folder.path());

@@ -4,7 +4,7 @@ use std::{cell::Cell, collections::BTreeMap, fs, path::Path, sync::Arc, time::Du
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{Batch, FlowSource, Lease, Owner, RunStore, SessionRecord, SqliteOptions, SqliteStore};
-use inspan_protocol::{Envelope, EventContext, SessionId, Timestamp};
+use inspan_protocol::{Command, Envelope, EventContext, SessionId, Timestamp};
 use serde_json::{Map, json};
 
 use crate::program::home;
@@ -72,6 +72,17 @@ impl Session<'_> {
     pub(crate) fn append(&self, log: &[Arc<Envelope>]) {
         let batch = Batch { events: log, answers: &[] };
         self.stored.runtime.block_on(self.stored.store.append(&self.lease, batch)).unwrap();
+    }
+
+    /// Leaves an answer for whoever goes on with the session.
+    pub(crate) fn reply(&self, prompt: &str, choice: &str) {
+        let command = Command::Reply {
+            prompt: prompt.into(),
+            content: choice.to_owned(),
+            choice: Some(choice.to_owned()),
+        };
+        let posted = self.stored.store.post(&self.lease.session, &command, SystemClock.now());
+        self.stored.runtime.block_on(posted).unwrap();
     }
 
     pub(crate) fn release(&self) {

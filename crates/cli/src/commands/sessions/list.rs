@@ -19,6 +19,10 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
     if Standing::of(entry).has_ended() {
         return None;
     }
+    if entry.unanswered > 0 && entry.liveness == Liveness::Gone {
+        let what = if entry.unanswered == 1 { "a command that was kept" } else { "commands that were kept" };
+        return Some(format!("`inspan resume`, to take {what}"));
+    }
     let mut open = open_questions(entry);
     if let Some(first) = open.next() {
         let more = open.count();
