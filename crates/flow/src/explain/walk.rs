@@ -68,7 +68,9 @@ impl<'a> Walk<'a> {
             self.before(envelope);
             let ended = self.state().ending.is_some();
             self.run.apply(envelope);
-            if !ended && self.state().ending.is_some() {
+            // The end itself names its cause, and is none.
+            let is_end = matches!(envelope.event, Event::PhaseFailed { .. });
+            if !ended && !is_end && self.state().ending.is_some() {
                 self.marks.ending = Some(envelope.seq);
             }
             self.after(envelope);

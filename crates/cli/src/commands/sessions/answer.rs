@@ -44,6 +44,9 @@ impl Commands {
         let resume = || self.command("resume", id, "");
         match Standing::of(entry) {
             Standing::Running => vec![(self.command("logs", id, "-f"), "watches it")],
+            Standing::Waiting if entry.owner.is_none() && entry.unanswered > 0 => {
+                vec![(resume(), "takes what was kept and goes on")]
+            }
             Standing::Waiting if entry.owner.is_none() => vec![(resume(), "goes on waiting for it")],
             Standing::Waiting => Vec::new(),
             Standing::Paused => vec![(resume(), "goes on")],
