@@ -25,7 +25,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         let mut peak = Peak::default();
         for _ in 0..RUNS {
             let mut command = Command::new(&inspan);
-            command.arg("run").arg(&flow);
+            command.arg("run").arg(&flow).env("INSPAN_HOME", folder.path());
             peak = peak.max(watch(command)?);
         }
         // A program that is mapped into memory counts as well, though all that run it share it.

@@ -23,27 +23,31 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         &flow,
         "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n",
     )?;
-    let run = || {
+    let run = |more: &[&str]| {
         let mut command = Command::new(&inspan);
-        command.args(["run", "--events", "-"]).arg(&flow);
+        command.args(["run", "--events", "-"]).args(more).arg(&flow).env("INSPAN_HOME", folder.path());
         command
     };
     // In turns, so that a busy moment does not hit one of them alone.
-    let (mut starts, mut empties) = (Vec::new(), Vec::new());
+    let (mut kept, mut starts, mut empties) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..STARTS {
-        starts.push(first_line(run(), "\"seq\":1,")?);
+        kept.push(first_line(run(&[]), "\"seq\":1,")?);
+        starts.push(first_line(run(&["--no-store"]), "\"seq\":1,")?);
         empties.push(first_line(Command::new(&empty), "empty")?);
     }
     // 4 ms, where the empty program takes 1.5.
     let reference = Some(("an empty tokio program", middle(empties)));
-    let value = middle(starts);
-    Ok(vec![Row {
-        work: "process start to first event".to_owned(),
-        value,
+    let row = |work: &str, values, goal| Row {
+        work: work.to_owned(),
+        value: middle(values),
         reference,
-        goal: Some(Goal::Times(2.7)),
+        goal,
         unit: Unit::Nanoseconds,
-    }])
+    };
+    Ok(vec![
+        row("process start to first event", starts, Some(Goal::Times(2.7))),
+        row("the same, its session kept on disk", kept, None),
+    ])
 }
 
 /// Nanoseconds from the start of a process to its first line, which contains this word.

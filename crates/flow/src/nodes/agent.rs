@@ -124,7 +124,8 @@ async fn run(
     let unheard = unheard(&context).map(|mail| (input.clone(), mail));
     let turns = context.conversation.as_ref().map_or(0, |known| known.turns);
     let input = go_on(&*provider, &context, input)?;
-    let end = agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
+    let end =
+        agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
         (Err(error), Some((input, mail))) if is_unknown(&error) => {
             agent(&provider, &context, input).mail(mail).execute().await?
