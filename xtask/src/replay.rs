@@ -2,7 +2,9 @@
 //! Flows are run here; transcripts and broken flows are replayed by the tests of the crates that own them.
 
 mod case;
+mod continued;
 mod prefixes;
+mod retold;
 
 use std::path::Path;
 use std::process::Command;

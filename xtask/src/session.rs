@@ -46,12 +46,23 @@ pub(crate) struct Surroundings {
     pub(crate) clock: Arc<dyn Clock>,
     /// The real time after which the session is given up.
     pub(crate) bound: Duration,
+    /// Looks on, until the session has ended.
+    pub(crate) watch: Watch,
 }
+
+pub(crate) type Watch = Box<dyn FnOnce(&Hub) -> Option<Observer> + Send>;
 
 impl Surroundings {
     /// With the clock of the machine, and every permission denied.
     pub(crate) fn real(providers: ProviderRegistry, env: Environment, bound: Duration) -> Self {
-        Self { providers, env, permissions: PermissionPolicy::Deny, clock: Arc::new(SystemClock), bound }
+        Self {
+            providers,
+            env,
+            permissions: PermissionPolicy::Deny,
+            clock: Arc::new(SystemClock),
+            bound,
+            watch: Box::new(|_| None),
+        }
     }
 }
 
@@ -88,6 +99,7 @@ pub(crate) async fn run(
         .store(Arc::new(MemoryStore::new()))
         .with_events()
         .build();
+    let _watching = (around.watch)(runner.hub());
     let script = Script::start(runner.hub(), steps);
     let ended = tokio::time::timeout(around.bound, runner.run(input)).await;
     around.providers.shutdown().await;

@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_engine::{PermissionPolicy, Replayer, VirtualClock, check_order};
-use inspan_flow::Graph;
 use inspan_protocol::{Command, Envelope, Environment, Timestamp};
 use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::prefixes;
+use super::{continued, continued::Calls, prefixes, prefixes::Whole};
 use crate::session::{self, Step, Surroundings};
 
 /// The moment at which every replayed session begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
 /// The virtual time that a session may take; a flow that waits for what never comes reaches it at once.
-const BOUND: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(super) const BOUND: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// One folder of `fixtures/flows`.
 #[derive(Debug, Clone)]
@@ -28,17 +27,17 @@ pub(crate) struct FlowCase {
 }
 
 /// One line of `commands.json`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Commanded {
-    after: After,
-    command: Command,
+pub(super) struct Commanded {
+    pub(super) after: After,
+    pub(super) command: Command,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct After {
-    event: String,
+pub(super) struct After {
+    pub(super) event: String,
     /// After so many events of that name, counting from 1.
     count: u64,
 }
@@ -69,22 +68,23 @@ impl FlowCase {
 
     /// The commands that the session is given. A refused one is part of the log, and no failure.
     pub(crate) fn steps(&self) -> anyhow::Result<Vec<Step>> {
-        let path = self.folder.join("commands.json");
-        let commands: Vec<Commanded> = if path.exists() { read_json(path)? } else { Vec::new() };
         let step = |Commanded { after, command }: Commanded| {
             Step::after(after.event, after.count, move |hub| {
                 let _ = hub.command(command.clone());
                 Ok(())
             })
         };
-        Ok(commands.into_iter().map(step).collect())
+        Ok(self.commands()?.into_iter().map(step).collect())
+    }
+
+    fn commands(&self) -> anyhow::Result<Vec<Commanded>> {
+        let path = self.folder.join("commands.json");
+        Ok(if path.exists() { read_json(path)? } else { Vec::new() })
     }
 
     /// Runs the case, and compares or blesses its log.
     pub(crate) fn check(&self, mode: GoldenMode) -> anyhow::Result<()> {
-        let (graph, events) = self.replay()?;
-        check_order(&events).map_err(anyhow::Error::msg).context("the log is out of order")?;
-        prefixes::check(&graph, &self.input()?, &events)?;
+        let events = self.replay()?;
         let lines: Vec<String> = events
             .iter()
             .map(serde_json::to_string)
@@ -94,16 +94,19 @@ impl FlowCase {
         Ok(())
     }
 
-    /// Runs the case from its recordings. Nothing in it depends on the machine, the time or chance.
-    fn replay(&self) -> anyhow::Result<(Arc<Graph>, Vec<Envelope>)> {
+    /// Runs the case from its recordings, and goes on with each beginning of its log. Nothing in it depends on the
+    /// machine, the time or chance.
+    fn replay(&self) -> anyhow::Result<Vec<Envelope>> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         runtime.block_on(async {
             // A case without recordings has none to play: an agent that is asked all the same is an error, and
             // never the real one.
             let (nothing, recorded) = (tempfile::tempdir()?, self.recordings());
-            let replayer = Replayer::load(if recorded.exists() { &recorded } else { nothing.path() })?;
-            let providers = session::providers().map(|provider| replayer.replay(provider));
+            let recordings = if recorded.exists() { &recorded } else { nothing.path() };
+            let replayer = Replayer::load(recordings)?;
+            let calls = Calls::new(recordings);
+            let providers = continued::noted(&replayer, &calls);
             let graph = Arc::new(session::compile(&self.folder.join("flow.yaml"), &providers)?);
             let beginning: Timestamp = BEGINNING.parse()?;
             let around = Surroundings {
@@ -112,6 +115,10 @@ impl FlowCase {
                 permissions: PermissionPolicy::Deny,
                 clock: Arc::new(VirtualClock::starting_at(beginning)),
                 bound: BOUND,
+                watch: Box::new({
+                    let calls = calls.clone();
+                    move |hub| Some(calls.watch(hub))
+                }),
             };
             let result = session::run(Arc::clone(&graph), self.input()?, around, self.steps()?).await?;
             let unplayed = replayer.unplayed();
@@ -128,7 +135,12 @@ impl FlowCase {
                     );
                 }
             }
-            Ok((graph, result.events.iter().map(|envelope| (**envelope).clone()).collect()))
+            let log: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+            check_order(&log).map_err(anyhow::Error::msg).context("the log is out of order")?;
+            let commands = self.commands()?;
+            let whole = Whole { graph, input: self.input()?, result: &result, calls, commands };
+            prefixes::check(&whole).await?;
+            Ok(log)
         })
     }
 }

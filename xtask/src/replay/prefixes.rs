@@ -1,58 +1,129 @@
-//! Cuts a log everywhere and looks what a fresh fold of each beginning wants to do next: only what came.
-//! Carrying it out is left to the runtime.
+//! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and gone on
+//! with. It must come to the same outputs and outcome, and start nothing that had finished. What an agent answers
+//! that goes on is left to `continued`, what people then say again to `retold`.
+//!
+//! Compared are the outcome and the newest output of every node; of an agent's output what it said, but not what it
+//! cost and how long it took, since an attempt in flight is begun again and pays for that alone. Where the session
+//! failed or was stopped, the outputs are those that the cut log has, and no others need be there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
-use inspan_flow::{Action, Graph, Run};
-use inspan_protocol::{Envelope, Event, NodePath, Timestamp};
+use anyhow::{Context as _, bail, ensure};
+use inspan_engine::{CountingIds, IdSource, PermissionPolicy, VirtualClock, check_order};
+use inspan_flow::{
+    Batch, FlowRunResult, FlowRunner, Graph, MemoryStore, Owner, Resume, RunError, RunStore, Select,
+    SessionRecord, builtin_nodes,
+};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp};
 use serde_json::{Map, Value};
 
+use super::case::Commanded;
+use super::continued::Calls;
+use super::retold::Retold;
+
+/// A session as it ran undisturbed.
+pub(crate) struct Whole<'a> {
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) input: Map<String, Value>,
+    pub(crate) result: &'a FlowRunResult,
+    pub(crate) calls: Calls,
+    pub(crate) commands: Vec<Commanded>,
+}
+
 /// Checks every beginning of the log, the empty and the whole one too.
-pub(crate) fn check(graph: &Arc<Graph>, input: &Map<String, Value>, log: &[Envelope]) -> anyhow::Result<()> {
-    let session = &log.first().context("the log is empty")?.context.session_id;
-    let input = inspan_flow::check_input(graph, input.clone())?;
-    for cut in 0..=log.len() {
-        let (before, rest) = log.split_at(cut);
-        let mut run = Run::new(Arc::clone(graph), session, input.clone(), None);
-        for envelope in before {
-            run.apply(envelope);
-        }
-        let now = before.last().map_or_else(Timestamp::default, |envelope| envelope.timestamp);
-        let mut actions = Vec::new();
-        run.next(now, &mut actions);
-        judge(before, rest, &actions)
-            .with_context(|| format!("the log cut after event {cut} goes on wrongly"))?;
+pub(crate) async fn check(whole: &Whole<'_>) -> anyhow::Result<()> {
+    for cut in 0..=whole.result.events.len() {
+        go_on(whole, cut).await.with_context(|| format!("the log cut after event {cut} goes on wrongly"))?;
     }
     Ok(())
 }
 
-fn judge(before: &[Envelope], rest: &[Envelope], actions: &[Action]) -> anyhow::Result<()> {
-    let finished = finished(before);
-    for action in actions {
-        match action {
-            Action::Start(start) => {
-                ensure!(
-                    !finished.contains(&start.path),
-                    "`{}` has finished and would start again",
-                    start.path
-                );
-            }
-            Action::Emit { task, event } => {
-                let came = rest.iter().any(|envelope| is_same(task.as_ref(), event, envelope));
-                ensure!(came, "it would emit what did not come: {task:?} {event:?}");
-            }
-            Action::Finish => {
-                let last = rest.iter().find(|envelope| envelope.event.name() == "harness:complete");
-                ensure!(last.is_some(), "it would end a session that goes on");
-            }
-            Action::Cancel { .. } | Action::Ask { .. } => {}
+async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
+    let before = &whole.result.events[..cut];
+    let session = &whole.result.events.first().context("the log is empty")?.context.session_id;
+    let now = before.last().map_or_else(Timestamp::default, |envelope| envelope.timestamp);
+    let store = Arc::new(MemoryStore::new());
+    let record = SessionRecord {
+        session: session.clone(),
+        flow: (*whole.graph.source).clone(),
+        input: inspan_flow::check_input(&whole.graph, whole.input.clone())?,
+        created_at: now,
+        parent: None,
+        base: None,
+        settings: Map::new(),
+    };
+    let lease = store.create(&record, &Owner::of_process(), now).await?;
+    store.append(&lease, Batch { events: before, answers: &[] }).await?;
+    store.release(&lease).await?;
+
+    let providers = whole.calls.after(cut as u64)?;
+    let opened = FlowRunner::builder(Arc::clone(&whole.graph), builtin_nodes(&providers))
+        .clock(Arc::new(VirtualClock::starting_at(now)))
+        .ids(ids_after(before))
+        .permissions(PermissionPolicy::Deny)
+        .store(store.clone())
+        .open(session)
+        .await;
+    let over = before.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
+    let runner = match opened {
+        Ok(runner) => runner,
+        Err(RunError::Ended { .. }) if over => return Ok(()),
+        Err(error) => bail!(error),
+    };
+    ensure!(!over, "a session that has ended can be opened");
+    let retold = Retold::start(runner.hub(), before, &whole.commands);
+    let ended = tokio::time::timeout(super::case::BOUND, runner.resume(Resume::default())).await;
+    let result = ended.context("it does not end")??;
+    drop(retold);
+
+    let log = store.read(session, 1, Select::All).await?;
+    let log: Vec<Envelope> = log.iter().map(|envelope| (**envelope).clone()).collect();
+    check_order(&log).map_err(anyhow::Error::msg).with_context(|| told(&log[cut..]))?;
+    let finished = finished(&log[..cut]);
+    let again = log[cut..].iter().find(|envelope| is_start(&envelope.event) && in_place(envelope, &finished));
+    ensure!(again.is_none(), "what has finished starts again: {again:?}");
+    compare(whole.result, &result).with_context(|| told(&log[cut..]))
+}
+
+fn compare(whole: &FlowRunResult, cut: &FlowRunResult) -> anyhow::Result<()> {
+    ensure!(whole.outcome == cut.outcome, "its outcome is {:?} and not {:?}", cut.outcome, whole.outcome);
+    let finished = matches!(whole.outcome, Outcome::Success | Outcome::Partial);
+    for (node, output) in &whole.outputs {
+        let (expected, seen) = (said(output), cut.outputs.get(node).map(|output| said(output)));
+        ensure!(
+            seen.as_ref() == Some(&expected) || (!finished && seen.is_none()),
+            "the output of `{node}` is {seen:?} and not {expected}"
+        );
+    }
+    let more: Vec<_> = cut.outputs.keys().filter(|node| !whole.outputs.contains_key(*node)).collect();
+    ensure!(more.is_empty() || !finished, "there are outputs of {more:?}");
+    Ok(())
+}
+
+/// An output without what it cost and how long it took.
+fn said(output: &Value) -> Value {
+    let mut output = output.clone();
+    if let Some(fields) = output.as_object_mut() {
+        for name in ["usage", "costUsd", "numTurns", "durationMs"] {
+            fields.remove(name);
         }
     }
-    let over = before.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
-    ensure!(!over || actions.is_empty(), "the session is over and would do {actions:?}");
-    Ok(())
+    output
+}
+
+/// Counted ids that go on where those of the log end.
+fn ids_after(log: &[Arc<Envelope>]) -> Arc<CountingIds> {
+    let ids = CountingIds::new();
+    for envelope in log {
+        ids.event_id(envelope.timestamp);
+        match envelope.event {
+            Event::AgentStart { .. } => drop(ids.run_id()),
+            Event::SessionPrompt { .. } => drop(ids.prompt_id()),
+            _ => {}
+        }
+    }
+    Arc::new(ids)
 }
 
 /// The places that will not be tried again in this pass.
@@ -69,14 +140,41 @@ fn finished(before: &[Envelope]) -> BTreeSet<NodePath> {
     ended.filter_map(|envelope| envelope.context.task.clone()).collect()
 }
 
-/// Whether the event is the one in the envelope, but for how long it took until the cut.
-fn is_same(task: Option<&NodePath>, event: &Event, envelope: &Envelope) -> bool {
-    match (event, &envelope.event) {
-        (Event::HarnessComplete { outcome, .. }, Event::HarnessComplete { outcome: came, .. }) => {
-            outcome == came
+fn is_start(event: &Event) -> bool {
+    matches!(event, Event::TaskStart { .. })
+}
+
+fn in_place(envelope: &Envelope, places: &BTreeSet<NodePath>) -> bool {
+    envelope.context.task.as_ref().is_some_and(|task| places.contains(task))
+}
+
+/// What came after the cut, for people; how often where it came often.
+fn told(log: &[Envelope]) -> String {
+    let mut lines: Vec<(String, usize)> = Vec::new();
+    for envelope in log {
+        let place = envelope.context.task.as_ref().map_or_else(String::new, |task| format!(" {task}"));
+        let line = format!("{}{place}", envelope.event.name());
+        match lines.last_mut() {
+            Some((last, count)) if *last == line => *count += 1,
+            _ => lines.push((line, 1)),
         }
-        // A cut can fall between a question and its answer, which in the session came at the same moment.
-        (Event::FlowWaiting { .. }, _) => true,
-        (event, came) => task == envelope.context.task.as_ref() && event == came,
+    }
+    let lines: Vec<_> = lines.into_iter().map(|(line, count)| format!("  {line} x{count}")).collect();
+    format!("after the cut came\n{}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_an_agent_said_counts_and_not_what_it_cost() {
+        let full = json!({ "text": "hi", "usage": {}, "costUsd": 1, "numTurns": 2, "durationMs": 3 });
+        let seen: BTreeMap<_, _> = [("agent", said(&full)), ("text", said(&json!("hi")))].into();
+        assert_eq!(seen, [("agent", json!({ "text": "hi" })), ("text", json!("hi"))].into());
     }
 }

@@ -1,6 +1,8 @@
 //! Sessions that are paused, resumed, stopped and saved through their handle.
 
-use inspan_protocol::{NodeId, NodeStatus, Outcome, RunSnapshot, SessionStatus};
+use inspan_protocol::{
+    AgentError, ErrorCode, NodeId, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
+};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -291,5 +293,26 @@ async fn without_a_store_a_session_goes_on_from_its_snapshot_alone() {
     assert_eq!(
         (result.outcome, play.calls()),
         (Outcome::Success, vec!["one".to_owned(), "c-one: continue".to_owned()])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_waited_out_in_the_agents_own_conversation() {
+    let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
+    error.resets_at = Some(Timestamp::from_millis(3_600_000));
+    let play = Talk::new(move |_, call| match call {
+        1 => vec![Do::Name("c-one"), Do::Work(1_000), Do::Fail(error.clone())],
+        _ => vec![Do::Name("c-one"), Do::End("done", Some(0.1), 1)],
+    });
+    let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
+    let stage = Stage::new(text, &play);
+    let leaves = stage.builder().when_waiting(WhenWaiting::Leave).build().run(Map::new()).await.unwrap();
+    assert_eq!((leaves.outcome, stage.now()), (Outcome::Waiting, 1_000));
+    let stays = stage.builder().when_waiting(WhenWaiting::LeaveUnlessTimed).open(&session()).await.unwrap();
+    let result = stays.resume(Resume::default()).await.unwrap();
+    stage.check().await;
+    assert_eq!(
+        (result.outcome, stage.now(), play.calls().join(", ")),
+        (Outcome::Success, 3_600_000, "one, c-one: continue".to_owned())
     );
 }

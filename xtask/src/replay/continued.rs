@@ -1,0 +1,195 @@
+//! The agents of a session that died and goes on. What each call of the undisturbed session was given and gave is noted
+//! with its place in the log; afterwards calls that had ended are not made again, and one that goes on in a
+//! conversation, for which there is no recording, gets what comes next in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{StreamExt as _, future::BoxFuture, stream};
+use inspan_engine::{Filter, Hub, Observer, ProviderRegistry, Replayer};
+use inspan_protocol::{
+    AgentError, DynProvider, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor, ProviderItem,
+    ProviderSessionId, ProviderStream, StreamEvent,
+};
+use serde_json::Value;
+
+use crate::session;
+
+/// The calls of a session, in the order in which they ended.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    recordings: PathBuf,
+    ended: Arc<Mutex<Vec<Call>>>,
+    /// The newest event.
+    seq: Arc<AtomicU64>,
+}
+
+#[derive(Clone)]
+struct Call {
+    provider: String,
+    input: Value,
+    end: Result<Value, AgentError>,
+    /// The conversation, if it was named.
+    session: Option<ProviderSessionId>,
+    /// The newest event when it began, and when it ended; what it gave came after that.
+    began_at: u64,
+    ended_at: u64,
+}
+
+impl Calls {
+    pub(crate) fn new(recordings: &Path) -> Self {
+        Self { recordings: recordings.to_owned(), ended: Arc::default(), seq: Arc::default() }
+    }
+
+    /// Keeps up with the log.
+    pub(crate) fn watch(&self, hub: &Hub) -> Observer {
+        let seq = Arc::clone(&self.seq);
+        hub.observe(Filter::all(), Arc::new(move |envelope| seq.store(envelope.seq, Ordering::Relaxed)))
+    }
+
+    /// A provider whose calls are noted.
+    pub(crate) fn note(&self, provider: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
+        Arc::new(Wrapped { provider, calls: self.clone(), how: How::Note })
+    }
+
+    /// Providers that go on after so many events.
+    pub(crate) fn after(&self, cut: u64) -> anyhow::Result<ProviderRegistry> {
+        let replayer = Replayer::load(&self.recordings)?;
+        let mut providers = ProviderRegistry::new();
+        for provider in inspan_providers::builtin() {
+            let replayed = replayer.replay(provider);
+            let name = replayed.descriptor().provider_type;
+            for call in self.ended().iter().filter(|call| call.ended_at < cut && call.provider == name) {
+                // Taking a recording is all that beginning the call does.
+                drop(replayed.execute(call.input.clone(), ExecutionContext::default()));
+            }
+            let how = How::After { cut, told: Mutex::default() };
+            providers.register(Arc::new(Wrapped { provider: replayed, calls: self.clone(), how }));
+        }
+        Ok(providers)
+    }
+
+    fn ended(&self) -> Vec<Call> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+enum How {
+    Note,
+    After {
+        cut: u64,
+        /// The conversations that were gone on with.
+        told: Mutex<Vec<ProviderSessionId>>,
+    },
+}
+
+struct Wrapped {
+    provider: Arc<dyn DynProvider>,
+    calls: Calls,
+    how: How,
+}
+
+impl Wrapped {
+    fn note(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let provider = self.provider.descriptor().provider_type;
+        let calls = self.calls.clone();
+        let given = input.clone();
+        let began_at = calls.seq.load(Ordering::Relaxed);
+        let mut session = None;
+        let noted = self.provider.execute(input, context).inspect(move |item| {
+            let end = match item {
+                Ok(ProviderItem::Event(StreamEvent::Session { session_id })) => {
+                    session = Some(session_id.clone());
+                    return;
+                }
+                Ok(ProviderItem::Event(_)) => return,
+                Ok(ProviderItem::Output(output)) => Ok(output.clone()),
+                Err(error) => Err(error.clone()),
+            };
+            let (provider, input) = (provider.clone(), given.clone());
+            let ended_at = calls.seq.load(Ordering::Relaxed);
+            let call = Call { provider, input, end, session: session.clone(), began_at, ended_at };
+            calls.ended.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        });
+        noted.boxed()
+    }
+}
+
+impl Wrapped {
+    /// What a call gives that goes on in a conversation; nothing if it does not, or was made just so.
+    fn next(
+        &self,
+        input: &Value,
+        cut: u64,
+        told: &Mutex<Vec<ProviderSessionId>>,
+    ) -> Option<(Result<Value, AgentError>, ProviderSessionId)> {
+        let with = self.provider.input_facts(input).ok()?.session?;
+        let ended = self.calls.ended();
+        if ended.iter().any(|call| call.input == *input) {
+            return None;
+        }
+        let calls: Vec<_> = ended.iter().filter(|call| call.session.as_ref() == Some(&with)).collect();
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = !told.contains(&with);
+        told.push(with.clone());
+        let newest = calls.iter().rev().find(|call| call.began_at <= cut)?;
+        if newest.ended_at < cut || !is_first {
+            // An agent that had said its last says it again.
+            return Some((newest.end.clone(), with));
+        }
+        let next = newest;
+        // That call was in flight, and is not made again.
+        drop(self.provider.execute(next.input.clone(), ExecutionContext::default()));
+        Some((next.end.clone(), with))
+    }
+}
+
+impl DynProvider for Wrapped {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.provider.descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        self.provider.input_schema()
+    }
+
+    fn output_schema(&self) -> Value {
+        self.provider.output_schema()
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let (cut, told) = match &self.how {
+            How::Note => return self.note(input, context),
+            How::After { cut, told } => (*cut, told),
+        };
+        match self.next(&input, cut, told) {
+            None => self.provider.execute(input, context),
+            Some((end, session_id)) => {
+                let named = ProviderItem::Event(StreamEvent::Session { session_id });
+                stream::iter([Ok(named), end.map(ProviderItem::Output)]).boxed()
+            }
+        }
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        self.provider.resume(input, session, message)
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        self.provider.input_facts(input)
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        self.provider.output_facts(output)
+    }
+
+    fn shutdown(&self) -> BoxFuture<'static, ()> {
+        self.provider.shutdown()
+    }
+}
+
+/// Every provider that comes with Inspan, its calls answered by the recordings and noted.
+pub(crate) fn noted(replayer: &Replayer, calls: &Calls) -> ProviderRegistry {
+    session::providers().map(|provider| calls.note(replayer.replay(provider)))
+}
