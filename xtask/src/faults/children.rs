@@ -12,7 +12,7 @@ use crate::e2e::{Stopwatch, called, pause};
 
 pub(super) const FAILING: Row = Row {
     name: "agents' programs that fail",
-    bound: "a typed error within the limit and 1 s, what was said before is kept; a slow one that speaks is let be",
+    bound: "a typed error within the limit and 1 s, and 6 s more for who is deaf; what was said before is kept",
     prove: failing,
 };
 
@@ -47,6 +47,10 @@ const LIMIT: Duration = Duration::from_millis(1_500);
 /// A debug build starts slowly on a busy machine; the bounds say the second that the clocks may take.
 const SPARE: Duration = Duration::from_secs(1);
 
+/// How long a program that is deaf to it all may take to end: it is interrupted, its input ends, it is asked by a
+/// signal, each with two seconds, and then it is killed.
+const LADDER: Duration = Duration::from_secs(6);
+
 struct Case {
     name: &'static str,
     script: &'static str,
@@ -78,18 +82,31 @@ const CASES: &[Case] = &[
     Case { name: "nonsense", script: "say 'hello'", code: Some("PROTOCOL"), says: "no JSON object", within: SPARE },
     Case {
         name: "stall",
+        script: "read -r line; done_; cat >/dev/null",
+        code: Some("TIMEOUT"),
+        says: "the program said nothing",
+        within: STALL.saturating_add(SPARE),
+    },
+    Case {
+        name: "stall, deaf",
         script: "exec sleep 60",
         code: Some("TIMEOUT"),
-        says: "",
-        // It is asked to end its turn, and has two seconds for that.
-        within: Duration::from_millis(700 + 2_000 + 1_000),
+        says: "the program said nothing",
+        within: STALL.saturating_add(LADDER).saturating_add(SPARE),
+    },
+    Case {
+        name: "stall, deaf to signals too",
+        script: "trap '' TERM INT; while :; do sleep 60; done",
+        code: Some("TIMEOUT"),
+        says: "the program said nothing",
+        within: STALL.saturating_add(LADDER).saturating_add(SPARE),
     },
     Case {
         name: "bytes without an end",
         script: "while :; do printf x; sleep 0.05; done",
         code: Some("TIMEOUT"),
         says: "",
-        within: Duration::from_millis(1_500 + 2_000 + 1_000),
+        within: LIMIT.saturating_add(LADDER).saturating_add(SPARE),
     },
     Case {
         name: "slow drip",

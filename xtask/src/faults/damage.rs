@@ -60,7 +60,7 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     {
         let bytes = exhibit.files.get(end).filter(|bytes| !bytes.is_empty());
         let bytes = bytes.with_context(|| format!("there is no {what} to harm"))?;
-        let flips = if end == "-marks" { lab.count(20, 200) } else { lab.count(110, 4_000) };
+        let flips = if end == "-marks" { lab.count(20, 200) } else { lab.count(90, 4_000) };
         let tears = lab.count(12, 200);
         let mut seen: BTreeMap<Sight, usize> = BTreeMap::new();
         for at in 0..flips + tears {

@@ -25,7 +25,7 @@ pub(super) const MAKING: Row = Row {
 
 pub(super) const FOREIGN: Row = Row {
     name: "a newer, foreign, broken or read-only store",
-    bound: "each is refused in one clear sentence with code 1, and not a byte of it changes",
+    bound: "each is refused in one clear sentence, with code 4 where another program or place is needed and 1 for damage, and not a byte of it changes",
     prove: foreign,
 };
 
@@ -82,8 +82,14 @@ fn closed(place: &Place) -> anyhow::Result<Vec<u8>> {
     Ok(std::fs::read(place.store())?)
 }
 
-const VERBS: [&[&str]; 4] =
-    [&["run", "flow.yaml"], &["resume", "s"], &["stop", "s"], &["store", "verify"]];
+const VERBS: [&[&str]; 6] = [
+    &["run", "flow.yaml"],
+    &["resume", "s"],
+    &["stop", "s"],
+    &["ps"],
+    &["logs", "s"],
+    &["store", "verify"],
+];
 
 /// What each verb says of a store that was made so; its bytes must stay as they are.
 fn refusals(place: &Place, bytes: &[u8], says: &str) -> anyhow::Result<usize> {
@@ -92,9 +98,10 @@ fn refusals(place: &Place, bytes: &[u8], says: &str) -> anyhow::Result<usize> {
 }
 
 fn refused(place: &Place, bytes: &[u8], says: &str, verbs: &[&[&str]]) -> anyhow::Result<usize> {
+    let expected = if says == "damaged" { 1 } else { 4 };
     for verb in verbs {
         let Ended { code, stdout, stderr, .. } = place.call(verb)?;
-        ensure!(code == 1 && stderr.contains(says), "{verb:?} ended with {code}: {stdout}{stderr}");
+        ensure!(code == expected && stderr.contains(says), "{verb:?} ended with {code}: {stdout}{stderr}");
         ensure!(std::fs::read(place.store())? == bytes, "{verb:?} has changed the store");
     }
     Ok(verbs.len())

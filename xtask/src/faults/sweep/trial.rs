@@ -14,7 +14,7 @@ use super::flow;
 use crate::e2e::pause;
 
 /// The session's id in every trial.
-pub(super) const SESSION: &str = "fifty";
+pub(in super::super) const SESSION: &str = "fifty";
 /// What a person says at the gate.
 const ANSWER: &str = "go";
 /// So many calls bring any session to its end.
