@@ -5,10 +5,14 @@ mod agent;
 mod children;
 mod damage;
 mod disk;
+mod follower;
 mod lab;
 mod opening;
+mod order;
 mod owners;
 mod sweep;
+mod time;
+mod volume;
 
 use std::io::Write;
 use std::path::Path;
@@ -50,6 +54,13 @@ const ROWS: &[Row] = &[
     children::FAILING,
     children::UNHEARD,
     children::ORPHANS,
+    follower::DEAD,
+    follower::READER,
+    time::JUMPS,
+    order::ROW,
+    time::MONTH,
+    volume::SESSIONS,
+    volume::TEXT,
 ];
 
 /// Proves the rows whose names contain `filter`, prints each, and says whether all hold.

@@ -60,7 +60,7 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     {
         let bytes = exhibit.files.get(end).filter(|bytes| !bytes.is_empty());
         let bytes = bytes.with_context(|| format!("there is no {what} to harm"))?;
-        let flips = if end == "-marks" { lab.count(20, 200) } else { lab.count(110, 4_000) };
+        let flips = if end == "-marks" { lab.count(20, 200) } else { lab.count(90, 4_000) };
         let tears = lab.count(12, 200);
         let mut seen: BTreeMap<Sight, usize> = BTreeMap::new();
         for at in 0..flips + tears {
@@ -171,13 +171,9 @@ fn judge(
     }
     let findings = report.map(|report| report.findings.as_slice()).unwrap_or_default();
     let names_event = findings.iter().any(|finding| {
-        matches!(
-            finding.problem,
-            Problem::Altered(_) | Problem::Missing(..) | Problem::Unreadable(..) | Problem::MissingSession(_)
-        )
+        matches!(finding.problem, Problem::Altered(_) | Problem::Missing(..) | Problem::Unreadable(..) | Problem::MissingSession(_))
     });
-    let told: Vec<String> =
-        [read.err(), opened.err()].into_iter().flatten().map(|error| error.to_string()).collect();
+    let told: Vec<String> = [read.err(), opened.err()].into_iter().flatten().map(|error| error.to_string()).collect();
     let names_session = findings.iter().any(|finding| finding.session.is_some())
         || told.iter().any(|told| told.contains("session `s`"));
     let names_file = told.iter().all(|told| told.contains(&store.display().to_string()));

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::{Size, agent};
-use crate::e2e::{Deadline, MARK, Stopwatch, end_all, none_left, pause};
+use crate::e2e::{Deadline, MARK, end_all, none_left, pause};
 
 /// How long one call may take before it counts as one that hangs.
 const CALL: Duration = Duration::from_secs(60);
@@ -79,7 +79,6 @@ pub(super) struct Running {
     pub(super) child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    began: Stopwatch,
 }
 
 /// A call that has ended.
@@ -89,7 +88,6 @@ pub(super) struct Ended {
     pub(super) code: i32,
     pub(super) stdout: String,
     pub(super) stderr: String,
-    pub(super) took: Duration,
 }
 
 impl Ended {
@@ -100,13 +98,7 @@ impl Ended {
 
     /// Fails unless it ended so.
     pub(super) fn expect(self, code: i32) -> anyhow::Result<Self> {
-        ensure!(
-            self.code == code,
-            "it ended with {} and not {code}:\n{}\n{}",
-            self.code,
-            self.stdout,
-            self.stderr
-        );
+        ensure!(self.code == code, "it ended with {} and not {code}:\n{}\n{}", self.code, self.stdout, self.stderr);
         Ok(self)
     }
 }
@@ -135,7 +127,7 @@ impl Running {
             pause(Duration::from_millis(1));
         };
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-        Ok(Ended { code, stdout: text(&self.stdout), stderr: text(&self.stderr), took: self.began.elapsed() })
+        Ok(Ended { code, stdout: text(&self.stdout), stderr: text(&self.stderr) })
     }
 }
 
@@ -155,11 +147,7 @@ impl Place {
     /// Writes a program. A process of its own does: a file that is open for writing cannot be run, and what another
     /// thread starts meanwhile would hold ours open.
     pub(super) fn program(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let written = Command::new("/bin/sh")
-            .args(["-c", "printf %s \"$1\" > \"$0\""])
-            .arg(self.path(name))
-            .arg(text)
-            .status()?;
+        let written = Command::new("/bin/sh").args(["-c", "printf %s \"$1\" > \"$0\""]).arg(self.path(name)).arg(text).status()?;
         ensure!(written.success(), "failed to write {name}");
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o755))?;
         Ok(())
@@ -198,13 +186,12 @@ impl Place {
         let number = self.calls.get();
         self.calls.set(number + 1);
         let (stdout, stderr) = (self.path(&format!("out-{number}")), self.path(&format!("err-{number}")));
-        let began = Stopwatch::start();
         let child = command
             .stdout(File::create(&stdout)?)
             .stderr(File::create(&stderr)?)
             .spawn()
             .context("failed to start the program")?;
-        Ok(Running { child, stdout, stderr, began })
+        Ok(Running { child, stdout, stderr })
     }
 
     /// Calls the program and waits for its end.
@@ -229,6 +216,17 @@ impl Place {
             let log = store.read(&id, 1, Select::All).await.context("the log cannot be read")?;
             let log = log.iter().map(|envelope| Envelope::clone(envelope)).collect();
             Ok(Some(Look { entry, log }))
+        })
+    }
+
+    /// Where a session stands; nothing if there is none yet.
+    pub(super) fn entry(&self, session: &str) -> anyhow::Result<Option<SessionEntry>> {
+        if !self.store().exists() {
+            return Ok(None);
+        }
+        runtime()?.block_on(async {
+            let Ok(store) = SqliteStore::open_reader(self.store()) else { return Ok(None) };
+            Ok(store.entry(&SessionId::from(session)).await.ok())
         })
     }
 
@@ -269,6 +267,22 @@ pub(super) fn until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>)
         pause(Duration::from_millis(2));
     }
     Ok(())
+}
+
+/// The most memory that a process has had, in bytes; 0 once it is gone.
+pub(super) fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    kilobytes(&status, "VmHWM:") << 10
+}
+
+/// The memory that this process has, in bytes.
+pub(super) fn resident() -> u64 {
+    kilobytes(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:") << 10
+}
+
+fn kilobytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse().unwrap_or_default()
 }
 
 /// Numbers that look like chance and are the same on every run.

@@ -11,13 +11,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use inspan_protocol::Envelope;
 use serde_json::Value;
 
 use super::Row;
-use super::lab::Lab;
+use super::lab::{Lab, Place};
 use crate::e2e::Stopwatch;
 use judge::{Verdict, judge};
 use trial::{Plan, Trial};
+
+pub(super) use trial::SESSION;
 
 pub(super) const ROW: Row = Row {
     name: "killed everywhere",
@@ -78,6 +81,13 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     ensure!(sum.kinds.len() == KINDS, "only these points were met: {:?}", sum.kinds);
     ensure!(slowest <= RESUME, "a resume took {slowest:?}\n{figure}");
     Ok(figure)
+}
+
+/// The log of the session that nobody killed, and where it ran.
+pub(super) fn unkilled(lab: &Lab) -> anyhow::Result<(Place, Vec<Envelope>)> {
+    let trial = Trial::run(lab, Plan::Never)?;
+    let log = trial.place.look(SESSION)?.context("the session is gone")?.log;
+    Ok((trial.place, log))
 }
 
 /// Runs the trials, as many at once as there are processors.
