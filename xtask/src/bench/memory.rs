@@ -8,11 +8,13 @@ use anyhow::{Context as _, ensure};
 
 use super::flow::chain;
 use super::measure::{Goal, Row, Unit};
-use crate::e2e::build_with;
+use crate::e2e::{build_with, pause};
 
 /// Each program is run so often, and the largest value counts: what it takes at its end may be seen too late.
 const RUNS: usize = 5;
 const MANY: usize = 10_000;
+/// After so long a session has come to wait.
+const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// All rows.
 pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
@@ -38,8 +40,41 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
             unit: Unit::Bytes,
         });
     }
+    rows.push(idle(&inspan, folder.path())?);
     rows.extend(super::crowd::rows()?);
     Ok(rows)
+}
+
+/// What a session takes that only waits for a person, in a process of its own that knows until when.
+fn idle(inspan: &Path, folder: &Path) -> anyhow::Result<Row> {
+    let flow = folder.join("idle.yaml");
+    let ask = "flow: { name: idle }\nnodes:\n  - { id: a, type: human.input, input: { prompt: Well?, timeout: 1h } }\n";
+    std::fs::write(&flow, ask)?;
+    let mut child = Command::new(inspan)
+        .args(["run", "--detached"])
+        .arg(&flow)
+        .env("INSPAN_HOME", folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("failed to start")?;
+    pause(SETTLED);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+    let alive = child.try_wait()?.is_none();
+    child.kill()?;
+    child.wait()?;
+    ensure!(alive, "the session did not wait");
+    let status = status.context("the process cannot be looked at; this row needs Linux")?;
+    let (all, file) =
+        field(&status, "VmRSS:").zip(field(&status, "RssFile:")).context("its memory is not told")?;
+    Ok(Row {
+        work: "a session that waits, idle".to_owned(),
+        value: all,
+        reference: Some(("of it the program's own pages", file)),
+        goal: None,
+        unit: Unit::Bytes,
+    })
 }
 
 /// The most memory that a process held, and how much of it was mapped from files.

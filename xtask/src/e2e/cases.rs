@@ -41,6 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "killed_between_turns", bound: 40, prove: rest::killed_between_turns },
     Case { name: "approved_from_another_shell", bound: 40, prove: rest::approved_from_another_shell },
     Case { name: "told_from_another_shell", bound: 40, prove: rest::told_from_another_shell },
+    Case { name: "usage_limit_waited_out", bound: 60, prove: rest::usage_limit_waited_out },
     Case { name: "budget_used_up", bound: 30, prove: rest::budget_used_up },
     Case { name: "edited_and_resumed", bound: 60, prove: rest::edited_and_resumed },
     Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },

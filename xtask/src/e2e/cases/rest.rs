@@ -138,6 +138,26 @@ pub(super) fn told_from_another_shell(world: &mut World) -> anyhow::Result<()> {
     same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
 }
 
+/// The vendor says when its limit is lifted: the session rests until then, and is gone on with by another process.
+pub(super) fn usage_limit_waited_out(world: &mut World) -> anyhow::Result<()> {
+    let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
+    let lifted = now.as_millis() / 1000 + 8;
+    let message = format!("Claude AI usage limit reached|{lifted}");
+    let error = json!({ "httpError": { "status": 429, "type": "rate_limit_error", "message": message } });
+    let server = serve(world, &[error, says("I am back.")])?;
+    let flow = agent("role=busy. Work.", &json!({}));
+    let waits = world.run(&flow, &["--session-id", SESSION, "--no-wait"])?;
+    let summary: Value = waits.expect_code(75)?.json()?;
+    same("the node", &summary["nodes"]["a"]["status"], &json!("waiting"))?;
+    let resumed = world.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I am back."))?;
+    same("the requests", &main_requests(&server).len(), &2)?;
+    let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
+    ensure!(now.as_millis() / 1000 >= lifted, "the limit was not waited out");
+    Ok(())
+}
+
 pub(super) fn budget_used_up(world: &mut World) -> anyhow::Result<()> {
     let server = serve(world, &[says("Dear."), says("Never.")])?;
     let mut nodes = flow(&[
