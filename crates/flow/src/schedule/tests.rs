@@ -161,3 +161,16 @@ fn the_flows_time_does_not_count_rests() {
         assert_eq!(restored.run.wake_at().unwrap().since(restored.now), minute / 2);
     }
 }
+
+#[test]
+fn a_session_whose_phase_has_ended_only_ends() {
+    let graph = graph("name: late\npolicy: { timeout: 60s }\nnodes:\n  - { id: ok, type: control.noop }\n");
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    let mut resumed = Sim::resumed(&graph, &sim.log[..sim.log.len() - 1], None);
+    // It takes its time, and is not too late.
+    resumed.now = resumed.now + Duration::from_secs(90);
+    resumed.drive(world);
+    resumed.check();
+    assert_eq!(resumed.end(), sim.end());
+}

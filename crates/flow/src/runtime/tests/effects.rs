@@ -1,14 +1,14 @@
 //! What is on record when the store fails, is taken away, or the owner dies: nothing acknowledged is lost, and nothing
 //! finished is done again.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use inspan_protocol::{NodeId, Outcome};
+use inspan_protocol::{NodeId, Outcome, SessionId};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
-    Lease, Resume, RunError, RunStore, StoreError,
+    Lease, Parent, Resume, Reusable, RunError, RunStore, Select, StoreError,
     testing::{Do, Talk},
 };
 
@@ -135,4 +135,24 @@ async fn what_agents_say_is_kept_in_batches() {
     // Half a second of words, kept every 50 ms, and the facts around them.
     assert_eq!((result.outcome, texts), (Outcome::Success, 500));
     assert!(stage.store.appended() < 20, "{} appends", stage.store.appended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
+    let play = talk();
+    let stage = Stage::new(FLOW, &play);
+    stage.builder().build().run(Map::new()).await.unwrap();
+    let (done, calls) = (stage.effects.done().len(), play.calls().len());
+    let log = stage.store.inner.read(&session(), 1, Select::All).await.unwrap();
+    let left = Arc::new(Reusable::of(&stage.graph, &session(), Map::new(), &log, u64::MAX));
+    let fork = SessionId::from("t");
+    let parent = Parent { session: session(), seq: log.len() as u64 };
+    let forked = || stage.builder().session_id(fork.clone()).reusing(left.clone(), parent.clone());
+    stage.store.fail(1, usize::MAX);
+    assert!(forked().build().run(Map::new()).await.is_err());
+    stage.store.mend();
+    let result = forked().open(&fork).await.unwrap().resume(Resume::default()).await.unwrap();
+    let end = serde_json::to_value(&result.outputs[&NodeId::new("end").unwrap()]).unwrap();
+    assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));
+    assert_eq!((stage.effects.done().len(), play.calls().len()), (done, calls));
 }

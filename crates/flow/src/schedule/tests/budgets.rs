@@ -177,6 +177,12 @@ fn what_was_spent_survives_crashes_and_snapshots() {
                     "{outcome:?} after {cut}\n{}",
                     story(&sim.log)
                 );
+                let outputs = sim.run.state().outputs.iter().flatten().count();
+                assert!(
+                    outcome != Outcome::Success || outputs == sim.run.graph().nodes.len(),
+                    "{}",
+                    story(&sim.log)
+                );
                 assert!(turns <= most + 4, "{turns} turns after {cut}\n{}", story(&sim.log));
             };
             check(Sim::resumed(&graph, &whole.log[..cut], None), 0);

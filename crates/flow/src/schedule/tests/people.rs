@@ -54,6 +54,9 @@ fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
     resumed.drive(asks);
     resumed.check();
     assert_eq!(waits(&resumed), 2);
+    // A process that leaves while it waits must have asked before: the answer may be there already.
+    let after = story(&resumed.log[sim.log.len()..]);
+    assert!(after.find("session:prompt") < after.find("flow:waiting"), "{after}");
 }
 
 /// A run that died after `risky` had begun, resumed with a person who answers so.
