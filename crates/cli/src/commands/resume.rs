@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use inspan_flow::{
     Compiled, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, Plan, Resume, Reusable, Run, RunStore,
-    Select, SessionRecord, Why, compile,
+    Select, SessionRecord, StoreError, Why, compile,
 };
 use inspan_protocol::{SessionId, Timestamp};
 use serde_json::{Map, Value, json};
@@ -160,8 +160,29 @@ impl Kept {
         if going.detach {
             return detach::resume(&session, invocation);
         }
-        let begin = Begin::Rest { session, resume };
+        let begin = Begin::Rest { session, resume, reusing: self.taken_over()? };
         self.session(self.graph.clone(), begin, going).watch(invocation)
+    }
+
+    /// What a session that was forked may still take over from the one it comes from: its log says what it has taken
+    /// so far.
+    fn taken_over(&self) -> Result<Option<(Arc<Reusable>, Parent)>, Failure> {
+        let Some(parent) = &self.record.parent else { return Ok(None) };
+        let read = super::session::runtime()?.block_on(async {
+            let record = self.store.record(&parent.session).await?;
+            let log = self.store.read(&parent.session, 1, Select::Names(Run::FACTS)).await?;
+            Ok::<_, StoreError>((record, log))
+        });
+        let (record, log) = match read {
+            Ok(read) => read,
+            // It was forgotten meanwhile: what was not taken over by then is done anew.
+            Err(StoreError::UnknownSession(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);
+        let mut reusable = Reusable::of(&graph, &parent.session, record.input, &log, parent.seq);
+        reusable.forget_unfinished();
+        Ok(Some((Arc::new(reusable), parent.clone())))
     }
 
     /// Goes on in a new session.

@@ -87,7 +87,7 @@ pub(super) enum Begin {
     /// A new session.
     New { id: Option<SessionId>, input: Map<String, Value>, reusing: Option<(Arc<Reusable>, Parent)> },
     /// One that rests in the store.
-    Rest { session: SessionId, resume: Resume },
+    Rest { session: SessionId, resume: Resume, reusing: Option<(Arc<Reusable>, Parent)> },
 }
 
 /// One session, ready to begin.
@@ -129,8 +129,9 @@ impl Session {
             })
             .when_waiting(match (self.going.wait, invocation.terminal.person, &self.store) {
                 (_, _, None) | (Wait::Here, Person::Present, _) => WhenWaiting::Stay,
-                (Wait::Leave, ..) | (Wait::Here, Person::Absent, _) => WhenWaiting::Leave,
-                (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
+                (Wait::Leave, ..) => WhenWaiting::Leave,
+                // A limit that is lifted at a known time must not end the night's work.
+                (Wait::Here, Person::Absent, _) | (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
             });
         if let Some(store) = &self.store {
             builder = builder.store(Arc::clone(store));
@@ -177,7 +178,11 @@ impl Session {
                 };
                 (builder.build(), Way::New(input))
             }
-            Begin::Rest { session, resume } => {
+            Begin::Rest { session, resume, reusing } => {
+                let builder = match reusing {
+                    Some((reusable, parent)) => builder.reusing(reusable, parent),
+                    None => builder,
+                };
                 (builder.open(&session).await.map_err(|error| refused(&error))?, Way::Rest(resume))
             }
         };
