@@ -4,7 +4,9 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_protocol::{AgentError, DynProvider, Environment, ErrorCode, Event, RunId, StopReason, Usage};
+use inspan_protocol::{
+    AgentError, DynProvider, Environment, ErrorCode, Event, MultiTurn, RunId, StopReason, Usage,
+};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -101,6 +103,7 @@ impl Bracket {
             provider: CUSTOM_PROVIDER.to_owned(),
             model: None,
             turn: 1,
+            multi_turn: MultiTurn::Off,
         });
         let began = hub.clock().now();
         Self { hub, agent_name, run_id, began, stop_reason: StopReason::Aborted }

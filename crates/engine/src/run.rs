@@ -171,6 +171,7 @@ impl AgentRun {
             agent_name: self.agent_name,
             provider: provider_type.clone(),
             model: facts.model.clone(),
+            multi_turn: facts.multi_turn,
         };
         let redactor = Redactor::new(&self.env);
         let setting = Setting {

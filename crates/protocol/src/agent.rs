@@ -81,13 +81,21 @@ pub enum ThinkingLevel {
 }
 
 /// Whether a run waits for further messages once a turn has ended and none is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum MultiTurn {
     /// The run ends.
     #[default]
     Off,
     /// The run waits up to the idle timeout for the next message.
     On,
+}
+
+impl MultiTurn {
+    /// Whether the run ends.
+    pub const fn is_off(&self) -> bool {
+        matches!(self, Self::Off)
+    }
 }
 
 /// What the engine must know of an input without knowing the vendor.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};
 
 use crate::{
-    AgentError, CommandKind, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason, Timestamp,
-    Usage,
+    AgentError, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason,
+    Timestamp, Usage,
 };
 
 macro_rules! events {
@@ -183,6 +183,9 @@ events! {
         model: Option<String>,
         /// The turn the run begins with, 1 unless it goes on with an earlier conversation.
         turn: u32,
+        /// Whether it waits for messages after a turn, and so is among those that a message to all is for.
+        #[serde(default, skip_serializing_if = "MultiTurn::is_off")]
+        multi_turn: MultiTurn,
     }
     /// A run's next turn began; the messages to the run so far are in it. The first turn begins with `agent:start`.
     "agent:turn" AgentTurn {

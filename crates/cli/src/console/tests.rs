@@ -56,7 +56,14 @@ fn start(path: &str, node_type: &str, attempt: u32) -> Event {
 fn agent(run: &str) -> Event {
     let run_id = RunId::from(run);
     let model = Some("claude-sonnet-4-5".to_owned());
-    Event::AgentStart { agent_name: "a".to_owned(), run_id, provider: "claude".to_owned(), model, turn: 1 }
+    Event::AgentStart {
+        agent_name: "a".to_owned(),
+        run_id,
+        provider: "claude".to_owned(),
+        model,
+        turn: 1,
+        multi_turn: Default::default(),
+    }
 }
 
 fn text(run: &str, content: &str) -> Event {

@@ -59,6 +59,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
             provider: "p".to_owned(),
             model: None,
             turn: 1,
+            multi_turn: Default::default(),
         },
         "agent:text" => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run() },
         "tool:start" => Event::AgentToolStart {

@@ -20,7 +20,9 @@
 //! Every turn but the first is told with `agent:turn`. A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
 //! usage is kept and told once, at the turn's end.
 
-use inspan_protocol::{Chunk, Event, OutputFacts, ProviderSessionId, RunId, StopReason, StreamEvent, Usage};
+use inspan_protocol::{
+    Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, StopReason, StreamEvent, Usage,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
@@ -31,6 +33,7 @@ pub(crate) struct Identity {
     pub(crate) agent_name: String,
     pub(crate) provider: String,
     pub(crate) model: Option<String>,
+    pub(crate) multi_turn: MultiTurn,
 }
 
 #[derive(Clone, Debug)]
@@ -120,8 +123,8 @@ impl RunState {
             (Stage::New, Input::Begin { turn }) => {
                 self.stage = Stage::Between;
                 self.turn = turn;
-                let Identity { run_id, agent_name, provider, model } = self.identity.clone();
-                vec![Event::AgentStart { agent_name, run_id, provider, model, turn }]
+                let Identity { run_id, agent_name, provider, model, multi_turn } = self.identity.clone();
+                vec![Event::AgentStart { agent_name, run_id, provider, model, turn, multi_turn }]
             }
             (Stage::Between, Input::TurnBegins) => {
                 self.stage = Stage::Turn;

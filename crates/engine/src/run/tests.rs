@@ -126,6 +126,7 @@ async fn one_turn_is_told_whole() {
                 provider: "script".to_owned(),
                 model: Some("m".to_owned()),
                 turn: 1,
+                multi_turn: Default::default(),
             },
             Event::AgentSession { run_id: run_id.clone(), session_id: "s-1".into() },
             Event::AgentToolStart {

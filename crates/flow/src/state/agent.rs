@@ -1,6 +1,6 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
-use inspan_protocol::{Event, NodePath, RunId};
+use inspan_protocol::{Event, MultiTurn, NodePath, RunId};
 
 use super::{
     RunState,
@@ -21,11 +21,12 @@ impl RunState {
         let Some(ix) = task.and_then(|path| graph.find(path.node())) else { return };
         let node = &mut self.nodes[ix.0 as usize];
         match event {
-            Event::AgentStart { run_id, agent_name, .. } => {
+            Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
                 node.more().run = Some(OpenRun {
                     run_id: run_id.clone(),
                     agent_name: agent_name.clone(),
                     between_turns: false,
+                    multi_turn: *multi_turn,
                 });
             }
             Event::AgentTurn { .. } => {
@@ -70,7 +71,11 @@ impl RunState {
     pub(super) fn message(&mut self, run: Option<&RunId>, content: &str) {
         for node in &mut self.nodes {
             let Some(more) = &mut node.more else { continue };
-            if more.run.as_ref().is_some_and(|open| run.is_none_or(|run| open.run_id == *run)) {
+            let listens = |open: &OpenRun| match run {
+                Some(run) => open.run_id == *run,
+                None => open.multi_turn == MultiTurn::On,
+            };
+            if more.run.as_ref().is_some_and(listens) {
                 more.waiting.push(content.to_owned());
             }
         }

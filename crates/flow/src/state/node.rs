@@ -1,7 +1,7 @@
 //! Where one node and one edge stand. How they come there is left to the fold.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Timestamp,
+    AgentError, EdgeStatus, MultiTurn, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Timestamp,
 };
 
 /// Where one node stands.
@@ -81,6 +81,8 @@ pub(crate) struct OpenRun {
     pub(crate) agent_name: String,
     /// Whether a turn has ended and no other has begun.
     pub(crate) between_turns: bool,
+    /// Whether it waits for messages after a turn.
+    pub(crate) multi_turn: MultiTurn,
 }
 
 /// A person's answer.

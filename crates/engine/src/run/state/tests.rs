@@ -11,6 +11,7 @@ fn identity() -> Identity {
         agent_name: "coder".to_owned(),
         provider: "script".to_owned(),
         model: Some("m".to_owned()),
+        multi_turn: Default::default(),
     }
 }
 
@@ -171,6 +172,7 @@ fn a_run_of_two_turns_is_told_whole() {
             provider: "script".to_owned(),
             model: Some("m".to_owned()),
             turn: 3,
+            multi_turn: Default::default(),
         },
         Event::AgentSession { run_id: run_id.clone(), session_id: "s-1".into() },
         Event::AgentThinking { content: "hm".to_owned(), delta: true, run_id: run_id.clone() },

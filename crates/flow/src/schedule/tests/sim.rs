@@ -272,6 +272,7 @@ impl Sim {
                 provider: "talk".to_owned(),
                 model: None,
                 turn: 1,
+                multi_turn: Default::default(),
             },
             Step::Name(name) => Event::AgentSession { run_id: run_id(), session_id: name.as_str().into() },
             Step::Text => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run_id() },
