@@ -89,13 +89,12 @@ impl DynProvider for Tap {
             let mut stream = provider.execute(input, context);
             while let Some(item) = stream.next().await {
                 let item = item?;
-                let answered = match &item {
+                let tool = match &item {
                     ProviderItem::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }) => {
                         let (id, name, input) = (tool_use_id.clone(), tool_name.clone(), input.clone());
                         let call = ToolCall { id: id.clone(), name, input, result: None, is_error: false };
-                        hooks::call("beforeTool", || hooks.before_tool(&call)).await?;
-                        calls.insert(id, call);
-                        None
+                        calls.insert(id, call.clone());
+                        Some(call)
                     }
                     ProviderItem::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }) => {
                         let call = calls.remove(tool_use_id);
@@ -103,9 +102,14 @@ impl DynProvider for Tap {
                     }
                     _ => None,
                 };
+                // Whatever the hook says of it, the tool's event is told.
                 yield item;
-                if let Some(call) = answered {
-                    hooks::call("afterTool", || hooks.after_tool(&call)).await?;
+                match tool {
+                    Some(call) if call.result.is_none() => {
+                        hooks::call("beforeTool", || hooks.before_tool(&call)).await?;
+                    }
+                    Some(call) => hooks::call("afterTool", || hooks.after_tool(&call)).await?,
+                    None => {}
                 }
             }
         }
