@@ -10,15 +10,13 @@ use inspan_protocol::{
 };
 use rustc_hash::FxHashSet;
 use serde_json::Value;
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     clock::{RandomIds, SystemClock},
     hub::{Filter, Hub, Observer, lock, run_of},
-    run::Mail,
 };
 
+mod desk;
 mod exchange;
 mod hooks;
 mod input;
@@ -34,9 +32,9 @@ pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
 pub use result::{AgentResult, ToolCall};
 pub use stream::{AgentItem, AgentStream};
 
-use exchange::ChatEnd;
+use desk::Desk;
 use input::InputForm;
-use queue::{Input, Output, Queue, Stage};
+use queue::Input;
 use transcript::Transcript;
 
 /// A conversation with an agent. Clones are handles of the same one.
@@ -70,13 +68,6 @@ struct Open {
     /// The session's own runs, since others may share the hub.
     runs: Mutex<FxHashSet<RunId>>,
     _observers: Vec<Observer>,
-}
-
-/// The queue, who else waits for the chat in progress, and what aborts it.
-struct Desk {
-    queue: Queue,
-    waiters: Vec<oneshot::Sender<ChatEnd>>,
-    abort: CancellationToken,
 }
 
 /// What a restored session was given where it came from.
@@ -248,15 +239,7 @@ impl AgentSession {
     /// Takes back the messages that no turn has delivered yet, in their order.
     pub fn drain_queue(&self) -> Vec<String> {
         let Ok(open) = self.get() else { return Vec::new() };
-        let mut desk = lock(&open.desk);
-        let mut mail = match desk.queue.stage() {
-            Stage::Running(run) => open.hub.take_mail(run),
-            _ => Vec::new(),
-        };
-        if let Output::Take(waiting) = desk.queue.apply(Input::Drain) {
-            mail.extend(waiting);
-        }
-        mail.into_iter().map(|mail| mail.content).collect()
+        open.drain()
     }
 
     /// Aborts the chat in progress, which ends within seconds with `ABORTED` and what was done so far
@@ -327,21 +310,6 @@ impl AgentSession {
 }
 
 impl Open {
-    /// Where the session stands, and what waits.
-    fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
-        let desk = lock(&self.desk);
-        let handed = match desk.queue.stage() {
-            Stage::Running(run) => self.hub.waiting_mail(run),
-            _ => Vec::new(),
-        };
-        let status = match desk.queue.stage() {
-            Stage::Busy | Stage::Running(_) => AgentSessionStatus::Running,
-            Stage::Idle | Stage::Closed => AgentSessionStatus::Idle,
-        };
-        let mail = handed.iter().chain(desk.queue.waiting());
-        (status, mail.map(|mail| mail.content.clone()).collect())
-    }
-
     fn known_model(&self) -> Option<String> {
         let named = lock(&self.model).clone();
         named.or_else(|| self.options.model.clone()).or_else(|| self.carried.model.clone())
@@ -358,17 +326,6 @@ impl Open {
         lock(&self.transcript).event(&envelope.event);
         if let Event::AgentStart { .. } = envelope.event {
             self.hand_over(run);
-        }
-    }
-
-    /// A run has opened its mailbox: what waits is for it.
-    fn hand_over(&self, run: &RunId) {
-        let mut desk = lock(&self.desk);
-        let Output::Take(waiting) = desk.queue.apply(Input::Started(run.clone())) else { return };
-        let refused: Vec<Mail> =
-            waiting.into_iter().filter_map(|mail| self.hub.deliver(run, mail).err()).collect();
-        if !refused.is_empty() {
-            desk.queue.apply(Input::Returned(refused));
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_protocol::{AgentError, ErrorCode, Message, MessageMode, StopReason, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, Message, StopReason, Timestamp};
 use serde_json::Value;
 use tokio::{
     sync::oneshot,
@@ -14,10 +14,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Desk, Open, hooks,
+    Open,
+    desk::Part,
+    hooks,
     input::message,
     options::{Chat, Retry},
-    queue::{End, Input, Output, Refusal, Stage},
+    queue::{End, Input, Output},
     result::AgentResult,
     tap::Tap,
     transcript::retold,
@@ -30,16 +32,8 @@ use crate::{
 /// What a chat comes to.
 pub(super) type ChatEnd = Result<AgentResult, AgentError>;
 
-/// How a chat takes part in its session.
-enum Part {
-    /// It is the one in progress; these messages waited for it.
-    Drives(Driving, Vec<Mail>),
-    /// Its message went to the one in progress, whose end is its own.
-    Joins(oneshot::Receiver<ChatEnd>),
-}
-
 /// A chat in progress. Dropped before its end, the session is free again and no message is lost.
-struct Driving {
+pub(super) struct Driving {
     open: Arc<Open>,
     token: CancellationToken,
     tap: Arc<Tap>,
@@ -89,77 +83,11 @@ impl Open {
         }
     }
 
-    fn take_part(self: &Arc<Self>, chat: &Chat) -> Result<Part, AgentError> {
-        loop {
-            let mut desk = lock(&self.desk);
-            match desk.queue.apply(Input::Begin) {
-                Output::Take(waiting) => {
-                    desk.abort = self.hub.aborted();
-                    let token = desk.abort.clone();
-                    drop(desk);
-                    return Ok(Part::Drives(Driving::new(Arc::clone(self), token), waiting));
-                }
-                Output::Refused(Refusal::Closed) => return Err(super::closed()),
-                _ => drop(desk),
-            }
-            if !chat.attachments.is_empty() {
-                return Err(self.invalid("a message to an agent at work is text, and has no attachments"));
-            }
-            let (sender, end) = oneshot::channel();
-            if self.post(&chat.text, chat.mode, Some(sender))? {
-                return Ok(Part::Joins(end));
-            }
-        }
-    }
-
-    /// Puts a message into the queue, or into the mailbox of the run that takes it now. With a waiter it is only put
-    /// there while a chat is in progress, whose end the waiter is told; else false is returned.
-    pub(super) fn post(
-        &self,
-        content: &str,
-        mode: MessageMode,
-        waiter: Option<oneshot::Sender<ChatEnd>>,
-    ) -> Result<bool, AgentError> {
-        /// Why a message was not taken.
-        enum Not {
-            Idle,
-            Refused(AgentError),
-        }
-        let mail = Mail { content: content.to_owned(), mode };
-        let posted = self.hub.post_when(content.to_owned(), mode, |hub| {
-            let mut desk = lock(&self.desk);
-            if waiter.is_some() && *desk.queue.stage() == Stage::Idle {
-                return Err(Not::Idle);
-            }
-            let run = match desk.queue.apply(Input::Message(mail)) {
-                Output::HandOver(run, mail) => match hub.deliver(&run, mail) {
-                    Ok(()) => Some(run),
-                    Err(mail) => {
-                        desk.queue.apply(Input::Returned(vec![mail]));
-                        None
-                    }
-                },
-                Output::Refused(Refusal::Full) => {
-                    return Err(Not::Refused(self.invalid("too many messages wait for the agent")));
-                }
-                Output::Refused(_) => return Err(Not::Refused(super::closed())),
-                Output::Nothing | Output::Take(_) => None,
-            };
-            desk.waiters.extend(waiter);
-            Ok(run)
-        });
-        match posted {
-            Ok(()) => Ok(true),
-            Err(Not::Idle) => Ok(false),
-            Err(Not::Refused(error)) => Err(error),
-        }
-    }
-
     pub(super) fn aborted(&self) -> AgentError {
         self.error(ErrorCode::Aborted, "the chat was aborted")
     }
 
-    fn invalid(&self, why: &str) -> AgentError {
+    pub(super) fn invalid(&self, why: &str) -> AgentError {
         self.error(ErrorCode::ConfigInvalid, why)
     }
 
@@ -192,7 +120,7 @@ async fn linked<T>(
 }
 
 impl Driving {
-    fn new(open: Arc<Open>, token: CancellationToken) -> Self {
+    pub(super) fn new(open: Arc<Open>, token: CancellationToken) -> Self {
         let hooks = open.options.hooks.clone();
         let tap = Tap::new(Arc::clone(&open.provider), Arc::clone(&open.transcript), hooks);
         let began = open.hub.clock().now();
@@ -412,15 +340,6 @@ impl Drop for Driving {
         drop(desk);
         // They hear of it by their senders' end.
         drop(waiters);
-    }
-}
-
-impl Desk {
-    /// A desk on which these messages wait.
-    pub(super) fn of(waiting: impl IntoIterator<Item = String>) -> Self {
-        let follow = |content| Mail { content, mode: MessageMode::FollowUp };
-        let queue = super::queue::Queue::of(waiting.into_iter().map(follow));
-        Self { queue, waiters: Vec::new(), abort: CancellationToken::new() }
     }
 }
 

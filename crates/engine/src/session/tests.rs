@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use inspan_protocol::{ErrorCode, StopReason, Usage};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
