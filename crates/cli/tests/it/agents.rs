@@ -83,7 +83,12 @@ fn a_conversation_that_is_kept_goes_on() {
         state["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
     assert_eq!((said, &state["model"]), (vec!["user", "assistant", "user", "assistant"], &json!("m")));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
-    // Another agent is told what was said.
+    #[cfg(unix)]
+    {
+        let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    }
+    // It goes on without being kept any further.
     let third = told(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
     assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
 }

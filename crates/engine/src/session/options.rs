@@ -193,7 +193,8 @@ impl AgentOptions {
         Self { supervisor, ..self }
     }
 
-    /// The hub that events go to, for a program with channels or a clock of its own; else there is a fresh one.
+    /// The hub that events go to, for a program with channels or a clock of its own; else there is a fresh one. From
+    /// the session's beginning on it takes commands; ending that is the caller's.
     #[must_use]
     pub fn hub(self, hub: Hub) -> Self {
         Self { hub: Some(hub), ..self }
