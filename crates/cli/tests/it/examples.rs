@@ -9,10 +9,10 @@ use crate::program::{program, ran};
 #[test]
 fn the_review_loop_is_sent_back_once_and_then_passes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Nothing of the session may come to lie in the tree.
     let home = tempfile::tempdir().unwrap();
     let arguments = ["run", "examples/review-loop/flow.yaml", "--replay", "--json"];
-    // Else the session would be kept within the sources.
-    let ran = ran(&root, program(&root, &arguments).env("HOME", home.path()));
+    let ran = ran(&root, program(&root, &arguments).env("INSPAN_HOME", home.path()));
     let result: Value = serde_json::from_str(&ran.stdout).unwrap();
     let attempts = |node: &str| result["nodes"][node]["attempts"].clone();
     let statuses: Vec<&Value> =
