@@ -57,7 +57,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         package: "inspan-engine",
         folder: "crates/engine",
-        owns: "the hub, agent runs and their turns, channels, recording and replay",
+        owns: "the hub, agent runs and their turns, agent sessions, channels, recording and replay",
         must_not_know: "flows, any vendor",
         knows: &["inspan-protocol"],
         packages: &[

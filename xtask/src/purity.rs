@@ -40,6 +40,8 @@ const PURE: &[Pure] = &[
     // Contracts speak of futures, so the vocabulary may say `async`; it only may not touch the world.
     Pure { module: "crates/protocol/src", must_not: &[WORLD] },
     Pure { module: "crates/engine/src/run/state", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/engine/src/session/queue", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/engine/src/session/transcript", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/*/decode", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/compile", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/explain", must_not: &[WORLD, WAITING] },

@@ -7,11 +7,13 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder:
 use crate::exit::Exit;
 pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
+pub(crate) use agents::{AgentArgs, ChatArgs, HowArgs};
 pub(crate) use sessions::{
     DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
     SessionArgs, StopArgs, StoreVerb, WhyArgs,
 };
 
+mod agents;
 mod sessions;
 mod values;
 
@@ -63,6 +65,23 @@ Examples:
 
 An id may be shortened to any beginning that is unique. Finished nodes never run again, unless the flow was edited
 and what they do depends on the change.";
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  inspan agent 'Why does the build fail?' --provider claude
+  git diff | inspan agent - --provider claude --system-prompt 'Review this change.'
+  inspan agent 'Name three oxen' --provider claude --json | jq -r .text
+
+The answer goes to stdout, what the agent does to stderr. Ctrl-C aborts it: the exit code is 130.";
+
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  inspan chat --provider claude
+  inspan chat --provider claude --export talk.json
+  inspan chat --resume talk.json --export talk.json
+
+At a terminal `/quit` or Ctrl-D ends, Ctrl-C interrupts the agent and keeps the conversation; what is typed while it
+works is said after its turn. Elsewhere each line of stdin is one prompt.";
 
 /// Harness a team of AI agents to a flow
 ///
@@ -140,6 +159,12 @@ pub(crate) enum Verb {
     Pause(StopArgs),
     /// Stop a session for good
     Stop(StopArgs),
+    /// Run one agent without a flow
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(AgentArgs),
+    /// Talk to one agent, line by line
+    #[command(after_help = CHAT_EXAMPLES)]
+    Chat(ChatArgs),
     /// Look after the file that keeps the sessions
     #[command(subcommand)]
     Store(StoreVerb),

@@ -2,6 +2,8 @@
 
 use crate::{args::Verb, exit::Exit, failure::Failure, invocation::Invocation};
 
+mod agent;
+mod chat;
 mod check;
 mod completions;
 mod doctor;
@@ -37,6 +39,8 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Reject(args) => talk::decide(&args, "deny", invocation),
         Verb::Pause(args) => talk::pause(&args, invocation),
         Verb::Stop(args) => talk::stop(&args, invocation),
+        Verb::Agent(args) => agent::run(&args, invocation),
+        Verb::Chat(args) => chat::run(&args, invocation),
         Verb::Store(verb) => store::run(&verb, invocation),
         Verb::Ps(args) => ps::run(&args, invocation),
         Verb::Show(args) => show::run(&args, invocation),

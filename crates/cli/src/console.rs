@@ -18,10 +18,11 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use agent::call;
 pub(crate) use asker::Answers;
 pub(crate) use line::{Line, Tone, clean, harmless};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use plain::{Detail, PlainLog, head};
-pub(crate) use question::Answer;
+pub(crate) use question::{Answer, block as ask, read as read_answer};
 pub(crate) use screen::{Device, restore};
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};

@@ -94,6 +94,11 @@ pub(crate) enum Reader {
     Gone,
 }
 
+/// Whether what is written to stdout is read by a person at once.
+pub(crate) fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Writes data to stdout. A reader that has gone is no error: it has read what it wanted.
 pub(crate) fn data(text: &str) -> Reader {
     written(&mut io::stdout().lock(), text)

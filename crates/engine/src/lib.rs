@@ -1,5 +1,5 @@
-//! The engine of Inspan: the hub, agent runs and their turns, channels, and the recording and replay of any
-//! provider.
+//! The engine of Inspan: the hub, agent runs and their turns, agent sessions for programs, channels, and the recording
+//! and replay of any provider.
 //!
 //! It knows no vendor and no flow: providers come in through the protocol's contract, and flows use it.
 
@@ -12,6 +12,8 @@ mod recording;
 mod redact;
 mod registry;
 mod run;
+mod run_agent;
+mod session;
 #[cfg(test)]
 mod testing;
 
@@ -29,4 +31,9 @@ pub use redact::Redactor;
 pub use registry::ProviderRegistry;
 pub use run::{
     AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, PermissionPolicy, RunEnd, Wakeup,
+};
+pub use run_agent::{run_agent, run_agent_stream};
+pub use session::{
+    AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,
+    AgentStream, Attachment, Chat, Retry, RunAgentOptions, ToolCall,
 };

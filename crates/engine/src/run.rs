@@ -35,6 +35,8 @@ pub use mailbox::{MAILBOX_CAPACITY, Mail, Mailbox, Wakeup};
 pub use permissions::PermissionPolicy;
 
 use driver::Driver;
+pub(crate) use live::Left;
+
 use live::Live;
 use state::{Identity, RunState};
 use structured::OutputCheck;
@@ -61,6 +63,7 @@ pub struct AgentRun {
     cancel: CancellationToken,
     supervisor: Option<Supervisor>,
     mail: Vec<String>,
+    left: Option<Left>,
 }
 
 /// How a run ended that did not fail; a cancelled run is one of these, with stop reason `aborted`.
@@ -100,6 +103,7 @@ impl AgentRun {
             cancel: CancellationToken::new(),
             supervisor: None,
             mail: Vec::new(),
+            left: None,
         }
     }
 
@@ -154,6 +158,11 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
+    /// Where the run leaves the messages that it does not deliver, instead of warning of them.
+    pub(crate) fn left(self, left: Left) -> Self {
+        Self { left: Some(left), ..self }
+    }
+
     /// Runs to the end. An input that the provider does not take fails before `agent:start`; after it there
     /// is exactly one `agent:complete`, also if this future is dropped.
     pub async fn execute(self) -> Result<RunEnd, AgentError> {
@@ -187,7 +196,7 @@ impl AgentRun {
             supervisor: self.supervisor,
         };
         let state = RunState::new(identity, facts.session.clone());
-        let live = Live::begin(hub, state, mailbox, self.first_turn);
+        let live = Live::begin(hub, state, mailbox, self.first_turn, self.left);
         let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
         let driver = Driver { live, setting, facts, check, idle_timeout, totals: Totals::default() };
         driver.run(self.input).await

@@ -308,16 +308,20 @@ pub struct SessionState {
     pub messages: Vec<Message>,
     /// The provider's type.
     pub provider: String,
-    /// The model.
+    /// The model that was asked for, or that the vendor named; empty if it is not known.
     pub model: String,
-    /// How much it thinks.
-    pub thinking: ThinkingLevel,
+    /// How much it thinks; absent where that is left to the vendor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingLevel>,
     /// The system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The vendor's conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_session_id: Option<ProviderSessionId>,
+    /// Messages that no turn has delivered yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queued: Vec<String>,
     /// When it was exported.
     pub exported_at: Timestamp,
 }

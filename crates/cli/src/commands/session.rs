@@ -21,7 +21,8 @@ use crate::{
 use events::Events;
 use host::Host;
 pub(super) use settings::Settings;
-use signals::{Ended, Signals};
+use signals::Ended;
+pub(super) use signals::Signals;
 
 pub(crate) mod detach;
 mod events;
@@ -31,9 +32,9 @@ mod settings;
 mod signals;
 
 /// How long a person has to answer an agent's question for permission.
-const PERMISSION: Duration = Duration::from_secs(30 * 60);
+pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
 /// How long what is left of a session may take to end, once nobody waits for it.
-const LEFTOVERS: Duration = Duration::from_millis(500);
+pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
 
 /// What is shown again of a session that goes on.
 const SHOWN: &[&str] = &[

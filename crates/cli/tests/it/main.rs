@@ -1,7 +1,9 @@
 //! The program from outside: its verbs, its sessions, its examples.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod agents;
 mod commands;
+mod embedding;
 mod examples;
 mod looking;
 #[cfg(target_os = "linux")]

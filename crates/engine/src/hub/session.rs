@@ -140,6 +140,44 @@ impl Hub {
         Mailbox::new(self.clone(), run_id.clone(), inbox)
     }
 
+    /// A message of whoever keeps a queue of its own: `keep` decides, at the place of the message's event, which run
+    /// has it now, if any. A refusal leaves no event.
+    pub(crate) fn post_when<E>(
+        &self,
+        content: String,
+        mode: MessageMode,
+        keep: impl FnOnce(&Self) -> Result<Option<RunId>, E>,
+    ) -> Result<(), E> {
+        let decide = || {
+            let run_id = keep(self)?;
+            Ok(Event::SessionMessage { content, run_id, agent_name: None, mode: Some(mode) })
+        };
+        self.emit_when(decide).map(drop)
+    }
+
+    /// Lays a message into a run's mailbox; its event is the caller's affair.
+    pub(crate) fn deliver(&self, run_id: &RunId, mail: Mail) -> Result<(), Mail> {
+        let session = lock(&self.shared.session);
+        let inbox = session.runs.get(run_id).map(|run| Arc::clone(&run.inbox));
+        drop(session);
+        match inbox.map(|inbox| inbox.post(mail.clone())) {
+            Some(Posted::Taken) => Ok(()),
+            _ => Err(mail),
+        }
+    }
+
+    /// What waits in a run's mailbox.
+    pub(crate) fn waiting_mail(&self, run_id: &RunId) -> Vec<Mail> {
+        let session = lock(&self.shared.session);
+        session.runs.get(run_id).map(|run| run.inbox.waiting()).unwrap_or_default()
+    }
+
+    /// Takes back what waits in a run's mailbox.
+    pub(crate) fn take_mail(&self, run_id: &RunId) -> Vec<Mail> {
+        let session = lock(&self.shared.session);
+        session.runs.get(run_id).map(|run| run.inbox.take()).unwrap_or_default()
+    }
+
     pub(crate) fn forget_run(&self, run_id: &RunId) {
         let mut session = lock(&self.shared.session);
         if session.runs.remove(run_id).is_some() {

@@ -1,7 +1,7 @@
 //! A run that has begun: its events, its mailbox, and the promise that it ends exactly once, also when its
 //! future is dropped or panics. Which events there are is decided in `state`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use inspan_protocol::{ProviderSessionId, RunId, StopReason, Timestamp, Usage};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,10 @@ use super::{
     mailbox::{Mail, Mailbox},
     state::{Input, RunState},
 };
-use crate::hub::Hub;
+use crate::hub::{Hub, lock};
+
+/// Where a run leaves the messages that it did not deliver.
+pub(crate) type Left = Arc<Mutex<Vec<Mail>>>;
 
 pub(super) struct Live {
     hub: Hub,
@@ -18,13 +21,15 @@ pub(super) struct Live {
     mailbox: Arc<Mailbox>,
     began: Timestamp,
     turn: CancellationToken,
+    left: Option<Left>,
 }
 
 impl Live {
     /// Begins the run; its mailbox is open already, so that no message falls between the two.
-    pub(super) fn begin(hub: Hub, state: RunState, mailbox: Mailbox, turn: u32) -> Self {
+    pub(super) fn begin(hub: Hub, state: RunState, mailbox: Mailbox, turn: u32, left: Option<Left>) -> Self {
         let began = hub.clock().now();
-        let mut live = Self { hub, state, mailbox: Arc::new(mailbox), began, turn: CancellationToken::new() };
+        let turn_cancel = CancellationToken::new();
+        let mut live = Self { hub, state, mailbox: Arc::new(mailbox), began, turn: turn_cancel, left };
         live.apply(Input::Begin { turn });
         live
     }
@@ -65,10 +70,14 @@ impl Live {
     }
 
     /// Ends the run: closes the mailbox, tells of every message that nobody will read (`taken` were already
-    /// taken out), and completes.
+    /// taken out) or leaves it to whoever asked for it, and completes.
     pub(super) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
         let left = self.mailbox.close();
-        for mail in taken.into_iter().chain(left) {
+        let mut undelivered: Vec<_> = taken.into_iter().chain(left).collect();
+        if let Some(keeper) = &self.left {
+            lock(keeper).append(&mut undelivered);
+        }
+        for mail in undelivered {
             let shown: String = mail.content.chars().take(200).collect();
             self.warn("undelivered", format!("the run ends before this message reaches it: {shown}"));
         }

@@ -76,6 +76,14 @@ impl Inbox {
         lock(&self.state).stage == Stage::Open
     }
 
+    pub(crate) fn waiting(&self) -> Vec<Mail> {
+        lock(&self.state).waiting.iter().cloned().collect()
+    }
+
+    pub(crate) fn take(&self) -> Vec<Mail> {
+        lock(&self.state).waiting.drain(..).collect()
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).waiting.len() >= MAILBOX_CAPACITY
     }
@@ -110,7 +118,7 @@ impl Mailbox {
 
     /// All waiting messages in the order they came.
     pub fn take(&self) -> Vec<Mail> {
-        lock(&self.inbox.state).waiting.drain(..).collect()
+        self.inbox.take()
     }
 
     /// Closes the mailbox unless messages wait: then the run goes on with these.

@@ -47,9 +47,9 @@ fn kept(trial: &Trial, log: &[Envelope]) -> anyhow::Result<()> {
         ensure!(found, "the answer `{choice}` to {id} was acknowledged and is not in the log");
     }
     for text in &trial.sent {
-        let found = log.iter().any(|envelope| {
-            matches!(&envelope.event, Event::SessionMessage { content, .. } if content == text)
-        });
+        let found = log.iter().any(
+            |envelope| matches!(&envelope.event, Event::SessionMessage { content, .. } if content == text),
+        );
         ensure!(found, "the message `{text}` was acknowledged and is not in the log");
     }
     Ok(())
@@ -61,7 +61,9 @@ fn once(log: &[Envelope]) -> anyhow::Result<()> {
     for envelope in log {
         let Some(path) = envelope.context.task.as_ref().map(ToString::to_string) else { continue };
         match &envelope.event {
-            Event::TaskStart { .. } => ensure!(!finished.contains(&path), "`{path}` had finished, and ran again"),
+            Event::TaskStart { .. } => {
+                ensure!(!finished.contains(&path), "`{path}` had finished, and ran again")
+            }
             Event::TaskComplete { .. } | Event::TaskReused { .. } => {
                 finished.insert(path);
             }
@@ -122,7 +124,9 @@ fn effects(trial: &Trial, log: &[Envelope]) -> anyhow::Result<usize> {
     let starts = log.iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }));
     let mut started: BTreeMap<String, usize> = BTreeMap::new();
     for envelope in starts {
-        *started.entry(envelope.context.task.as_ref().map(|task| task.node().to_owned()).unwrap_or_default()).or_default() += 1;
+        *started
+            .entry(envelope.context.task.as_ref().map(|task| task.node().to_owned()).unwrap_or_default())
+            .or_default() += 1;
     }
     for (key, times) in &count {
         let node = key.split(' ').nth(1).unwrap_or_default();

@@ -111,8 +111,14 @@ impl Trial {
                     match self.place.look(SESSION)? {
                         None => Next::Start,
                         // In half of the trials a question is answered while nobody drives the session.
-                        Some(look) if !look.entry.digest.prompts.is_empty() && self.logs.len() % 2 == 1 => Next::Reply,
-                        Some(look) if look.entry.digest.status == SessionStatus::Idle && look.log.is_empty() => Next::Resume,
+                        Some(look) if !look.entry.digest.prompts.is_empty() && self.logs.len() % 2 == 1 => {
+                            Next::Reply
+                        }
+                        Some(look)
+                            if look.entry.digest.status == SessionStatus::Idle && look.log.is_empty() =>
+                        {
+                            Next::Resume
+                        }
                         Some(look) if look.entry.digest.status.has_ended() => Next::Resume,
                         Some(_) => Next::Resume,
                     }
@@ -131,7 +137,8 @@ impl Trial {
 
     /// Calls the program; the plan may kill it.
     fn call(&mut self, arguments: &[&str], dice: &mut Dice) -> anyhow::Result<Ended> {
-        let before = self.place.look(SESSION)?.and_then(|look| look.log.last().map(|last| last.seq)).unwrap_or(0);
+        let before =
+            self.place.look(SESSION)?.and_then(|look| look.log.last().map(|last| last.seq)).unwrap_or(0);
         let mut command = self.place.command(arguments);
         self.arm(&mut command);
         let began = SystemClock.now();

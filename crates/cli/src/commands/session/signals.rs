@@ -22,7 +22,7 @@ pub(super) struct Ended {
 
 /// The signals that are listened to. Made before the session begins: one that comes while the listening is
 /// being set up would be lost.
-pub(super) struct Signals {
+pub(in crate::commands) struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
     hangup: Option<Signal>,
@@ -30,11 +30,20 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Begins to listen.
-    pub(super) fn listen() -> Self {
+    pub(in crate::commands) fn listen() -> Self {
         Self {
             interrupt: listen(SignalKind::interrupt()),
             terminate: listen(SignalKind::terminate()),
             hangup: listen(SignalKind::hangup()),
+        }
+    }
+
+    /// The next signal: the code that it earns, and its name.
+    pub(in crate::commands) async fn next(&mut self) -> (Exit, &'static str) {
+        tokio::select! {
+            () = next(&mut self.interrupt) => (Exit::Interrupted, "SIGINT"),
+            () = next(&mut self.terminate) => (Exit::Terminated, "SIGTERM"),
+            () = next(&mut self.hangup) => (Exit::Terminated, "SIGHUP"),
         }
     }
 }
@@ -61,9 +70,7 @@ pub(super) async fn watch(
         let (exit, name) = tokio::select! {
             biased;
             result = &mut running => return Ended { by, result: Some(result) },
-            () = next(&mut signals.interrupt) => (Exit::Interrupted, "SIGINT"),
-            () = next(&mut signals.terminate) => (Exit::Terminated, "SIGTERM"),
-            () = next(&mut signals.hangup) => (Exit::Terminated, "SIGHUP"),
+            signal = signals.next() => signal,
         };
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.

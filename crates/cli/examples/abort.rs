@@ -1,0 +1,35 @@
+//! Interrupting an agent: `cargo run -p inspan-cli --example abort`. Steering one, which goes on with another message,
+//! is `AgentSession::steer`.
+#![expect(clippy::print_stdout, reason = "an example shows what it got")]
+
+use std::sync::Arc;
+
+use inspan_engine::{AgentItem, AgentOptions, AgentResult, AgentSession};
+use inspan_protocol::{AgentError, Erased, Event};
+use inspan_providers::ScriptedProvider;
+use serde_json::json;
+
+#[tokio::main]
+async fn main() -> Result<(), AgentError> {
+    let turns = json!([[{ "text": "Counting: 1 2 3" }, "hang"], [{ "text": "As you wish." }]]);
+    let options = AgentOptions::new().option("turns", turns);
+    let session = AgentSession::new(Arc::new(Erased(ScriptedProvider)), options)?;
+
+    let mut stream = session.chat_stream("Count to a thousand.");
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(AgentItem::Event(envelope)) => {
+                if matches!(&envelope.event, Event::AgentText { content, .. } if content == "3") {
+                    session.abort();
+                }
+            }
+            Err(error) => {
+                let done = AgentResult::before(&error).map(|done| done.text);
+                println!("{}: {done:?}", error.code);
+            }
+            _ => {}
+        }
+    }
+    println!("{}", session.chat("Never mind.").await?.text);
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! A flow with a node of your own, run from a program: `cargo run -p inspan-cli --example custom_node`. The flow file
+//! is described in `docs/flow.md`.
+#![expect(clippy::print_stdout, reason = "an example shows what it got")]
+
+use std::{collections::BTreeMap, error::Error, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{
+    FlowRunner, Loaded, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes, compile,
+};
+use inspan_protocol::AgentError;
+use serde_json::{Map, Value, json};
+
+const FLOW: &str = "
+flow: { name: herd, input: { name: bo } }
+nodes:
+  - { id: greet, type: echo.agent, input: { prompt: 'hello {{ flow.input.name }}' } }
+  - { id: back, type: text.reverse, dependsOn: [greet], input: { text: '{{ greet.text }}' } }
+";
+
+struct Reverse;
+
+impl NodeType for Reverse {
+    fn describe(&self) -> NodeTypeInfo {
+        let text =
+            json!({ "type": "object", "required": ["text"], "properties": { "text": { "type": "string" } } });
+        NodeTypeInfo {
+            name: "text.reverse".into(),
+            pack: "text",
+            help: "Turns a text round.".to_owned(),
+            input: text.clone(),
+            output: text,
+            kind: NodeKind::Plain,
+            occupies: Occupies::Slot,
+        }
+    }
+
+    fn run(&self, _context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let text: String = input["text"].as_str().unwrap_or_default().chars().rev().collect();
+        async move { Ok(json!({ "text": text })) }.boxed()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut providers = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        providers.register(provider);
+    }
+    let mut nodes = builtin_nodes(&providers);
+    nodes.register(Reverse);
+    let compiled = compile(&Loaded::from_text("herd.yaml", FLOW, BTreeMap::new()), &nodes)?;
+
+    let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes).build();
+    let result = runner.run(Map::new()).await?;
+    for (node, output) in &result.outputs {
+        println!("{node}: {}", output["text"]);
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! An agent of your own: `cargo run -p inspan-cli --example custom_provider`. Registered by name, it is also a node
+//! `shouting.agent` of flows; see `custom_node.rs` for how a program runs one.
+#![expect(clippy::print_stdout, reason = "an example shows what it got")]
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use inspan_engine::{AgentOptions, AgentSession};
+use inspan_protocol::{
+    AgentError, Chunk, Erased, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderSessionId, ProviderStream,
+    StopReason, StreamEvent, Usage,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What it takes. Options that it does not name are refused before it is called.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Input {
+    prompt: String,
+    #[serde(default)]
+    marks: usize,
+    #[serde(default)]
+    resume: Option<ProviderSessionId>,
+}
+
+impl ProviderInput for Input {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.prompt = message.to_owned();
+        self.resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        InputFacts { session: self.resume.clone(), ..InputFacts::default() }
+    }
+}
+
+/// What it gives.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Output {
+    text: String,
+    session_id: ProviderSessionId,
+}
+
+impl ProviderOutput for Output {
+    fn session_id(&self) -> Option<ProviderSessionId> {
+        Some(self.session_id.clone())
+    }
+
+    fn facts(&self) -> OutputFacts {
+        OutputFacts {
+            text: self.text.clone(),
+            structured_output: None,
+            session: self.session_id(),
+            stop_reason: StopReason::Complete,
+            usage: Usage::default(),
+            cost_usd: Some(0.0),
+            num_turns: 1,
+        }
+    }
+}
+
+struct Shouting;
+
+impl Provider for Shouting {
+    type Input = Input;
+    type Output = Output;
+
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: "shouting".to_owned(),
+            display_name: "Shouting".to_owned(),
+            capabilities: ProviderCapabilities { streaming: true, ..ProviderCapabilities::default() },
+        }
+    }
+
+    fn execute(&self, input: Input, _context: ExecutionContext) -> ProviderStream<Output> {
+        let text = input.prompt.to_uppercase() + &"!".repeat(input.marks);
+        let said = StreamEvent::Text { content: text.clone(), chunk: Chunk::Whole };
+        let output = Output { text, session_id: "the-only-one".into() };
+        stream::iter([Ok(ProviderItem::Event(said)), Ok(ProviderItem::Output(output))]).boxed()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), AgentError> {
+    let session = AgentSession::new(Arc::new(Erased(Shouting)), AgentOptions::new().option("marks", 3))?;
+    println!("{}", session.chat("the oxen are loose").await?.text);
+    println!("{}", session.chat("catch them").await?.text);
+
+    let refused = AgentSession::new(Arc::new(Erased(Shouting)), AgentOptions::new().temperature(2.0));
+    println!("{}", refused.err().map(|error| error.message).unwrap_or_default());
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! An agent with options, hooks, a time limit and retries: `cargo run -p inspan-cli --example options`. The agent is
+//! scripted, so that it needs no key; a real one takes the same options.
+#![expect(clippy::print_stdout, reason = "an example shows what it got")]
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{AgentHooks, AgentOptions, Retry, ToolCall, run_agent};
+use inspan_protocol::{AgentError, Erased};
+use inspan_providers::ScriptedProvider;
+use serde_json::json;
+
+struct NoSecrets;
+
+impl AgentHooks for NoSecrets {
+    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, Result<(), String>> {
+        let harmless = !call.input.to_string().contains(".env");
+        async move { if harmless { Ok(()) } else { Err("it wants to read the keys".to_owned()) } }.boxed()
+    }
+}
+
+/// Reads a file, then answers in the schema.
+fn script(file: &str) -> serde_json::Value {
+    json!([[
+        { "tool": { "name": "Read", "input": { "file": file }, "result": "an ox" } },
+        { "structured": { "animals": 1 } },
+        { "text": "One animal." },
+    ]])
+}
+
+#[tokio::main]
+async fn main() -> Result<(), AgentError> {
+    for file in ["herd.txt", ".env"] {
+        let agent = Arc::new(Erased(ScriptedProvider));
+        let options = AgentOptions::new()
+            .model("some-model")
+            .output_schema(json!({ "type": "object", "required": ["animals"] }))
+            .timeout(Duration::from_secs(60))
+            .retry(Retry::times(3))
+            .hooks(NoSecrets)
+            .sink(|envelope| println!("  {}", envelope.event.name()))
+            .option("turns", script(file));
+        match run_agent(agent, options.prompt("How many animals are there?")).await {
+            Ok(result) => println!("{} {}", result.text, result.structured_output.unwrap_or_default()),
+            Err(error) => println!("{} {}", error.code, error.message),
+        }
+    }
+    Ok(())
+}

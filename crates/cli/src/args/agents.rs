@@ -1,0 +1,88 @@
+//! The arguments of the verbs that talk to one agent without a flow.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum, ValueHint};
+use inspan_protocol::ThinkingLevel;
+
+use super::{InputValue, values};
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// What to say; `-` reads stdin
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: String,
+    /// The agent, as `inspan providers` lists them
+    #[arg(long, short, value_name = "TYPE")]
+    pub(crate) provider: String,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// The agent, as `inspan providers` lists them; with `--resume` the one of the file unless it is given
+    #[arg(long, short, value_name = "TYPE", required_unless_present = "resume")]
+    pub(crate) provider: Option<String>,
+    /// Go on with the conversation that `--export` kept in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) resume: Option<PathBuf>,
+    /// Keep the conversation in this file, after every answer
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) export: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+}
+
+/// How an agent is run. What the agent does not know is refused.
+#[derive(Debug, Args)]
+pub(crate) struct HowArgs {
+    /// The model, by the vendor's name
+    #[arg(long, short, value_name = "NAME", help_heading = "Agent")]
+    pub(crate) model: Option<String>,
+    /// How much the model may think
+    #[arg(long, value_name = "LEVEL", help_heading = "Agent")]
+    pub(crate) thinking: Option<Thinking>,
+    /// What the agent is told before everything else
+    #[arg(long, value_name = "TEXT", help_heading = "Agent")]
+    pub(crate) system_prompt: Option<String>,
+    /// Model turns that an answer may take
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
+    pub(crate) max_turns: Option<u32>,
+    /// An option of this agent alone, as `inspan schema provider TYPE` lists them: JSON if it parses, else text
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Agent")]
+    pub(crate) option: Vec<InputValue>,
+    /// How long an answer may take, as in `90s` or `15m`
+    #[arg(long, value_name = "TIME", value_parser = values::time, help_heading = "Running")]
+    pub(crate) timeout: Option<Duration>,
+    /// How often an answer that failed for a passing reason is tried in all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
+    pub(crate) attempts: u32,
+    /// Never ask: permissions are denied
+    #[arg(long, help_heading = "Running")]
+    pub(crate) no_input: bool,
+}
+
+/// How much a model may think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Thinking {
+    Off,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+}
+
+impl From<Thinking> for ThinkingLevel {
+    fn from(thinking: Thinking) -> Self {
+        match thinking {
+            Thinking::Off => Self::Off,
+            Thinking::Minimal => Self::Minimal,
+            Thinking::Low => Self::Low,
+            Thinking::Medium => Self::Medium,
+            Thinking::High => Self::High,
+            Thinking::Xhigh => Self::Xhigh,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `inspan agent PROMPT`: one agent without a flow, and what `inspan chat` shares with it: the options, the exit
+//! codes, the one JSON object. Talking itself is left to `talk`.
+
+use std::{io::Read, sync::Arc};
+
+use inspan_engine::{AgentOptions, AgentResult, PermissionPolicy, Retry};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, StopReason};
+use serde_json::{Value, json};
+
+use super::{nodes, registries, session};
+use crate::{
+    args::{AgentArgs, HowArgs},
+    exit::Exit,
+    failure::{Failure, Shown},
+    invocation::{Form, Invocation},
+    supervise,
+    terminal::{self, Person},
+};
+use talk::{Between, Talk};
+
+mod lines;
+pub(super) mod talk;
+mod voice;
+
+pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let provider = provider(&args.provider)?;
+    let options = options(&args.how, invocation);
+    let session =
+        inspan_engine::AgentSession::new(Arc::clone(&provider), options).map_err(|error| refused(&error))?;
+    let prompt = if args.prompt == "-" { whole_stdin()? } else { args.prompt.clone() };
+    if prompt.trim().is_empty() {
+        return Err(Failure::usage("the prompt is empty"));
+    }
+    let runtime = session::runtime()?;
+    let turned = runtime.block_on(async {
+        let mut talk = Talk::new(session.clone(), invocation, Between::Nothing);
+        let turned = talk.turn(prompt).await;
+        session.close();
+        provider.shutdown().await;
+        turned
+    });
+    runtime.shutdown_timeout(session::LEFTOVERS);
+    if invocation.form == Form::Json {
+        invocation.json(&report(&turned.end, turned.exit()));
+    }
+    end(&turned.end, turned.exit(), invocation)
+}
+
+/// The exit code, or the failure that has it.
+fn end(end: &Result<AgentResult, AgentError>, exit: Exit, invocation: &Invocation) -> Result<Exit, Failure> {
+    let Err(error) = end else { return Ok(exit) };
+    let mut failure = failed(error, exit);
+    if invocation.form == Form::Json {
+        terminal::progress(&failure.text(invocation.terminal.stderr));
+        failure.shown = Shown::Already;
+    }
+    Err(failure)
+}
+
+/// The provider of a name.
+pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
+    let providers = registries::providers();
+    providers.get(name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = providers.names().collect();
+        Failure::usage(format!("there is no provider `{name}`")).with_hint(nodes::meant(name, &known))
+    })
+}
+
+pub(super) fn options(how: &HowArgs, invocation: &Invocation) -> AgentOptions {
+    let permissions = match invocation.terminal.person {
+        Person::Present if !how.no_input => PermissionPolicy::Ask { deadline: session::PERMISSION },
+        Person::Present | Person::Absent => PermissionPolicy::Deny,
+    };
+    let mut options = AgentOptions::new()
+        .env(invocation.env.clone())
+        .permissions(permissions)
+        .supervisor(supervise::supervisor())
+        .retry(Retry::times(how.attempts));
+    if let Some(cwd) = &invocation.cwd {
+        options = options.cwd(cwd);
+    }
+    if let Some(model) = &how.model {
+        options = options.model(model);
+    }
+    if let Some(thinking) = how.thinking {
+        options = options.thinking(thinking.into());
+    }
+    if let Some(system_prompt) = &how.system_prompt {
+        options = options.system_prompt(system_prompt);
+    }
+    if let Some(max_turns) = how.max_turns {
+        options = options.max_turns(max_turns);
+    }
+    if let Some(timeout) = how.timeout {
+        options = options.timeout(timeout);
+    }
+    how.option.iter().fold(options, |options, more| options.option(&more.key, more.value.clone()))
+}
+
+/// Options or a state that the agent does not take: nothing was started.
+pub(super) fn refused(error: &AgentError) -> Failure {
+    Failure::usage(format!("{} [{}]", error.message, error.code))
+}
+
+/// An answer that did not come.
+pub(super) fn failed(error: &AgentError, exit: Exit) -> Failure {
+    let (what, help) = error.message.split_once("; ").unwrap_or((&error.message, ""));
+    let from = error.provider.as_ref().map(|provider| format!("{provider}: ")).unwrap_or_default();
+    let failure = Failure::new(exit, format!("{from}{what} [{}]", error.code));
+    if help.is_empty() { failure } else { failure.with_hint(help) }
+}
+
+/// The code that an answer earns; `by` is the signal that cut it short, if one did.
+pub(super) fn exit(end: &Result<AgentResult, AgentError>, by: Option<Exit>) -> Exit {
+    match end {
+        Ok(result) => match result.stop_reason {
+            StopReason::Refusal | StopReason::Error => Exit::Failed,
+            _ => Exit::Success,
+        },
+        Err(error) => match error.code {
+            ErrorCode::Aborted => by.unwrap_or(Exit::Interrupted),
+            ErrorCode::Timeout => Exit::TimedOut,
+            code => Exit::of_error(code),
+        },
+    }
+}
+
+/// The one object of `--json`: the result, or the error and what was done before it.
+pub(super) fn report(end: &Result<AgentResult, AgentError>, exit: Exit) -> Value {
+    let mut report = match end {
+        Ok(result) => json!(result),
+        Err(error) => {
+            let done = AgentResult::before(error);
+            let mut said = json!(error);
+            if let Some(detail) = said.get_mut("detail").and_then(Value::as_object_mut) {
+                detail.remove("partial");
+            }
+            if said["detail"] == json!({})
+                && let Some(said) = said.as_object_mut()
+            {
+                said.remove("detail");
+            }
+            let mut report = json!({ "error": said });
+            if let Some(done) = done {
+                report["partial"] = json!(done);
+            }
+            report
+        }
+    };
+    report["outcome"] = json!(exit.word());
+    report["exitCode"] = json!(exit.code());
+    report
+}
+
+fn whole_stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().read_to_string(&mut text);
+    read.map_err(|error| Failure::usage(format!("cannot read the prompt from stdin: {error}")))?;
+    Ok(text)
+}

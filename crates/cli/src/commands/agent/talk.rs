@@ -1,0 +1,222 @@
+//! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
+//! aborts on a signal. Where the prompts come from is left to `agent` and `chat`.
+
+use inspan_engine::{AgentItem, AgentResult, AgentSession, Clock, SystemClock};
+use inspan_protocol::{AgentError, ErrorCode, Event};
+
+use super::{lines::Lines, voice::Voice};
+use crate::{
+    commands::session::Signals,
+    console::{Question, Tone, ask, read_answer},
+    exit::Exit,
+    invocation::Invocation,
+    terminal::{self, Person},
+};
+
+/// A conversation at this terminal.
+pub(in crate::commands) struct Talk<'a> {
+    session: AgentSession,
+    invocation: &'a Invocation,
+    voice: Voice,
+    signals: Signals,
+    lines: Lines,
+    between: Between,
+    /// Questions of the agent, oldest first.
+    open: Vec<Question>,
+}
+
+/// What is done with lines that are typed while the agent is at work and asks nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commands) enum Between {
+    /// They are not read.
+    Nothing,
+    /// They follow the turn in progress.
+    FollowUp,
+}
+
+/// One answer, and the signal that cut it short.
+pub(in crate::commands) struct Turned {
+    pub(in crate::commands) end: Result<AgentResult, AgentError>,
+    pub(in crate::commands) by: Option<Exit>,
+}
+
+impl Turned {
+    pub(in crate::commands) fn exit(&self) -> Exit {
+        super::exit(&self.end, self.by)
+    }
+}
+
+/// What was typed at the prompt.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::commands) enum Typed {
+    Line(String),
+    End,
+    Signal(Exit),
+}
+
+enum Heard {
+    Item(Option<Result<AgentItem, AgentError>>),
+    Signal(Exit),
+    Line(Option<String>),
+}
+
+impl<'a> Talk<'a> {
+    /// Within a runtime: from now on it listens to signals.
+    pub(in crate::commands) fn new(
+        session: AgentSession,
+        invocation: &'a Invocation,
+        between: Between,
+    ) -> Self {
+        let signals = Signals::listen();
+        let (voice, lines) = (Voice::new(invocation), Lines::new());
+        Self { session, invocation, voice, signals, lines, between, open: Vec::new() }
+    }
+
+    /// The next line that is typed.
+    pub(in crate::commands) async fn typed(&mut self) -> Typed {
+        tokio::select! {
+            line = self.lines.next() => line.map_or(Typed::End, Typed::Line),
+            (exit, _) = self.signals.next() => Typed::Signal(exit),
+        }
+    }
+
+    /// Says something and shows the answer. The first signal aborts it, a second does not wait for that.
+    pub(in crate::commands) async fn turn(&mut self, prompt: String) -> Turned {
+        let mut stream = self.session.chat_stream(prompt);
+        let mut by = None;
+        // Nothing is typed any more.
+        let mut silent = false;
+        let end = loop {
+            let reads = !silent && (!self.open.is_empty() || self.between == Between::FollowUp);
+            let heard = tokio::select! {
+                biased;
+                (exit, _) = self.signals.next() => Heard::Signal(exit),
+                item = stream.next() => Heard::Item(item),
+                line = self.lines.next(), if reads => Heard::Line(line),
+            };
+            match heard {
+                Heard::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
+                Heard::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
+                Heard::Item(Some(Err(error))) => break Err(error),
+                Heard::Item(_) => break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early")),
+                Heard::Signal(exit) if by.is_some() => {
+                    by = Some(exit);
+                    break Err(AgentError::new(ErrorCode::Aborted, "stopped at once"));
+                }
+                Heard::Signal(exit) => {
+                    by = Some(exit);
+                    self.session.abort();
+                }
+                Heard::Line(Some(line)) => self.line(&line),
+                Heard::Line(None) => {
+                    silent = true;
+                    if !self.open.is_empty() {
+                        terminal::progress("\n");
+                    }
+                    while !self.open.is_empty() {
+                        self.answer("");
+                    }
+                }
+            }
+        };
+        self.open.clear();
+        self.voice.end(end.as_ref().ok());
+        Turned { end, by }
+    }
+
+    /// A line about the conversation.
+    pub(in crate::commands) fn note(&mut self, text: &str) {
+        self.voice.note(Tone::Faint, "·", text);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.voice.event(event);
+        match event {
+            Event::SessionPrompt {
+                prompt_id,
+                prompt,
+                choices,
+                allow_text,
+                kind,
+                detail,
+                deadline,
+                default,
+            } => {
+                let choices = choices.clone().unwrap_or_default();
+                self.open.push(Question {
+                    id: prompt_id.clone(),
+                    task: None,
+                    text: prompt.clone(),
+                    allow_text: allow_text.unwrap_or(choices.is_empty()),
+                    choices,
+                    kind: *kind,
+                    detail: detail.clone(),
+                    deadline: *deadline,
+                    default: default.clone(),
+                });
+                if self.open.len() == 1 {
+                    self.ask();
+                }
+            }
+            Event::SessionReply { prompt_id, .. } => {
+                let asked = self.open.first().is_some_and(|first| first.id == *prompt_id);
+                self.open.retain(|question| question.id != *prompt_id);
+                if asked {
+                    self.ask();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Shows the oldest question.
+    fn ask(&mut self) {
+        let Some(question) = self.open.first() else { return };
+        let lines = ask(question, SystemClock.now());
+        let text: Vec<String> =
+            lines.iter().map(|line| line.render(self.invocation.terminal.stderr)).collect();
+        terminal::progress(&format!("\n{}\n› ", text.join("\n")));
+    }
+
+    fn line(&mut self, line: &str) {
+        if !self.open.is_empty() {
+            self.answer(line);
+            return;
+        }
+        if line.trim().is_empty() {
+            return;
+        }
+        match self.session.follow_up(line) {
+            Ok(()) => self.note("this is said after the present turn"),
+            Err(error) => self.note(&error.message),
+        }
+    }
+
+    fn answer(&mut self, line: &str) {
+        let Some(question) = self.open.first() else { return };
+        let answered = read_answer(question, line).and_then(|answer| {
+            let hub = self.session.hub().ok_or("the session is closed")?;
+            hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|why| why.to_string())
+        });
+        match answered {
+            // Its event comes through the stream, and takes it from the list then.
+            Ok(()) => {
+                self.open.remove(0);
+                self.ask();
+            }
+            Err(why) if line.is_empty() => {
+                self.open.remove(0);
+                self.note(&why);
+            }
+            Err(why) => {
+                self.note(&why);
+                self.ask();
+            }
+        }
+    }
+}
+
+/// Whether a person types here.
+pub(in crate::commands) fn is_interactive(invocation: &Invocation) -> bool {
+    invocation.terminal.person == Person::Present
+}

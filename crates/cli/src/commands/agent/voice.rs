@@ -1,0 +1,152 @@
+//! An agent's events as its user sees them: what it says on stdout, what it does on stderr. Reading events and
+//! answering questions are left to `talk`.
+
+use inspan_engine::AgentResult;
+use inspan_protocol::{Event, StopReason};
+
+use crate::{
+    console::{Line, Tone, call, clean},
+    invocation::{Form, Invocation},
+    terminal::{self, Colour},
+};
+
+/// What one answer looks like so far.
+pub(super) struct Voice {
+    form: Form,
+    stderr: Colour,
+    /// Whether stdout is a terminal, which what an agent says must not steer.
+    terminal: bool,
+    /// Whether something was said in this answer.
+    spoke: bool,
+    /// Whether stdout stands at the beginning of a line.
+    fresh: bool,
+    /// Whether the next text has nothing to do with the last.
+    breaks: bool,
+}
+
+impl Voice {
+    pub(super) fn new(invocation: &Invocation) -> Self {
+        Self {
+            form: invocation.form,
+            stderr: invocation.terminal.stderr,
+            terminal: terminal::stdout_is_terminal(),
+            spoke: false,
+            fresh: true,
+            breaks: false,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        match event {
+            Event::AgentText { content, delta, .. } => {
+                self.breaks |= !delta;
+                self.say(content);
+                self.breaks |= !delta;
+            }
+            Event::AgentTurn { .. } => self.breaks = true,
+            Event::AgentRetract { .. } => {
+                self.breaks = true;
+                self.note(Tone::Warning, "!", "the vendor's stream broke; the answer begins anew");
+            }
+            Event::AgentToolStart { tool_name, input, .. } => {
+                self.breaks = true;
+                self.note(Tone::Accent, "▸", &call(tool_name, input));
+            }
+            Event::AgentToolComplete { tool_name, is_error: true, result, .. } => {
+                let why = result.as_str().map_or_else(|| result.to_string(), str::to_owned);
+                self.note(Tone::Warning, "✘", &format!("{tool_name}: {why}"));
+            }
+            Event::AgentWarning { message, .. } => self.note(Tone::Warning, "!", message),
+            _ => {}
+        }
+    }
+
+    /// The answer is over.
+    pub(super) fn end(&mut self, result: Option<&AgentResult>) {
+        if let Some(result) = result.filter(|_| !self.spoke) {
+            self.say(&result.text);
+        }
+        self.line_break();
+        if let Some(result) = result {
+            match result.stop_reason {
+                StopReason::MaxTurns => {
+                    self.note(Tone::Warning, "!", "it was cut short at its limit of turns")
+                }
+                StopReason::MaxTokens => {
+                    self.note(Tone::Warning, "!", "it was cut short at its limit of tokens")
+                }
+                StopReason::Refusal => self.note(Tone::Warning, "!", "the model refused to answer"),
+                _ => {}
+            }
+            self.note(Tone::Faint, "·", &spent(result));
+        }
+        (self.spoke, self.breaks) = (false, false);
+    }
+
+    /// A line about the answer.
+    pub(super) fn note(&mut self, tone: Tone, sign: &str, text: &str) {
+        self.line_break();
+        let mut line = Line::new();
+        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Faint, &clip(&clean(text)));
+        terminal::progress(&(line.render(self.stderr) + "\n"));
+    }
+
+    fn say(&mut self, text: &str) {
+        if text.is_empty() || self.form == Form::Json {
+            return;
+        }
+        if std::mem::take(&mut self.breaks) && self.spoke {
+            self.line_break();
+        }
+        let shown = if self.terminal { steady(text) } else { text.to_owned() };
+        self.fresh = shown.ends_with('\n');
+        self.spoke = true;
+        terminal::data(&shown);
+    }
+
+    fn line_break(&mut self) {
+        if !std::mem::replace(&mut self.fresh, true) {
+            terminal::data("\n");
+        }
+    }
+}
+
+/// The longest note, in characters.
+const LONGEST: usize = 200;
+
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Text that cannot steer a terminal: of the control characters only line breaks and tabs are kept.
+fn steady(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+}
+
+fn spent(result: &AgentResult) -> String {
+    let mut parts = vec![result.provider.clone()];
+    parts.extend(result.model.clone());
+    parts.push(format!("{} tokens", result.usage.total()));
+    parts.extend(result.cost_usd.map(|cost| format!("${cost:.4}")));
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_says_cannot_steer_the_terminal() {
+        let rows = ["a\u{1b}[2Jb\n\tc", "\u{7}x\r", "日本"];
+        assert_eq!(rows.map(steady), ["a[2Jb\n\tc", "x", "日本"]);
+    }
+
+    #[test]
+    fn a_note_has_an_end() {
+        assert_eq!(clip(&"é".repeat(300)).chars().count(), LONGEST + 1);
+        assert_eq!(clip("short"), "short");
+    }
+}

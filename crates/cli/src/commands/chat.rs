@@ -1,0 +1,158 @@
+//! `inspan chat`: a conversation with one agent, line by line, that can be kept in a file and gone on with. One answer
+//! is left to `agent/talk`.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use inspan_engine::AgentSession;
+use inspan_protocol::SessionState;
+
+use super::{
+    agent::{
+        self,
+        talk::{Between, Talk, Typed, is_interactive},
+    },
+    session,
+};
+use crate::{
+    args::ChatArgs,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    terminal,
+};
+
+/// The line that ends a conversation.
+const QUIT: &str = "/quit";
+
+pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let state = args.resume.as_deref().map(read).transpose()?;
+    let named = args.provider.as_deref().or(state.as_ref().map(|state| state.provider.as_str()));
+    let Some(named) = named else { return Err(Failure::usage("no agent is named")) };
+    let provider = agent::provider(named)?;
+    let options = agent::options(&args.how, invocation);
+    let session = match state {
+        Some(state) => AgentSession::restore(Arc::clone(&provider), state, options),
+        None => AgentSession::new(Arc::clone(&provider), options),
+    }
+    .map_err(|error| agent::refused(&error))?;
+    // A file that cannot be written is known before anything is said.
+    export(&session, args.export.as_deref())?;
+    let runtime = session::runtime()?;
+    let ended = runtime.block_on(async {
+        let ended = Chat { session: &session, args, invocation }.lines().await;
+        session.close();
+        provider.shutdown().await;
+        ended
+    });
+    runtime.shutdown_timeout(session::LEFTOVERS);
+    ended
+}
+
+struct Chat<'a> {
+    session: &'a AgentSession,
+    args: &'a ChatArgs,
+    invocation: &'a Invocation,
+}
+
+impl Chat<'_> {
+    async fn lines(&self) -> Result<Exit, Failure> {
+        let interactive = is_interactive(self.invocation);
+        // What a program writes beforehand is one prompt a line, not what is typed meanwhile.
+        let between = if interactive { Between::FollowUp } else { Between::Nothing };
+        let mut talk = Talk::new(self.session.clone(), self.invocation, between);
+        if interactive {
+            talk.note("/quit or Ctrl-D ends, Ctrl-C interrupts the agent");
+        }
+        let mut warned = false;
+        let exit = loop {
+            if interactive {
+                terminal::progress("› ");
+            }
+            let line = match talk.typed().await {
+                Typed::End => break Exit::Success,
+                Typed::Line(line) if line.trim() == QUIT => break Exit::Success,
+                Typed::Signal(Exit::Interrupted) if interactive && !warned => {
+                    warned = true;
+                    terminal::progress("\n");
+                    talk.note("nothing is in progress; Ctrl-C again, Ctrl-D or /quit ends");
+                    continue;
+                }
+                Typed::Signal(exit) => break exit,
+                Typed::Line(line) if line.trim().is_empty() => continue,
+                Typed::Line(line) => line,
+            };
+            warned = false;
+            let turned = talk.turn(line).await;
+            export(self.session, self.args.export.as_deref())?;
+            if self.invocation.form == Form::Json {
+                // One line an answer, for a program that reads them as they come.
+                terminal::data_line(&agent::report(&turned.end, turned.exit()).to_string());
+            }
+            if turned.by == Some(Exit::Terminated) {
+                break Exit::Terminated;
+            }
+            match &turned.end {
+                Err(_) if turned.by.is_some() && interactive => talk.note("interrupted"),
+                Err(error) => {
+                    let failure = agent::failed(error, turned.exit());
+                    terminal::progress(&failure.text(self.invocation.terminal.stderr));
+                    if !interactive {
+                        break turned.exit();
+                    }
+                }
+                Ok(_) => {}
+            }
+        };
+        if interactive {
+            terminal::progress("\n");
+        }
+        self.farewell(&mut talk)?;
+        Ok(exit)
+    }
+
+    /// Which conversation it was, and how to go on with it.
+    fn farewell(&self, talk: &mut Talk<'_>) -> Result<(), Failure> {
+        let snapshot = self.session.snapshot().map_err(|error| agent::refused(&error))?;
+        let id = snapshot.session_id.as_ref().map_or("no session", |id| id.as_str());
+        let turns = if snapshot.turns == 1 { "turn" } else { "turns" };
+        let kept = match &self.args.export {
+            Some(file) => format!("go on with `inspan chat --resume {}`", file.display()),
+            None => "kept nowhere; `--export FILE` keeps a conversation".to_owned(),
+        };
+        talk.note(&format!("{} {id}, {} {turns}; {kept}", snapshot.provider, snapshot.turns));
+        Ok(())
+    }
+}
+
+fn read(file: &Path) -> Result<SessionState, Failure> {
+    let broken = |why: String| Failure::usage(format!("cannot go on with {}: {why}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| broken(error.to_string()))?;
+    AgentSession::read_state(&text).map_err(|error| broken(error.message))
+}
+
+/// Keeps the conversation: the file is the old one or the new one, whatever happens meanwhile.
+fn export(session: &AgentSession, file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    let state = session.export().map_err(|error| agent::refused(&error))?;
+    let broken =
+        |why: String| Failure::usage(format!("cannot keep the conversation in {}: {why}", file.display()));
+    let text = serde_json::to_string_pretty(&state).map_err(|error| broken(error.to_string()))?;
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    private(&PathBuf::from(beside), &(text + "\n"), file).map_err(|error| broken(error.to_string()))
+}
+
+/// Writes a file that its owner alone may read, since it holds a whole conversation, and puts it in its place.
+fn private(beside: &Path, text: &str, file: &Path) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(beside)?.write_all(text.as_bytes())?;
+    fs::rename(beside, file)
+}

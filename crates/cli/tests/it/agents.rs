@@ -1,0 +1,131 @@
+//! One agent without a flow, from a shell: `inspan agent` and `inspan chat`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::program::{Ran, inspan, program};
+
+/// Works, uses a tool, and says what it cost.
+const WORKS: &str = "turns=[[{\"text\":\"let me look\"},{\"tool\":{\"name\":\"Bash\",\"input\":{\"command\":\"ls\"},\
+                     \"result\":\"out\",\"ask\":true}},{\"text\":\"all is well\"},\
+                     {\"usage\":{\"tokens\":{\"inputTokens\":3},\"costUsd\":0.5}}]]";
+const FAILS: &str =
+    "turns=[[{\"text\":\"so far\"},{\"error\":{\"code\":\"OVERLOADED\",\"message\":\"come back later\"}}]]";
+const HANGS: &str = "turns=[[{\"text\":\"so far \"},\"hang\"]]";
+
+/// Runs the program with this text on its stdin.
+fn told(folder: &Path, stdin: &str, arguments: &[&str]) -> Ran {
+    let mut child = program(folder, arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder.display().to_string(), "~");
+    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn check(name: &str, stdin: &str, arguments: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("newer.json"), "{\"version\": 2}").unwrap();
+    let ran = told(folder.path(), stdin, arguments);
+    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, ran.report());
+    });
+}
+
+#[test]
+fn one_answer() {
+    check("agent", "", &["agent", "hello big world", "--provider", "echo"]);
+    check("agent-json", "", &["agent", "hello", "-p", "echo", "-m", "some-model", "--json"]);
+    check("agent-stdin", "from\nstdin", &["agent", "-", "-p", "echo"]);
+    check("agent-tools", "", &["agent", "x", "-p", "scripted", "--option", WORKS]);
+    check("agent-help", "", &["agent", "--help"]);
+}
+
+#[test]
+fn answers_that_do_not_come() {
+    check("agent-no-provider", "", &["agent", "x", "-p", "ecko"]);
+    check("agent-no-option", "", &["agent", "x", "-p", "echo", "--thinking", "high"]);
+    check("agent-empty", " \n", &["agent", "-", "-p", "echo"]);
+    check("agent-failed", "", &["agent", "x", "-p", "scripted", "--option", FAILS]);
+    check("agent-failed-json", "", &["agent", "x", "-p", "scripted", "--option", FAILS, "--json"]);
+    check("agent-late", "", &["agent", "x", "-p", "scripted", "--option", HANGS, "--timeout", "1s"]);
+    check("agent-no-program", "", &["agent", "x", "-p", "claude"]);
+}
+
+#[test]
+fn a_conversation() {
+    check("chat", "one\n\ntwo\n/quit\nthree\n", &["chat", "-p", "echo"]);
+    check("chat-failed", "one\ntwo\n", &["chat", "-p", "scripted", "--option", FAILS]);
+    check("chat-no-provider", "", &["chat"]);
+    check("chat-no-file", "", &["chat", "--resume", "none.json"]);
+    check("chat-newer", "", &["chat", "--resume", "newer.json", "-p", "echo"]);
+    check("chat-nowhere", "x\n", &["chat", "-p", "echo", "--export", "no/such/folder.json"]);
+}
+
+#[test]
+fn a_conversation_that_is_kept_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = told(folder.path(), "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
+    assert_eq!((first.code, first.stdout.as_str()), (Some(0), "one\n"));
+    let second =
+        told(folder.path(), "two\n", &["chat", "--resume", "talk.json", "--export", "talk.json", "--json"]);
+    let answer: Value = serde_json::from_str(&second.stdout).unwrap();
+    let facts = ["text", "sessionId", "model", "outcome"].map(|key| answer[key].clone());
+    assert_eq!(facts, ["two", "echo-2", "m", "success"].map(|word| json!(word)));
+    let state: Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("talk.json")).unwrap()).unwrap();
+    let said: Vec<&str> =
+        state["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
+    assert_eq!((said, &state["model"]), (vec!["user", "assistant", "user", "assistant"], &json!("m")));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
+    #[cfg(unix)]
+    {
+        let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    }
+    // It goes on without being kept any further.
+    let third = told(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
+    assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
+}
+
+/// Starts the program, waits until the agent speaks, sends a signal, and gives all that came of it.
+#[cfg(unix)]
+fn interrupted(arguments: &[&str], signal: &str) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = program(folder.path(), arguments).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = Vec::new();
+    stdout.read_until(b' ', &mut text).unwrap();
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    stdout.read_to_end(&mut text).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(text).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_aborts_an_answer_and_what_was_said_stays() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let ran = interrupted(&["agent", "x", "-p", "scripted", "--option", HANGS], signal);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), "so far \n"));
+        assert_eq!(ran.stderr, "error: scripted: the chat was aborted [ABORTED]\n");
+    }
+}
+
+#[test]
+fn the_helps_of_the_verbs_name_their_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let help = inspan(folder.path(), &["chat", "--help"]).stdout;
+    for option in ["--provider", "--resume", "--export", "--model", "--no-input", "Ctrl-C"] {
+        assert!(help.contains(option), "{option} in {help}");
+    }
+}

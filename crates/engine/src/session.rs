@@ -1,0 +1,367 @@
+//! An agent as a program talks to it: one conversation over many chats, with a queue for what comes meanwhile, and a
+//! state that can be kept and gone on with elsewhere. One chat is left to `exchange`; turns, to the engine's runs.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use futures::{Stream, stream::BoxStream};
+use inspan_protocol::{
+    AgentError, DynProvider, Envelope, ErrorCode, Event, Message, MessageMode, ProviderSessionId, RunId,
+    SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
+};
+use rustc_hash::FxHashSet;
+use serde_json::Value;
+
+use crate::{
+    clock::{RandomIds, SystemClock},
+    hub::{Filter, Hub, Observer, lock, run_of},
+};
+
+mod desk;
+mod exchange;
+mod hooks;
+mod input;
+mod options;
+mod queue;
+mod result;
+mod stream;
+mod tap;
+mod transcript;
+
+pub use hooks::AgentHooks;
+pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
+pub use result::{AgentResult, ToolCall};
+pub use stream::{AgentItem, AgentStream};
+
+use desk::Desk;
+use input::InputForm;
+use queue::Input;
+use transcript::Transcript;
+
+/// A conversation with an agent. Clones are handles of the same one.
+///
+/// Messages that come while the agent is at work, by [`AgentSession::steer`] and [`AgentSession::follow_up`], are part
+/// of the chat in progress; those that come while it rests wait for the next chat. None is lost: what a chat that
+/// failed or was aborted has not delivered waits on, until a chat delivers it, [`AgentSession::drain_queue`] gives it
+/// back, or the session is closed.
+#[derive(Clone)]
+pub struct AgentSession {
+    open: Arc<Mutex<Option<Arc<Open>>>>,
+}
+
+/// A session that has not been closed.
+struct Open {
+    provider: Arc<dyn DynProvider>,
+    provider_type: String,
+    name: String,
+    form: InputForm,
+    /// The provider's input without a prompt.
+    base: Value,
+    options: AgentOptions,
+    carried: Carried,
+    hub: Hub,
+    hub_is: HubIs,
+    /// The model that the vendor named last.
+    model: Mutex<Option<String>>,
+    transcript: Arc<Mutex<Transcript>>,
+    /// Locked within the hub's line or outside of it, so nothing is emitted while it is held.
+    desk: Mutex<Desk>,
+    /// The session's own runs, since others may share the hub.
+    runs: Mutex<FxHashSet<RunId>>,
+    _observers: Vec<Observer>,
+}
+
+/// What a restored session was given where it came from.
+#[derive(Default)]
+struct Carried {
+    model: Option<String>,
+    thinking: Option<ThinkingLevel>,
+    system_prompt: Option<String>,
+}
+
+/// Whose the hub is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HubIs {
+    Ours,
+    Callers,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentSessionStatus {
+    /// Nothing is in progress.
+    Idle,
+    /// A chat is in progress.
+    Running,
+}
+
+/// A look at a session.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AgentSnapshot {
+    /// Where it stands.
+    pub status: AgentSessionStatus,
+    /// What was said, the answer in progress included.
+    pub messages: Vec<Message>,
+    /// Messages that no turn has delivered yet, in their order.
+    pub queued: Vec<String>,
+    /// The provider's type.
+    pub provider: String,
+    /// The model that the vendor named, else the one that was asked for.
+    pub model: Option<String>,
+    /// The vendor's conversation, once it is known.
+    pub session_id: Option<ProviderSessionId>,
+    /// How many turns the conversation has had.
+    pub turns: u32,
+}
+
+fn closed() -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, "the session is closed")
+}
+
+impl AgentSession {
+    /// A new conversation. Options that the provider does not take are refused at once.
+    pub fn new(provider: Arc<dyn DynProvider>, options: AgentOptions) -> Result<Self, AgentError> {
+        Self::open(provider, options, Transcript::default(), Vec::new(), Carried::default())
+    }
+
+    /// A conversation that began elsewhere. What the options say wins over the state; of a state that was made with
+    /// another provider, the messages are told to this one, and what it does not know is left out.
+    pub fn restore(
+        provider: Arc<dyn DynProvider>,
+        state: SessionState,
+        mut options: AgentOptions,
+    ) -> Result<Self, AgentError> {
+        check_version(u64::from(state.version))?;
+        let form = InputForm::of(&*provider);
+        let is_same = provider.descriptor().provider_type == state.provider;
+        let model = Some(state.model).filter(|model| is_same && !model.is_empty());
+        let carried = Carried { model, thinking: state.thinking, system_prompt: state.system_prompt };
+        if options.model.is_none() && form.knows("model") {
+            options.model.clone_from(&carried.model);
+        }
+        if options.thinking.is_none() && form.knows("thinking") {
+            options.thinking = carried.thinking;
+        }
+        if options.system_prompt.is_none() && form.knows("systemPrompt") {
+            options.system_prompt.clone_from(&carried.system_prompt);
+        }
+        let session = state.provider_session_id.filter(|_| is_same);
+        Self::open(provider, options, Transcript::of(state.messages, session), state.queued, carried)
+    }
+
+    /// Reads an exported state. One of another version is `CONFIG_INVALID` and says so.
+    pub fn read_state(json: &str) -> Result<SessionState, AgentError> {
+        let invalid = |error: serde_json::Error| {
+            AgentError::new(ErrorCode::ConfigInvalid, format!("this is no state of a session: {error}"))
+        };
+        let value: Value = serde_json::from_str(json).map_err(invalid)?;
+        if let Some(version) = value.get("version").and_then(Value::as_u64) {
+            check_version(version)?;
+        }
+        serde_json::from_value(value).map_err(invalid)
+    }
+
+    fn open(
+        provider: Arc<dyn DynProvider>,
+        mut options: AgentOptions,
+        transcript: Transcript,
+        queued: Vec<String>,
+        carried: Carried,
+    ) -> Result<Self, AgentError> {
+        let form = InputForm::of(&*provider);
+        let base = form.base(&options)?;
+        // Values that do not fit are refused now, not at the first chat.
+        provider.input_facts(&form.say(base.clone(), "…", &[])?)?;
+        let (hub, hub_is) = match options.hub.take() {
+            Some(hub) => (hub, HubIs::Callers),
+            None => (own_hub(), HubIs::Ours),
+        };
+        hub.start_session();
+        let provider_type = provider.descriptor().provider_type;
+        let name = options.name.clone().unwrap_or_else(|| provider_type.clone());
+        let sink = options.sink.take();
+        let open = Arc::new_cyclic(|weak: &Weak<Open>| {
+            let mut observers = vec![observe(&hub, weak)];
+            observers.extend(sink.map(|sink| {
+                let weak = weak.clone();
+                let ours = move |envelope: &Arc<Envelope>| {
+                    if weak.upgrade().is_some_and(|open| open.is_ours(envelope)) {
+                        sink(envelope);
+                    }
+                };
+                hub.observe(Filter::all(), Arc::new(ours))
+            }));
+            Open {
+                provider,
+                provider_type,
+                name,
+                form,
+                base,
+                options,
+                carried,
+                hub,
+                hub_is,
+                model: Mutex::default(),
+                transcript: Arc::new(Mutex::new(transcript)),
+                desk: Mutex::new(Desk::of(queued)),
+                runs: Mutex::default(),
+                _observers: observers,
+            }
+        });
+        Ok(Self { open: Arc::new(Mutex::new(Some(open))) })
+    }
+
+    /// Says something and waits for the answer. While another chat is in progress the message becomes part of it, as
+    /// its mode says, and the result is that of the whole. Dropped, the chat is cancelled.
+    pub fn chat(
+        &self,
+        chat: impl Into<Chat>,
+    ) -> impl Future<Output = Result<AgentResult, AgentError>> + Send + 'static {
+        let (open, chat) = (self.get(), chat.into());
+        async move { open?.chat(chat).await }
+    }
+
+    /// Says something; the events as they happen, then the result.
+    pub fn chat_stream(&self, chat: impl Into<Chat>) -> AgentStream {
+        stream::of(self.get(), chat.into())
+    }
+
+    /// A message that interrupts the turn in progress and becomes the next one.
+    pub fn steer(&self, message: impl Into<String>) -> Result<(), AgentError> {
+        self.get()?.post(&message.into(), MessageMode::Steer, None).map(drop)
+    }
+
+    /// A message for the turn after the one in progress.
+    pub fn follow_up(&self, message: impl Into<String>) -> Result<(), AgentError> {
+        self.get()?.post(&message.into(), MessageMode::FollowUp, None).map(drop)
+    }
+
+    /// Takes back the messages that no turn has delivered yet, in their order.
+    pub fn drain_queue(&self) -> Vec<String> {
+        let Ok(open) = self.get() else { return Vec::new() };
+        open.drain()
+    }
+
+    /// Aborts the chat in progress, which ends within seconds with `ABORTED` and what was done so far
+    /// ([`AgentResult::before`]). Without one it does nothing. The session can be gone on with.
+    pub fn abort(&self) {
+        if let Ok(open) = self.get() {
+            let token = lock(&open.desk).abort.clone();
+            token.cancel();
+        }
+    }
+
+    /// A look at the session.
+    pub fn snapshot(&self) -> Result<AgentSnapshot, AgentError> {
+        let open = self.get()?;
+        let (status, queued) = open.queued();
+        let transcript = lock(&open.transcript);
+        Ok(AgentSnapshot {
+            status,
+            messages: transcript.messages(),
+            queued,
+            provider: open.provider_type.clone(),
+            model: open.known_model(),
+            session_id: transcript.session().cloned(),
+            turns: transcript.turns(),
+        })
+    }
+
+    /// The session as data. While a chat is in progress it is what was said so far; abort it first for a clean cut.
+    pub fn export(&self) -> Result<SessionState, AgentError> {
+        let AgentSnapshot { messages, queued, provider, model, session_id, .. } = self.snapshot()?;
+        let open = self.get()?;
+        let (options, carried) = (&open.options, &open.carried);
+        Ok(SessionState {
+            version: SESSION_STATE_VERSION,
+            messages,
+            provider,
+            model: model.unwrap_or_default(),
+            thinking: options.thinking.or(carried.thinking),
+            system_prompt: options.system_prompt.clone().or_else(|| carried.system_prompt.clone()),
+            provider_session_id: session_id,
+            queued,
+            exported_at: open.hub.clock().now(),
+        })
+    }
+
+    /// The session's hub, to observe it, to answer its questions and to attach channels; none once it is closed.
+    pub fn hub(&self) -> Option<Hub> {
+        self.get().ok().map(|open| open.hub.clone())
+    }
+
+    /// Aborts what is in progress and lets go of everything. Every handle of the session is closed by it. The
+    /// provider is the caller's, and is shut down by the caller.
+    pub fn close(&self) {
+        let Some(open) = lock(&self.open).take() else { return };
+        let mut desk = lock(&open.desk);
+        desk.queue.apply(Input::Close);
+        let token = desk.abort.clone();
+        drop(desk);
+        token.cancel();
+        if open.hub_is == HubIs::Ours {
+            open.hub.end_session();
+        }
+    }
+
+    fn get(&self) -> Result<Arc<Open>, AgentError> {
+        lock(&self.open).clone().ok_or_else(closed)
+    }
+}
+
+impl Open {
+    fn known_model(&self) -> Option<String> {
+        let named = lock(&self.model).clone();
+        named.or_else(|| self.options.model.clone()).or_else(|| self.carried.model.clone())
+    }
+
+    /// Whether an event is of this session, or of no run at all.
+    fn is_ours(&self, envelope: &Envelope) -> bool {
+        let run = envelope.context.agent.as_ref().or_else(|| run_of(&envelope.event));
+        run.is_none_or(|run| lock(&self.runs).contains(run))
+    }
+
+    fn hear(&self, envelope: &Envelope) {
+        let Some(run) = run_of(&envelope.event).filter(|run| lock(&self.runs).contains(*run)) else { return };
+        lock(&self.transcript).event(&envelope.event);
+        if let Event::AgentStart { .. } = envelope.event {
+            self.hand_over(run);
+        }
+    }
+}
+
+fn own_hub() -> Hub {
+    use crate::clock::IdSource;
+
+    let ids = RandomIds::new();
+    // Its ids are made for flows; only the number is of use here.
+    let id = ids.session_id();
+    let number = id.as_str().rsplit('-').next().unwrap_or_default();
+    Hub::new(SessionId::from(format!("agent-{number}")), Arc::new(SystemClock), Arc::new(ids))
+}
+
+fn observe(hub: &Hub, open: &Weak<Open>) -> Observer {
+    let open = open.clone();
+    let hear = move |envelope: &Arc<Envelope>| {
+        if let Some(open) = open.upgrade() {
+            open.hear(envelope);
+        }
+    };
+    hub.observe(Filter::prefix("agent:"), Arc::new(hear))
+}
+
+fn check_version(version: u64) -> Result<(), AgentError> {
+    if version == u64::from(SESSION_STATE_VERSION) {
+        return Ok(());
+    }
+    let message = format!(
+        "the state of the session has version {version}, and only version {SESSION_STATE_VERSION} is known here"
+    );
+    Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+}
+
+/// The items of [`AgentStream`], boxed.
+type Items = BoxStream<'static, Result<AgentItem, AgentError>>;
+
+#[cfg(test)]
+mod tests;

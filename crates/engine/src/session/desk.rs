@@ -1,0 +1,148 @@
+//! Where the messages of a session lie and who waits for what comes of them: the queue, the mailbox of the run that
+//! takes messages now, and the chats that joined another. What the queue does is decided in `queue`; the chat in
+//! progress is left to `exchange`.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, MessageMode, RunId};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    AgentSessionStatus, Open, closed,
+    exchange::{ChatEnd, Driving},
+    options::Chat,
+    queue::{Input, Output, Queue, Refusal, Stage},
+};
+use crate::{hub::lock, run::Mail};
+
+/// The queue, who else waits for the chat in progress, and what aborts it.
+pub(super) struct Desk {
+    pub(super) queue: Queue,
+    pub(super) waiters: Vec<oneshot::Sender<ChatEnd>>,
+    pub(super) abort: CancellationToken,
+}
+
+/// How a chat takes part in its session.
+pub(super) enum Part {
+    /// It is the one in progress; these messages waited for it.
+    Drives(Driving, Vec<Mail>),
+    /// Its message went to the one in progress, whose end is its own.
+    Joins(oneshot::Receiver<ChatEnd>),
+}
+
+impl Desk {
+    /// A desk on which these messages wait.
+    pub(super) fn of(waiting: impl IntoIterator<Item = String>) -> Self {
+        let follow = |content| Mail { content, mode: MessageMode::FollowUp };
+        let queue = Queue::of(waiting.into_iter().map(follow));
+        Self { queue, waiters: Vec::new(), abort: CancellationToken::new() }
+    }
+}
+
+impl Open {
+    pub(super) fn take_part(self: &Arc<Self>, chat: &Chat) -> Result<Part, AgentError> {
+        loop {
+            let mut desk = lock(&self.desk);
+            match desk.queue.apply(Input::Begin) {
+                Output::Take(waiting) => {
+                    desk.abort = self.hub.aborted();
+                    let token = desk.abort.clone();
+                    drop(desk);
+                    return Ok(Part::Drives(Driving::new(Arc::clone(self), token), waiting));
+                }
+                Output::Refused(Refusal::Closed) => return Err(closed()),
+                _ => drop(desk),
+            }
+            if !chat.attachments.is_empty() {
+                return Err(self.invalid("a message to an agent at work is text, and has no attachments"));
+            }
+            let (sender, end) = oneshot::channel();
+            if self.post(&chat.text, chat.mode, Some(sender))? {
+                return Ok(Part::Joins(end));
+            }
+        }
+    }
+
+    /// Puts a message into the queue, or into the mailbox of the run that takes it now. With a waiter it is only put
+    /// there while a chat is in progress, whose end the waiter is told; else false is returned.
+    pub(super) fn post(
+        &self,
+        content: &str,
+        mode: MessageMode,
+        waiter: Option<oneshot::Sender<ChatEnd>>,
+    ) -> Result<bool, AgentError> {
+        /// Why a message was not taken.
+        enum Not {
+            Idle,
+            Refused(AgentError),
+        }
+        let mail = Mail { content: content.to_owned(), mode };
+        let posted = self.hub.post_when(content.to_owned(), mode, |hub| {
+            let mut desk = lock(&self.desk);
+            if waiter.is_some() && *desk.queue.stage() == Stage::Idle {
+                return Err(Not::Idle);
+            }
+            let run = match desk.queue.apply(Input::Message(mail)) {
+                Output::HandOver(run, mail) => match hub.deliver(&run, mail) {
+                    Ok(()) => Some(run),
+                    Err(mail) => {
+                        desk.queue.apply(Input::Returned(vec![mail]));
+                        None
+                    }
+                },
+                Output::Refused(Refusal::Full) => {
+                    return Err(Not::Refused(self.invalid("too many messages wait for the agent")));
+                }
+                Output::Refused(_) => return Err(Not::Refused(closed())),
+                Output::Nothing | Output::Take(_) => None,
+            };
+            desk.waiters.extend(waiter);
+            Ok(run)
+        });
+        match posted {
+            Ok(()) => Ok(true),
+            Err(Not::Idle) => Ok(false),
+            Err(Not::Refused(error)) => Err(error),
+        }
+    }
+
+    /// A run has opened its mailbox: what waits is for it.
+    pub(super) fn hand_over(&self, run: &RunId) {
+        let mut desk = lock(&self.desk);
+        let Output::Take(waiting) = desk.queue.apply(Input::Started(run.clone())) else { return };
+        let refused: Vec<Mail> =
+            waiting.into_iter().filter_map(|mail| self.hub.deliver(run, mail).err()).collect();
+        if !refused.is_empty() {
+            desk.queue.apply(Input::Returned(refused));
+        }
+    }
+
+    /// Takes back what no turn has delivered yet.
+    pub(super) fn drain(&self) -> Vec<String> {
+        let mut desk = lock(&self.desk);
+        let mut mail = match desk.queue.stage() {
+            Stage::Running(run) => self.hub.take_mail(run),
+            _ => Vec::new(),
+        };
+        if let Output::Take(waiting) = desk.queue.apply(Input::Drain) {
+            mail.extend(waiting);
+        }
+        mail.into_iter().map(|mail| mail.content).collect()
+    }
+
+    /// Where the session stands, and what waits.
+    pub(super) fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
+        let desk = lock(&self.desk);
+        let handed = match desk.queue.stage() {
+            Stage::Running(run) => self.hub.waiting_mail(run),
+            _ => Vec::new(),
+        };
+        let status = match desk.queue.stage() {
+            Stage::Busy | Stage::Running(_) => AgentSessionStatus::Running,
+            Stage::Idle | Stage::Closed => AgentSessionStatus::Idle,
+        };
+        let mail = handed.iter().chain(desk.queue.waiting());
+        (status, mail.map(|mail| mail.content.clone()).collect())
+    }
+}

@@ -1,0 +1,79 @@
+//! What an agent gives back to a program, whole or, within an error, as far as it came. Putting it together is left
+//! to `exchange`.
+
+use inspan_protocol::{AgentError, Message, ProviderSessionId, StopReason, Usage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Where an error's detail holds what was done before it.
+const PARTIAL: &str = "partial";
+
+/// The end of one `run_agent`, or of one chat of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct AgentResult {
+    /// The answer of the last turn.
+    pub text: String,
+    /// The answer in the schema that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_output: Option<Value>,
+    /// What was said in this chat: its prompts, the answers, the tools and what they gave.
+    pub messages: Vec<Message>,
+    /// The tools that were called in this chat, in their order.
+    pub tool_calls: Vec<ToolCall>,
+    /// Tokens of this chat.
+    pub usage: Usage,
+    /// Cost of this chat in US dollars; absent means unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The provider's type.
+    pub provider: String,
+    /// The model that the vendor named, else the one that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The vendor's conversation, to go on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<ProviderSessionId>,
+    /// Why it ended.
+    pub stop_reason: StopReason,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// One call of a tool, as the provider told of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCall {
+    /// The vendor's id of the call.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
+    pub input: Value,
+    /// What it answered; absent as long as it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Whether it failed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+impl AgentResult {
+    /// What was done before this error: every error of a chat that had begun carries it in its detail.
+    pub fn before(error: &AgentError) -> Option<Self> {
+        Self::deserialize(error.detail.as_ref()?.get(PARTIAL)?).ok()
+    }
+
+    /// The error with this result as what was done before it.
+    pub(super) fn within(self, mut error: AgentError) -> AgentError {
+        let mut detail = match error.detail.take().map(|detail| *detail) {
+            None | Some(Value::Null) => json!({}),
+            Some(detail @ Value::Object(_)) => detail,
+            Some(other) => json!({ "detail": other }),
+        };
+        detail[PARTIAL] = json!(self);
+        error.with_detail(detail)
+    }
+}
