@@ -71,7 +71,13 @@ const CASES: &[Case] = &[
         within: SPARE,
     },
     Case { name: "signal", script: "kill -9 $$", code: Some("PROCESS"), says: "signal 9", within: SPARE },
-    Case { name: "exit 0, no result", script: "exit 0", code: Some("PROCESS"), says: "exit code 0", within: SPARE },
+    Case {
+        name: "exit 0, no result",
+        script: "exit 0",
+        code: Some("PROCESS"),
+        says: "exit code 0",
+        within: SPARE,
+    },
     Case {
         name: "half a line",
         script: "printf '{\"type\":\"resu'",
@@ -79,7 +85,13 @@ const CASES: &[Case] = &[
         says: "exit code 0",
         within: SPARE,
     },
-    Case { name: "nonsense", script: "say 'hello'", code: Some("PROTOCOL"), says: "no JSON object", within: SPARE },
+    Case {
+        name: "nonsense",
+        script: "say 'hello'",
+        code: Some("PROTOCOL"),
+        says: "no JSON object",
+        within: SPARE,
+    },
     Case {
         name: "stall",
         script: "read -r line; done_; cat >/dev/null",
@@ -118,7 +130,8 @@ const CASES: &[Case] = &[
 ];
 
 fn flow(limit: bool) -> String {
-    let policy = if limit { format!(", policy: {{ timeout: {}ms }}", LIMIT.as_millis()) } else { String::new() };
+    let policy =
+        if limit { format!(", policy: {{ timeout: {}ms }}", LIMIT.as_millis()) } else { String::new() };
     format!(
         "flow: {{ name: agent }}\nnodes:\n  - {{ id: a, type: claude.agent{policy}, input: {{ prompt: go, options: {{ \
          executable: ./program.sh, stallTimeoutMs: {} }} }} }}\n",
@@ -166,7 +179,11 @@ fn shown(place: &Place, case: &Case) -> anyhow::Result<String> {
     let took = ended.since(began.context("the node did not begin")?);
     let code = error.as_ref().map(|error| error.code.to_string());
     ensure!(code.as_deref() == case.code, "it ended with {error:?}");
-    ensure!(error.is_none_or(|error| error.message.contains(case.says)), "the error does not say `{}`", case.says);
+    ensure!(
+        error.is_none_or(|error| error.message.contains(case.says)),
+        "the error does not say `{}`",
+        case.says
+    );
     ensure!(said.starts_with("so far"), "what it had said is not kept: {said:?}");
     ensure!(took <= case.within, "it took {took:?}, and {:?} is allowed", case.within);
     Ok(format!("{} {} in {} ms", case.name, code.unwrap_or_else(|| "succeeds".to_owned()), took.as_millis()))
@@ -189,7 +206,9 @@ fn unheard(lab: &Lab) -> anyhow::Result<String> {
     let mut run = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
     let named = |place: &Place| {
         let look = place.look("s")?;
-        anyhow::Ok(look.iter().flat_map(|look| &look.log).any(|envelope| envelope.event.name() == "agent:session"))
+        anyhow::Ok(
+            look.iter().flat_map(|look| &look.log).any(|envelope| envelope.event.name() == "agent:session"),
+        )
     };
     until("the conversation has a name", || named(&place))?;
     run.kill()?;
@@ -221,7 +240,8 @@ fn orphans(lab: &Lab) -> anyhow::Result<String> {
         let node = if round % 2 == 0 {
             "{ id: a, type: exec, input: { argv: [./tree.sh] } }".to_owned()
         } else {
-            "{ id: a, type: claude.agent, input: { prompt: go, options: { executable: ./program.sh } } }".to_owned()
+            "{ id: a, type: claude.agent, input: { prompt: go, options: { executable: ./program.sh } } }"
+                .to_owned()
         };
         place.write("flow.yaml", &format!("flow: {{ name: tree }}\nnodes:\n  - {node}\n"))?;
         let mut run = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
@@ -233,8 +253,16 @@ fn orphans(lab: &Lab) -> anyhow::Result<String> {
             pause(Duration::from_millis(1));
         }
         slowest = slowest.max(cut.elapsed());
-        ensure!(cut.elapsed() < Duration::from_secs(1), "{} are left after {:?}", called(&line).len(), cut.elapsed());
+        ensure!(
+            cut.elapsed() < Duration::from_secs(1),
+            "{} are left after {:?}",
+            called(&line).len(),
+            cut.elapsed()
+        );
         place.none_left()?;
     }
-    Ok(format!("{rounds} trees of 4 processes, of exec nodes and of agents: 0 left, the slowest gone after {} ms", slowest.as_millis()))
+    Ok(format!(
+        "{rounds} trees of 4 processes, of exec nodes and of agents: 0 left, the slowest gone after {} ms",
+        slowest.as_millis()
+    ))
 }

@@ -171,9 +171,13 @@ fn judge(
     }
     let findings = report.map(|report| report.findings.as_slice()).unwrap_or_default();
     let names_event = findings.iter().any(|finding| {
-        matches!(finding.problem, Problem::Altered(_) | Problem::Missing(..) | Problem::Unreadable(..) | Problem::MissingSession(_))
+        matches!(
+            finding.problem,
+            Problem::Altered(_) | Problem::Missing(..) | Problem::Unreadable(..) | Problem::MissingSession(_)
+        )
     });
-    let told: Vec<String> = [read.err(), opened.err()].into_iter().flatten().map(|error| error.to_string()).collect();
+    let told: Vec<String> =
+        [read.err(), opened.err()].into_iter().flatten().map(|error| error.to_string()).collect();
     let names_session = findings.iter().any(|finding| finding.session.is_some())
         || told.iter().any(|told| told.contains("session `s`"));
     let names_file = told.iter().all(|told| told.contains(&store.display().to_string()));

@@ -33,7 +33,8 @@ impl Mount {
     pub(super) fn at(folder: &Path, size: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let size = format!("size={size},mode=700");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "inspan-faults"]).arg(folder).output()?;
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "inspan-faults"]).arg(folder).output()?;
         ensure!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
         Ok(Self(folder.to_owned()))
     }
@@ -93,7 +94,8 @@ fn full(lab: &Lab) -> anyhow::Result<String> {
     let filler = mount.fill()?;
     place.write("go", "")?;
     let ended = run.finish()?.expect(1)?;
-    let told = ended.stderr.lines().find(|line| line.contains("the disk is full")).context(ended.stderr.clone())?;
+    let told =
+        ended.stderr.lines().find(|line| line.contains("the disk is full")).context(ended.stderr.clone())?;
     let told = told.replace(&place.home.display().to_string(), "~");
     let kept = place.look("s")?.context("the session cannot be read")?.log.len();
     place.call(&["store", "export", "s"])?.expect(0)?;
@@ -104,7 +106,10 @@ fn full(lab: &Lab) -> anyhow::Result<String> {
     is_whole(&place)?;
     let effects = place.effects();
     let twice = effects.iter().filter(|effect| *effect != "b").count();
-    ensure!(twice <= 4 && effects.starts_with(&["a".to_owned(), "b".to_owned()]), "the effects are {effects:?}");
+    ensure!(
+        twice <= 4 && effects.starts_with(&["a".to_owned(), "b".to_owned()]),
+        "the effects are {effects:?}"
+    );
     Ok(format!("{kept} events readable meanwhile; effects {}\n{told}", effects.join(" ")))
 }
 
@@ -150,5 +155,8 @@ fn errors(lab: &Lab) -> anyhow::Result<String> {
     }
     ensure!(failed > 0, "no write failed");
     let messages: Vec<_> = messages.into_iter().collect();
-    Ok(format!("{sizes} limits: {failed} sessions were stopped and went on, {whole} were not touched\n{}", messages.join("\n")))
+    Ok(format!(
+        "{sizes} limits: {failed} sessions were stopped and went on, {whole} were not touched\n{}",
+        messages.join("\n")
+    ))
 }

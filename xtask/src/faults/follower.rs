@@ -84,7 +84,10 @@ fn texts(lab: &Lab) -> usize {
 
 fn place(lab: &Lab) -> anyhow::Result<Place> {
     let place = lab.place("follower-")?;
-    place.program("chatty.sh", &CHATTY.replace("BEFORE", &BEFORE.to_string()).replace("COUNT", &(texts(lab) / BURSTS).to_string()))?;
+    place.program(
+        "chatty.sh",
+        &CHATTY.replace("BEFORE", &BEFORE.to_string()).replace("COUNT", &(texts(lab) / BURSTS).to_string()),
+    )?;
     place.write("flow.yaml", FLOW)?;
     Ok(place)
 }
@@ -133,7 +136,10 @@ fn run(lab: &Lab, beside: Beside) -> anyhow::Result<Took> {
         ensure!(lines + 8 >= log.len(), "{lines} of {} events were read at last", log.len());
     }
     let at = |is: &dyn Fn(&Event) -> bool| {
-        log.iter().find(|envelope| is(&envelope.event)).map(|found| found.timestamp).context("it has not ended")
+        log.iter()
+            .find(|envelope| is(&envelope.event))
+            .map(|found| found.timestamp)
+            .context("it has not ended")
     };
     let went = at(&|event| matches!(event, Event::AgentText { content, .. } if content == GO))?;
     let ended = at(&|event| matches!(event, Event::HarnessComplete { .. }))?;
@@ -182,7 +188,10 @@ fn dead(lab: &Lab) -> anyhow::Result<String> {
 
 fn reader(lab: &Lab) -> anyhow::Result<String> {
     let place = place(lab)?;
-    place.write("chatty.sh", &CHATTY.replace("BEFORE", "1").replace("COUNT", &(texts(lab) / BURSTS).to_string()))?;
+    place.write(
+        "chatty.sh",
+        &CHATTY.replace("BEFORE", "1").replace("COUNT", &(texts(lab) / BURSTS).to_string()),
+    )?;
     place.write("go", "")?;
     place.call(&["run", "flow.yaml", "--session-id", "s"])?.expect(0)?;
     let events = place.look("s")?.context("the session is gone")?.log.len();

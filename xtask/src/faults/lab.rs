@@ -98,7 +98,13 @@ impl Ended {
 
     /// Fails unless it ended so.
     pub(super) fn expect(self, code: i32) -> anyhow::Result<Self> {
-        ensure!(self.code == code, "it ended with {} and not {code}:\n{}\n{}", self.code, self.stdout, self.stderr);
+        ensure!(
+            self.code == code,
+            "it ended with {} and not {code}:\n{}\n{}",
+            self.code,
+            self.stdout,
+            self.stderr
+        );
         Ok(self)
     }
 }
@@ -147,7 +153,11 @@ impl Place {
     /// Writes a program. A process of its own does: a file that is open for writing cannot be run, and what another
     /// thread starts meanwhile would hold ours open.
     pub(super) fn program(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let written = Command::new("/bin/sh").args(["-c", "printf %s \"$1\" > \"$0\""]).arg(self.path(name)).arg(text).status()?;
+        let written = Command::new("/bin/sh")
+            .args(["-c", "printf %s \"$1\" > \"$0\""])
+            .arg(self.path(name))
+            .arg(text)
+            .status()?;
         ensure!(written.success(), "failed to write {name}");
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o755))?;
         Ok(())

@@ -11,11 +11,8 @@ use super::disk::Mount;
 use super::lab::{Dice, Ended, Lab, Place, Running};
 use crate::e2e::pause;
 
-pub(super) const RACE: Row = Row {
-    name: "many open a new store at once",
-    bound: "all succeed, all sessions are kept",
-    prove: race,
-};
+pub(super) const RACE: Row =
+    Row { name: "many open a new store at once", bound: "all succeed, all sessions are kept", prove: race };
 
 pub(super) const MAKING: Row = Row {
     name: "killed while the store is made",
@@ -44,7 +41,10 @@ fn race(lab: &Lab) -> anyhow::Result<String> {
         }
         for at in 0..at_once {
             let look = place.look(&format!("s{at}"))?;
-            ensure!(look.is_some_and(|look| look.entry.digest.outcome.is_some()), "session s{at} is not whole");
+            ensure!(
+                look.is_some_and(|look| look.entry.digest.outcome.is_some()),
+                "session s{at} is not whole"
+            );
         }
         place.sound()?;
     }
@@ -72,7 +72,9 @@ fn making(lab: &Lab) -> anyhow::Result<String> {
         place.call(&["run", "flow.yaml", "--session-id", "next"])?.expect(0)?;
         place.sound()?;
     }
-    Ok(format!("{rounds} kills: {before} before the session was kept, {within} after; a format's own steps are in the store's tests"))
+    Ok(format!(
+        "{rounds} kills: {before} before the session was kept, {within} after; a format's own steps are in the store's tests"
+    ))
 }
 
 /// A closed store with one session, and its bytes.
@@ -82,14 +84,8 @@ fn closed(place: &Place) -> anyhow::Result<Vec<u8>> {
     Ok(std::fs::read(place.store())?)
 }
 
-const VERBS: [&[&str]; 6] = [
-    &["run", "flow.yaml"],
-    &["resume", "s"],
-    &["stop", "s"],
-    &["ps"],
-    &["logs", "s"],
-    &["store", "verify"],
-];
+const VERBS: [&[&str]; 6] =
+    [&["run", "flow.yaml"], &["resume", "s"], &["stop", "s"], &["ps"], &["logs", "s"], &["store", "verify"]];
 
 /// What each verb says of a store that was made so; its bytes must stay as they are.
 fn refusals(place: &Place, bytes: &[u8], says: &str) -> anyhow::Result<usize> {
@@ -118,13 +114,20 @@ fn foreign(lab: &Lab) -> anyhow::Result<String> {
     let mut other = sound.clone();
     other[68..72].copy_from_slice(&7_u32.to_be_bytes());
     calls += refusals(&place, &other, "is not a store of inspan")?;
-    calls += refusals(&place, b"These are my notes, and no database at all.\n".repeat(40).as_slice(), "is not a store of inspan")?;
+    calls += refusals(
+        &place,
+        b"These are my notes, and no database at all.\n".repeat(40).as_slice(),
+        "is not a store of inspan",
+    )?;
     let mut broken = sound.clone();
     let from = broken.len() / 4;
     broken[from..].fill(0xa5);
     std::fs::write(place.store(), &broken)?;
     let told = place.call(&["store", "verify"])?;
-    ensure!(told.code == 1 && (told.stdout.contains("damaged") || told.stderr.contains("damaged")), "{told:?}");
+    ensure!(
+        told.code == 1 && (told.stdout.contains("damaged") || told.stderr.contains("damaged")),
+        "{told:?}"
+    );
     calls += refused(&place, &broken, "damaged", &[&["resume", "s"]])?;
     std::fs::write(place.store(), &sound)?;
     place.call(&["run", "flow.yaml", "--session-id", "t"])?.expect(0)?;

@@ -48,7 +48,12 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
             }
         }
         let (once, twice) = (snapshot(&graph, begin), snapshot(&graph, &doubled));
-        ensure!(once == twice, "round {round}: {} events and {} with doubles give two states", end, doubled.len());
+        ensure!(
+            once == twice,
+            "round {round}: {} events and {} with doubles give two states",
+            end,
+            doubled.len()
+        );
         let mut harmed: Vec<Envelope> = begin.iter().filter(|_| dice.below(5) > 0).cloned().collect();
         for at in (1..harmed.len()).rev() {
             if round % 2 == 0 {

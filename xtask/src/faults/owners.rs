@@ -119,7 +119,8 @@ fn stale(lab: &Lab) -> anyhow::Result<String> {
             anyhow::Ok(other)
         };
         let mut other = taken.await?;
-        let ended = tokio::time::timeout(Duration::from_secs(20), running).await.context("the owner goes on")??;
+        let ended =
+            tokio::time::timeout(Duration::from_secs(20), running).await.context("the owner goes on")??;
         until("the other one has ended", || other.has_ended())?;
         other.finish()?.expect(0)?;
         match ended {

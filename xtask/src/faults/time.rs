@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_engine::{Clock, ProviderRegistry, VirtualClock};
 use inspan_flow::{
-    Batch, FlowRunner, Liveness, MemoryStore, Owner, Resume, RunStore, SqliteOptions, SqliteStore, StoreError,
-    WhenWaiting, builtin_nodes,
+    Batch, FlowRunner, Liveness, MemoryStore, Owner, Resume, RunStore, SqliteOptions, SqliteStore,
+    StoreError, WhenWaiting, builtin_nodes,
 };
 use inspan_protocol::{Envelope, EventContext, Outcome, SessionId, Timestamp};
 use serde_json::Map;
@@ -62,7 +62,8 @@ fn jumps(lab: &Lab) -> anyhow::Result<String> {
     let mut latest = 0;
     for jump in JUMPED {
         let log = jumped(&place, jump).with_context(|| format!("a jump of {jump} ms"))?;
-        let begin = log.iter().find(|envelope| envelope.event.name() == "task:start").context("nothing began")?;
+        let begin =
+            log.iter().find(|envelope| envelope.event.name() == "task:start").context("nothing began")?;
         for (node, hours) in [("wait", 2), ("ask", 3), ("late", 4)] {
             let mut of = log.iter().filter(|envelope| {
                 envelope.context.task.as_ref().is_some_and(|task| task.node() == node)
@@ -150,7 +151,10 @@ nodes:
 const BEGIN: i64 = 1_800_000_000_000;
 
 /// A session that has come to wait, as its store has it: its log and its record.
-pub(super) fn waiting(place: &Place, day: i64) -> anyhow::Result<(Vec<Envelope>, inspan_flow::SessionRecord)> {
+pub(super) fn waiting(
+    place: &Place,
+    day: i64,
+) -> anyhow::Result<(Vec<Envelope>, inspan_flow::SessionRecord)> {
     place.write("flow.yaml", QUESTION)?;
     let outcome = visit(place, day)?;
     ensure!(outcome == Outcome::Waiting, "it ended with {outcome:?}");
@@ -198,7 +202,10 @@ fn month(lab: &Lab) -> anyhow::Result<String> {
         ensure!(outcome == Outcome::Waiting, "on day {day} it ended with {outcome:?}");
         let now = self::deadline(&place)?;
         // The first process counts from when it asks, the next from when the node began.
-        ensure!(now.as_millis().abs_diff(deadline.as_millis()) < 1_000, "on day {day} it waits until {now}, and before until {deadline}");
+        ensure!(
+            now.as_millis().abs_diff(deadline.as_millis()) < 1_000,
+            "on day {day} it waits until {now}, and before until {deadline}"
+        );
     }
     let outcome = visit(&place, 31)?;
     ensure!(outcome == Outcome::Success, "at last it ended with {outcome:?}");

@@ -74,7 +74,10 @@ fn sessions(lab: &Lab) -> anyhow::Result<String> {
     let ps = place.call(&["ps", "--json", "-n", "100000"])?.expect(0)?;
     let by_program = watch.elapsed();
     ensure!(ps.stdout.matches("waits-").count() >= SESSIONS_KEPT, "the program does not list them all");
-    place.write("one.yaml", "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n")?;
+    place.write(
+        "one.yaml",
+        "flow: { name: one }\nnodes:\n  - { id: a, type: echo, input: { text: hello } }\n",
+    )?;
     let watch = Stopwatch::start();
     place.call(&["run", "one.yaml", "--session-id", "one"])?.expect(0)?;
     let ran = watch.elapsed();

@@ -16,17 +16,26 @@ pub(super) fn text() -> String {
         nodes.push(format!("  - {{ id: {id}, type: {kind}, dependsOn: [{after}], input: {input} }}"));
     };
     let work = |key: &str| format!("{{ argv: [sh, -c, \"echo work {key} >> effects; echo {key}\"] }}");
-    let agent = |key: &str| {
-        format!("{{ prompt: \"key={key}; Do it.\", options: {{ executable: ./agent.sh }} }}")
-    };
+    let agent =
+        |key: &str| format!("{{ prompt: \"key={key}; Do it.\", options: {{ executable: ./agent.sh }} }}");
     for lane in ["a", "b", "c", "d"] {
         add(&format!("{lane}1"), "exec", "start", &work(&format!("{lane}1")));
-        add(&format!("{lane}2"), "echo", &format!("{lane}1"), &format!("{{ text: \"{{{{ {lane}1.stdout }}}}\" }}"));
+        add(
+            &format!("{lane}2"),
+            "echo",
+            &format!("{lane}1"),
+            &format!("{{ text: \"{{{{ {lane}1.stdout }}}}\" }}"),
+        );
         add(&format!("{lane}3"), "exec", &format!("{lane}2"), &work(&format!("{lane}3")));
         add(&format!("{lane}4"), "constant", &format!("{lane}3"), "{ value: [1, 2] }");
     }
     for (name, after) in [("x", "a1"), ("y", "b1"), ("z", "c3")] {
-        add(name, "claude.agent", after, &agent(name));
+        // One of them listens for a while to those who send it something.
+        let input = match name {
+            "z" => agent(name).replace(" } }", ", multiTurn: true, idleTimeoutMs: 120 } }"),
+            _ => agent(name),
+        };
+        add(name, "claude.agent", after, &input);
         add(&format!("{name}said"), "echo", name, &format!("{{ text: \"{{{{ {name}.text }}}}\" }}"));
     }
     add("joined", "control.merge", "a4, b4, c4, d4, xsaid, ysaid, zsaid", "{ mode: all }");
@@ -39,7 +48,8 @@ pub(super) fn text() -> String {
     }
     add("fanned", "control.merge", "f1, f2, f3, f4, f5, f6, f7, f8", "{ mode: all }");
     let pass = "{% if pass %}{{ pass.value + 1 }}{% else %}1{% endif %}";
-    let round = format!("{{ argv: [sh, -c, \"echo work loop{pass} >> effects; echo {pass}\"], parse: json }}");
+    let round =
+        format!("{{ argv: [sh, -c, \"echo work loop{pass} >> effects; echo {pass}\"], parse: json }}");
     add("round", "exec", "fanned", &round);
     add("pass", "constant", "round", "{ value: \"{{ round.value }}\" }");
     add("gate", "human.input", "pass", "{ prompt: \"Go on?\", choices: [go, stay] }");

@@ -10,17 +10,8 @@ use serde_json::Value;
 use super::flow;
 use super::trial::{SESSION, Trial};
 
-/// What a sound trial amounts to.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Verdict {
-    /// Programs that may run again after a crash, and did.
-    pub(super) again: usize,
-    /// Messages and answers that were acknowledged, all of which are in the log.
-    pub(super) acknowledged: usize,
-}
-
-/// Fails unless the session kept the promises.
-pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<Verdict> {
+/// Fails unless the session kept the promises; gives how many programs ran again that may.
+pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<usize> {
     let place = &trial.place;
     let said = place.call(&["store", "verify", "--json"])?.expect(0)?.json()?;
     ensure!(said["sound"] == true, "the store is not sound: {said}");
@@ -29,8 +20,7 @@ pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<Verdict> 
     kept(trial, &log)?;
     once(&log)?;
     same(trial, unkilled)?;
-    let again = effects(trial, &log)?;
-    Ok(Verdict { again, acknowledged: trial.answered.len() + trial.sent.len() })
+    effects(trial, &log)
 }
 
 /// What was there after a kill is there at the end, and so is what was acknowledged to those who spoke.
@@ -47,9 +37,9 @@ fn kept(trial: &Trial, log: &[Envelope]) -> anyhow::Result<()> {
         ensure!(found, "the answer `{choice}` to {id} was acknowledged and is not in the log");
     }
     for text in &trial.sent {
-        let found = log.iter().any(|envelope| {
-            matches!(&envelope.event, Event::SessionMessage { content, .. } if content == text)
-        });
+        let found = log.iter().any(
+            |envelope| matches!(&envelope.event, Event::SessionMessage { content, .. } if content == text),
+        );
         ensure!(found, "the message `{text}` was acknowledged and is not in the log");
     }
     Ok(())
@@ -61,7 +51,9 @@ fn once(log: &[Envelope]) -> anyhow::Result<()> {
     for envelope in log {
         let Some(path) = envelope.context.task.as_ref().map(ToString::to_string) else { continue };
         match &envelope.event {
-            Event::TaskStart { .. } => ensure!(!finished.contains(&path), "`{path}` had finished, and ran again"),
+            Event::TaskStart { .. } => {
+                ensure!(!finished.contains(&path), "`{path}` had finished, and ran again")
+            }
             Event::TaskComplete { .. } | Event::TaskReused { .. } => {
                 finished.insert(path);
             }
@@ -122,7 +114,9 @@ fn effects(trial: &Trial, log: &[Envelope]) -> anyhow::Result<usize> {
     let starts = log.iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }));
     let mut started: BTreeMap<String, usize> = BTreeMap::new();
     for envelope in starts {
-        *started.entry(envelope.context.task.as_ref().map(|task| task.node().to_owned()).unwrap_or_default()).or_default() += 1;
+        *started
+            .entry(envelope.context.task.as_ref().map(|task| task.node().to_owned()).unwrap_or_default())
+            .or_default() += 1;
     }
     for (key, times) in &count {
         let node = key.split(' ').nth(1).unwrap_or_default();
