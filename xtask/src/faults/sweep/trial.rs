@@ -203,15 +203,16 @@ impl Trial {
                 (_, true) => "it is done",
                 (_, false) => "run it again",
             };
+            // Also if the reply is cut short: it may have been kept by then.
+            if is_done && node != "gate" {
+                self.waived.push(node);
+            }
             let id = prompt.prompt_id.as_str();
             let ended = self.call(&["reply", SESSION, id, "--choice", choice, "--no-resume"], dice)?;
             match ended.code {
                 0 => self.answered.push((id.to_owned(), choice.to_owned())),
                 137 => return Ok(ended),
                 code => bail!("a reply ended with {code}: {}", ended.stderr),
-            }
-            if is_done && node != "gate" {
-                self.waived.push(node);
             }
             last = Some(ended);
         }
