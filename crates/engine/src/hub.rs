@@ -17,11 +17,13 @@ use std::{
 use inspan_protocol::{
     ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId, Timestamp,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, EventIds, IdSource};
 
 mod filter;
+mod kept;
 mod prompt;
 mod session;
 mod subscription;
@@ -61,6 +63,8 @@ pub(crate) struct Shared {
     has_pending: AtomicBool,
     session: Mutex<Session>,
     abort: CancellationToken,
+    /// The newest event that is kept.
+    kept: watch::Sender<u64>,
 }
 
 /// A panic under one of the engine's locks leaves nothing half done, so a poisoned lock is as good as new.
@@ -101,6 +105,7 @@ impl Hub {
             has_pending: AtomicBool::new(false),
             session: Mutex::default(),
             abort: CancellationToken::new(),
+            kept: watch::Sender::new(kept::ALL),
         };
         Self { shared: Arc::new(shared), context }
     }

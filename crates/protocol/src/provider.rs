@@ -63,6 +63,9 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Runs one turn. The stream ends with exactly one [`ProviderItem::Output`] or one error. When the call
     /// is cancelled it ends within a few seconds with an output whose stop reason is `aborted`.
+    ///
+    /// A provider that can name its conversation beforehand says [`StreamEvent::Session`] first and hands the prompt
+    /// over when the stream is polled again: by then the name is kept, and no crash can have it begun twice.
     fn execute(&self, input: Self::Input, context: ExecutionContext) -> ProviderStream<Self::Output>;
 
     /// Ends whatever the provider keeps between turns, such as a warm process.

@@ -4,7 +4,7 @@
 /// What the program's file is called beside the flow.
 pub(super) const FILE: &str = "agent.sh";
 
-/// Its text. A conversation is a file under `talks`; each step leaves one line in `effects`, which is at once the
+/// Its text. It acts at once: what it does may not wait for us to write down who it is. A conversation is a file under `talks`; each step leaves one line in `effects`, which is at once the
 /// effect and the memory of it, so that no crash of the program itself can double one.
 pub(super) const TEXT: &str = r#"#!/bin/sh
 for word in "$@"; do
@@ -27,8 +27,8 @@ while read -r line; do
   say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
   for step in 1 2; do
     say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"step '$step' of '$key'. "}}}'
-    sleep 0.02
     grep -q "^agent $key $step $id$" effects || printf 'agent %s %s %s\n' "$key" "$step" "$id" >> effects
+    sleep 0.02
   done
   say '{"type":"result","subtype":"success","is_error":false,"result":"'"$key"' is done","stop_reason":"end_turn","num_turns":1,"total_cost_usd":0.01,"usage":{"input_tokens":1,"output_tokens":1}}'
 done

@@ -17,19 +17,21 @@ use serde_json::Value;
 use super::Row;
 use super::lab::{Lab, Place};
 use crate::e2e::Stopwatch;
-use judge::{Verdict, judge};
+use judge::judge;
 use trial::{Plan, Trial};
 
 pub(super) use trial::SESSION;
 
 pub(super) const ROW: Row = Row {
     name: "killed everywhere",
-    bound: "all finish with the same outputs, 0 facts lost, 0 effects twice, a resume within 250 ms",
+    bound: "all finish with the same outputs, 0 facts lost, 0 effects twice, 95 of 100 resumes within 250 ms and all within 1 s",
     prove,
 };
 
-/// From the start of a process to the first event of the session that it resumes.
+/// From the start of a process to the first event of the session that it resumes: 95 of 100 take no longer,
 const RESUME: Duration = Duration::from_millis(250);
+/// and none takes longer than this. Two sessions run at once here, in a build that is not optimised.
+const SLOWEST: Duration = Duration::from_secs(1);
 /// The points of the store's work, all of which must have been met.
 const KINDS: usize = 7;
 
@@ -38,7 +40,8 @@ struct Sum {
     trials: usize,
     kills: usize,
     again: usize,
-    acknowledged: usize,
+    answered: usize,
+    sent: usize,
     kinds: BTreeSet<String>,
     resumes: Vec<Duration>,
     faults: BTreeMap<String, usize>,
@@ -54,7 +57,7 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     let mut stride = (points / wanted).max(1);
     // Points come in groups of seven: every kind is met if the stride shares no factor with that.
     stride += usize::from(stride.is_multiple_of(KINDS));
-    let mut plans: Vec<Plan> = (0..=points).step_by(stride).map(Plan::At).collect();
+    let mut plans: Vec<Plan> = (0..=points).step_by(stride).enumerate().map(point).collect();
     plans.extend((1..=lab.count(4, 40)).map(|seed| Plan::AnyTime(seed as u64)));
     let sum = all(lab, &plans, &expected);
     let (count, slowest) = (sum.resumes.len(), sum.resumes.iter().max().copied().unwrap_or_default());
@@ -64,14 +67,15 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     let figure = format!(
         "{points} points in an unkilled run; {} sessions, {} kills at {} kinds of point and at random moments\n\
          {} finished, 0 facts lost of them, 0 effects twice; {} programs that may, ran again\n\
-         {} answers and messages acknowledged, all in the log; {count} resumes, median {} ms, slowest {} ms; \
+         {} answers and {} messages acknowledged, all in the log; {count} resumes, median {} ms, slowest {} ms; \
          the sweep took {:.0} s",
         plans.len(),
         sum.kills,
         sum.kinds.len(),
         sum.trials,
         sum.again,
-        sum.acknowledged,
+        sum.answered,
+        sum.sent,
         median.as_millis(),
         slowest.as_millis(),
         watch.elapsed().as_secs_f64(),
@@ -79,8 +83,14 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
     let faults: Vec<String> = sum.faults.iter().map(|(fault, times)| format!("{times} × {fault}")).collect();
     ensure!(faults.is_empty(), "{}\n{figure}", faults.join("\n"));
     ensure!(sum.kinds.len() == KINDS, "only these points were met: {:?}", sum.kinds);
-    ensure!(slowest <= RESUME, "a resume took {slowest:?}\n{figure}");
+    let most = sorted.get(count * 95 / 100).copied().unwrap_or_default();
+    ensure!(most <= RESUME && slowest <= SLOWEST, "resumes took {most:?} and {slowest:?}\n{figure}");
     Ok(figure)
+}
+
+/// Every third session is killed again while it goes on, by ever more points later.
+fn point((number, at): (usize, usize)) -> Plan {
+    Plan::At(at, number.is_multiple_of(3).then_some(number % 50))
 }
 
 /// The log of the session that nobody killed, and where it ran.
@@ -99,12 +109,12 @@ fn all(lab: &Lab, plans: &[Plan], expected: &Value) -> Sum {
             scope.spawn(|| {
                 while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let judged = Trial::run(lab, *plan).and_then(|trial| {
-                        let verdict = judge(&trial, expected).with_context(|| format!("killed {plan:?}"))?;
-                        Ok((trial, verdict))
+                        let again = judge(&trial, expected).with_context(|| format!("killed {plan:?}"))?;
+                        Ok((trial, again))
                     });
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     match judged {
-                        Ok((trial, verdict)) => sum.add(&trial, &verdict),
+                        Ok((trial, again)) => sum.add(&trial, again),
                         Err(error) => *sum.faults.entry(format!("{error:#}")).or_default() += 1,
                     }
                 }
@@ -115,11 +125,12 @@ fn all(lab: &Lab, plans: &[Plan], expected: &Value) -> Sum {
 }
 
 impl Sum {
-    fn add(&mut self, trial: &Trial, verdict: &Verdict) {
+    fn add(&mut self, trial: &Trial, again: usize) {
         self.trials += 1;
         self.kills += trial.kills;
-        self.again += verdict.again;
-        self.acknowledged += verdict.acknowledged;
+        self.again += again;
+        self.answered += trial.answered.len();
+        self.sent += trial.sent.len();
         self.kinds.extend(trial.killed_at.iter().cloned());
         self.resumes.extend(trial.resumes.iter().copied());
     }

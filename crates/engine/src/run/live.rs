@@ -40,6 +40,17 @@ impl Live {
         }
     }
 
+    /// As [`Live::apply`], and waits until the last event that came of it is kept, if anybody keeps them.
+    pub(super) async fn apply_and_keep(&mut self, input: Input<'_>) {
+        let mut last = None;
+        for event in self.state.apply(input) {
+            last = Some(self.hub.emit(event).seq);
+        }
+        if let Some(seq) = last {
+            self.hub.until_kept(seq).await;
+        }
+    }
+
     pub(super) fn warn(&self, code: &str, message: impl Into<String>) {
         self.hub.emit(self.state.warning(code, message));
     }

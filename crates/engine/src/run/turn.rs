@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, OutputFacts, PermissionBroker,
-    ProviderItem, ProviderStream, Supervisor,
+    ProviderItem, ProviderStream, StreamEvent, Supervisor,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -119,6 +119,18 @@ impl Setting {
                 }
             };
             match next {
+                Next::Item(Some(Ok(ProviderItem::Event(event @ StreamEvent::Session { .. })))) if running => {
+                    // A provider hands its prompt over when it is asked for more. If all died before the name of the
+                    // conversation is kept, what the agent had begun to do could not be gone on with, and would be
+                    // done again in another.
+                    tokio::select! {
+                        // First, so that the event is told whatever else has happened.
+                        biased;
+                        () = live.apply_and_keep(Input::Stream(event)) => {}
+                        () = self.cancel.cancelled() => {}
+                        () = &mut timer => timer.as_mut().reset(Instant::now()),
+                    }
+                }
                 Next::Item(Some(Ok(ProviderItem::Event(event)))) => {
                     live.apply(Input::Stream(event));
                     // A recording is always ready; others want to run too.

@@ -25,6 +25,8 @@ pub(super) struct Keeper {
     pub(super) store: Arc<dyn RunStore>,
     lease: Lease,
     log: Subscription,
+    /// It is told how far the log is kept.
+    hub: Hub,
     /// Events that were taken from the log and not yet handed to the store.
     unkept: Vec<Arc<Envelope>>,
     answers: Vec<Answered>,
@@ -38,11 +40,13 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription) -> Self {
+    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription, hub: Hub) -> Self {
+        hub.begin_keeping();
         let changes = store.changes();
         let now = Instant::now();
         Self {
             log,
+            hub,
             store,
             lease,
             unkept: Vec::new(),
@@ -81,6 +85,9 @@ impl Keeper {
         }
         let batch = Batch { events: &self.unkept, answers: &self.answers };
         self.store.append(&self.lease, batch).await?;
+        if let Some(last) = self.unkept.last() {
+            self.hub.kept(last.seq);
+        }
         self.unkept.clear();
         self.answers.clear();
         self.has_facts = false;

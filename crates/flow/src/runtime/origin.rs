@@ -155,6 +155,6 @@ impl FlowRunner {
 
     pub(super) fn keeper(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> Keeper {
         let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
-        Keeper::new(store, lease, log)
+        Keeper::new(store, lease, log, self.hub.clone())
     }
 }

@@ -30,7 +30,12 @@ pub(super) fn text() -> String {
         add(&format!("{lane}4"), "constant", &format!("{lane}3"), "{ value: [1, 2] }");
     }
     for (name, after) in [("x", "a1"), ("y", "b1"), ("z", "c3")] {
-        add(name, "claude.agent", after, &agent(name));
+        // One of them listens for a while to those who send it something.
+        let input = match name {
+            "z" => agent(name).replace(" } }", ", multiTurn: true, idleTimeoutMs: 120 } }"),
+            _ => agent(name),
+        };
+        add(name, "claude.agent", after, &input);
         add(&format!("{name}said"), "echo", name, &format!("{{ text: \"{{{{ {name}.text }}}}\" }}"));
     }
     add("joined", "control.merge", "a4, b4, c4, d4, xsaid, ysaid, zsaid", "{ mode: all }");

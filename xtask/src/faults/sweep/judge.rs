@@ -10,17 +10,8 @@ use serde_json::Value;
 use super::flow;
 use super::trial::{SESSION, Trial};
 
-/// What a sound trial amounts to.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Verdict {
-    /// Programs that may run again after a crash, and did.
-    pub(super) again: usize,
-    /// Messages and answers that were acknowledged, all of which are in the log.
-    pub(super) acknowledged: usize,
-}
-
-/// Fails unless the session kept the promises.
-pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<Verdict> {
+/// Fails unless the session kept the promises; gives how many programs ran again that may.
+pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<usize> {
     let place = &trial.place;
     let said = place.call(&["store", "verify", "--json"])?.expect(0)?.json()?;
     ensure!(said["sound"] == true, "the store is not sound: {said}");
@@ -29,8 +20,7 @@ pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<Verdict> 
     kept(trial, &log)?;
     once(&log)?;
     same(trial, unkilled)?;
-    let again = effects(trial, &log)?;
-    Ok(Verdict { again, acknowledged: trial.answered.len() + trial.sent.len() })
+    effects(trial, &log)
 }
 
 /// What was there after a kill is there at the end, and so is what was acknowledged to those who spoke.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_engine::{Clock as _, SystemClock};
-use inspan_protocol::{Envelope, SessionStatus};
+use inspan_protocol::Envelope;
 use serde_json::Value;
 
 use super::super::lab::{Dice, Ended, Lab, Place};
@@ -27,8 +27,8 @@ const KILLS: usize = 8;
 pub(super) enum Plan {
     /// Never.
     Never,
-    /// By itself at this point of the store's work, counted over all processes.
-    At(usize),
+    /// By itself at this point of the store's work, counted over all processes, and again so many points later.
+    At(usize, Option<usize>),
     /// From outside, at moments that this seed chooses.
     AnyTime(u64),
 }
@@ -89,7 +89,7 @@ impl Trial {
     fn go(&mut self) -> anyhow::Result<()> {
         let mut dice = Dice::new(match self.plan {
             Plan::AnyTime(seed) => seed,
-            Plan::Never | Plan::At(_) => 1,
+            Plan::Never | Plan::At(..) => 1,
         });
         let mut next = Next::Start;
         for _ in 0..CALLS {
@@ -110,16 +110,10 @@ impl Trial {
                     self.after_kill()?;
                     match self.place.look(SESSION)? {
                         None => Next::Start,
-                        // In half of the trials a question is answered while nobody drives the session.
-                        Some(look) if !look.entry.digest.prompts.is_empty() && self.logs.len() % 2 == 1 => {
+                        // In half of the cases a question is answered while nobody drives the session.
+                        Some(look) if !look.entry.digest.prompts.is_empty() && self.kills % 2 == 1 => {
                             Next::Reply
                         }
-                        Some(look)
-                            if look.entry.digest.status == SessionStatus::Idle && look.log.is_empty() =>
-                        {
-                            Next::Resume
-                        }
-                        Some(look) if look.entry.digest.status.has_ended() => Next::Resume,
                         Some(_) => Next::Resume,
                     }
                 }
@@ -147,7 +141,9 @@ impl Trial {
             pause(Duration::from_millis(dice.below(350)));
             if dice.below(2) == 0 && !running.has_ended()? {
                 let text = format!("note {}", self.sent.len() + 1);
-                if self.place.call(&["send", SESSION, &text])?.code == 0 {
+                let told = self.place.call(&["send", SESSION, &text, "--json"])?;
+                // Where nobody listens it is refused, and where the process has just left it is kept for later.
+                if told.code == 0 && told.json()?["done"] == "sent" {
                     self.sent.push(text);
                 }
             }
@@ -165,10 +161,12 @@ impl Trial {
 
     fn arm(&self, command: &mut Command) {
         command.env("INSPAN_CRASH_LOG", self.place.path("points"));
-        if let Plan::At(point) = self.plan
-            && let Some(left) = point.checked_sub(self.reached().len())
-        {
-            command.env("INSPAN_CRASH_AT", left.to_string());
+        if let Plan::At(first, again) = self.plan {
+            let points = [Some(first), again.map(|again| first + 1 + again)];
+            let reached = self.reached().len();
+            if let Some(left) = points.into_iter().flatten().find_map(|point| point.checked_sub(reached)) {
+                command.env("INSPAN_CRASH_AT", left.to_string());
+            }
         }
     }
 
@@ -179,7 +177,7 @@ impl Trial {
 
     fn after_kill(&mut self) -> anyhow::Result<()> {
         self.kills += 1;
-        if let (Plan::At(_), Some(last)) = (self.plan, self.reached().last()) {
+        if let (Plan::At(..), Some(last)) = (self.plan, self.reached().last()) {
             self.killed_at.push(last.clone());
         }
         // What the dead process had started may still be writing, for as long as it may live.
@@ -205,15 +203,16 @@ impl Trial {
                 (_, true) => "it is done",
                 (_, false) => "run it again",
             };
+            // Also if the reply is cut short: it may have been kept by then.
+            if is_done && node != "gate" {
+                self.waived.push(node);
+            }
             let id = prompt.prompt_id.as_str();
             let ended = self.call(&["reply", SESSION, id, "--choice", choice, "--no-resume"], dice)?;
             match ended.code {
                 0 => self.answered.push((id.to_owned(), choice.to_owned())),
                 137 => return Ok(ended),
                 code => bail!("a reply ended with {code}: {}", ended.stderr),
-            }
-            if is_done && node != "gate" {
-                self.waived.push(node);
             }
             last = Some(ended);
         }

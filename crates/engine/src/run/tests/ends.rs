@@ -3,6 +3,28 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
+async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_kept() {
+    for is_cancelled in [false, true] {
+        let hub = hub();
+        hub.begin_keeping();
+        let mut watch = Watch::new(&hub);
+        let script = Script::new([turn("said")]);
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
+        settle().await;
+        hub.kept(1);
+        settle().await;
+        assert_eq!(watch.names(), ["agent:start", "agent:session"]);
+        if is_cancelled {
+            cancel.cancel();
+        } else {
+            hub.kept(2);
+        }
+        assert_eq!(running.await.unwrap().unwrap().facts.text, "said");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_run_is_an_outcome_with_what_was_done() {
     let hub = hub();
     let mut watch = Watch::new(&hub);
