@@ -89,7 +89,9 @@ pub(crate) const LAYERS: &[Layer] = &[
             "futures",
             "jsonschema",
             "process-wrap",
+            "reqwest",
             "rustix",
+            "rustls",
             "schemars",
             "serde",
             "serde_json",
@@ -176,7 +178,8 @@ pub(crate) const LAYERS: &[Layer] = &[
 
 /// What any crate may use in its tests beside its own row. `inspan-testkit` stands in the table, so only the
 /// rows below it may use it.
-const TESTS: &[&str] = &["async-stream", "inspan-testkit", "insta", "proptest", "tempfile", "tokio"];
+const TESTS: &[&str] =
+    &["async-stream", "inspan-testkit", "insta", "proptest", "tempfile", "tokio", "wiremock"];
 
 /// Holds `layers` against `packages` in both directions, and the manifests and sources against each other.
 pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspace) -> Vec<Finding> {

@@ -2,9 +2,12 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
+mod anthropic;
 mod claude;
+mod conversation;
 mod echo;
 mod ids;
+mod kind;
 mod output;
 mod prompt;
 mod registry;
@@ -13,12 +16,14 @@ mod stage;
 mod status;
 mod transport;
 
+pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
     PermissionMode, SettingSource, find_claude, probe_claude,
 };
+pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
-pub use status::ProgramStatus;
+pub use status::{ProgramStatus, ServiceStatus};

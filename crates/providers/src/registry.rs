@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Erased};
 
-use crate::{ClaudeProvider, EchoProvider, ScriptedProvider};
+use crate::{AnthropicProvider, ClaudeProvider, EchoProvider, ScriptedProvider};
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
     vec![
+        Arc::new(Erased(AnthropicProvider::new())),
         Arc::new(Erased(ClaudeProvider::new())),
         Arc::new(Erased(EchoProvider)),
         Arc::new(Erased(ScriptedProvider)),
@@ -26,7 +27,7 @@ mod tests {
     fn each_is_there_under_its_name_and_describes_itself() {
         let names: Vec<String> =
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
-        assert_eq!(names, ["claude", "echo", "scripted"]);
+        assert_eq!(names, ["anthropic", "claude", "echo", "scripted"]);
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
             for schema in [provider.input_schema(), provider.output_schema()] {
@@ -39,6 +40,7 @@ mod tests {
     #[test]
     fn each_goes_on_in_a_conversation_by_its_own_field() {
         let inputs = [
+            json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "maxTokens": 9 } }),
             json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "model": "m" } }),
             json!({ "prompt": "a" }),
             json!({ "prompt": "a", "options": { "turns": [[{ "text": "b" }, "hang"]] } }),
@@ -52,6 +54,7 @@ mod tests {
         assert_eq!(
             next,
             [
+                json!({ "prompt": "more", "options": { "maxTokens": 9, "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "model": "m", "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "turns": [[{ "text": "b" }, "hang"]], "resume": "s-1" } }),
@@ -62,12 +65,16 @@ mod tests {
             .zip(&next)
             .map(|(provider, input)| provider.input_facts(input).unwrap().session)
             .collect();
-        assert_eq!(sessions, [Some(session.clone()), Some(session.clone()), Some(session)]);
+        assert_eq!(
+            sessions,
+            [Some(session.clone()), Some(session.clone()), Some(session.clone()), Some(session)]
+        );
     }
 
     #[test]
     fn an_unknown_key_is_refused_by_name() {
         let inputs = [
+            json!({ "prompt": "a", "options": { "tools": ["Read"] } }),
             json!({ "prompt": "a", "options": { "temperature": 1 } }),
             json!({ "prompt": "a", "option": {} }),
             json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }),
@@ -75,12 +82,12 @@ mod tests {
         let seen: Vec<bool> = builtin()
             .iter()
             .zip(inputs)
-            .zip(["temperature", "option", "txt"])
+            .zip(["tools", "temperature", "option", "txt"])
             .map(|((provider, input), key)| {
                 let error = provider.input_facts(&input).unwrap_err();
                 error.code == inspan_protocol::ErrorCode::ConfigInvalid && error.message.contains(key)
             })
             .collect();
-        assert_eq!(seen, [true, true, true]);
+        assert_eq!(seen, [true; 4]);
     }
 }

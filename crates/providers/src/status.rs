@@ -1,4 +1,4 @@
-//! What is known of a vendor's program on this machine, for people who ask whether it can be used.
+//! What is known of a vendor's program on this machine, or of its service, for people who ask whether it can be used.
 //! Finding it out is left to the adapters.
 
 use std::path::PathBuf;
@@ -30,6 +30,24 @@ pub struct ProgramStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// What keeps it from being used, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What is known of a vendor's service before it is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ServiceStatus {
+    /// The provider that asks it.
+    pub provider: String,
+    /// The server that is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The variable that holds the key; never the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What keeps it from being asked, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -5,6 +5,7 @@ use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_sta
 use serde_json::{Map, Value, json};
 
 use super::decode::TurnEnd;
+pub(super) use crate::kind::Kind;
 use crate::transport::process::Exit;
 
 /// How a turn ended.
@@ -186,24 +187,6 @@ fn tail(stderr: &str) -> &str {
     let start = stderr.len().saturating_sub(LIMIT);
     let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
     &stderr[start..]
-}
-
-/// Adds the word that a program tells this error by.
-pub(super) trait Kind {
-    /// The same error with `kind` in its detail.
-    #[must_use]
-    fn kind(self, kind: &str) -> Self;
-}
-
-impl Kind for AgentError {
-    fn kind(mut self, kind: &str) -> Self {
-        let mut detail = match self.detail.take().map(|detail| *detail) {
-            Some(Value::Object(map)) => map,
-            _ => Map::new(),
-        };
-        detail.insert("kind".to_owned(), Value::from(kind));
-        self.with_detail(Value::Object(detail))
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,342 @@
+//! The decoder of one streamed answer: bytes in, what they mean out. Reading the bytes and judging how the answer
+//! ended are left to others.
+//!
+//! | state | event | becomes |
+//! |---|---|---|
+//! | before | `message_start` | the answer begins; its tokens so far |
+//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is kept for the next request |
+//! | within | `message_delta` | the stop reason, the tokens |
+//! | within | `message_stop` | the end |
+//! | before, within | `error` | the vendor's error |
+//! | any | `ping`, what is not known | nothing; what is not known is warned of |
+//! | any | anything else | a fault: nothing after it can be relied on |
+
+use std::collections::BTreeSet;
+
+use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error;
+use super::wire;
+use crate::kind::Kind;
+use crate::transport::sse::{Event, SseReader};
+
+/// One thing that the stream says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decoded {
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The answer ended; nothing follows.
+    End(Box<Said>),
+    /// The answer will not end, and the turn failed; nothing follows.
+    Failed(AgentError),
+}
+
+/// What was said, until now or in all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Said {
+    /// The text of all blocks.
+    pub(super) text: String,
+    /// The blocks as the next request has to hold them.
+    pub(super) content: Vec<Value>,
+    pub(super) model: Option<String>,
+    pub(super) usage: Usage,
+    /// The vendor's word for why it ended.
+    pub(super) stop_reason: Option<String>,
+    pub(super) stop_details: Option<wire::StopDetails>,
+}
+
+/// The decoder of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    reader: SseReader,
+    state: State,
+    said: Said,
+    blocks: Vec<Block>,
+    warned: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum State {
+    #[default]
+    Before,
+    Within,
+    Over,
+}
+
+#[derive(Debug)]
+struct Block {
+    index: u64,
+    kind: BlockKind,
+    open: Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Open {
+    Yes,
+    No,
+}
+
+#[derive(Debug)]
+enum BlockKind {
+    Text(String),
+    Thinking {
+        thinking: String,
+        signature: String,
+    },
+    /// Anything else, as it began.
+    Kept(Value),
+}
+
+/// Kinds that are warned of at most; beyond that the server is talking nonsense.
+const WARNED_LIMIT: usize = 32;
+
+type Done = Result<(), AgentError>;
+
+impl Decoder {
+    /// Takes the bytes of one read, wherever it ended.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        let mut reader = std::mem::take(&mut self.reader);
+        let read = reader.push(bytes, |event| self.take(event, &mut out));
+        self.reader = reader;
+        if let Err(fault) = read
+            && self.state != State::Over
+        {
+            self.fail(protocol(fault.to_string()), &mut out);
+        }
+        out
+    }
+
+    /// The stream ended. Unless the answer did before, it is cut off.
+    pub(super) fn finish(&mut self) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        if self.state != State::Over {
+            let place = match (self.state, self.reader.is_midway()) {
+                (_, true) => "within an event",
+                (State::Before, _) => "before the answer began",
+                _ => "before the answer did",
+            };
+            let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
+            self.fail(error.kind("truncated"), &mut out);
+        }
+        out
+    }
+
+    /// What was said until now, for a turn that is not to go on. Thinking that is not complete is left out: the vendor
+    /// takes it back only with the signature at its end.
+    pub(super) fn so_far(self) -> Said {
+        let mut said = self.said;
+        said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
+        said
+    }
+
+    fn take(&mut self, event: Event<'_>, out: &mut Vec<Decoded>) {
+        if self.state == State::Over {
+            return;
+        }
+        let done = read::<wire::Typed<'_>>(event.data, "event")
+            .and_then(|typed| self.decode(&typed.kind, event.data, out));
+        if let Err(error) = done {
+            self.fail(error, out);
+        }
+    }
+
+    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
+        match (kind, self.state) {
+            ("ping", _) => Ok(()),
+            ("error", _) => Err(error::within(read(data, kind)?)),
+            ("message_start", State::Before) => {
+                let start: wire::MessageStart<'_> = read(data, kind)?;
+                self.state = State::Within;
+                self.said.model = start.message.model.map(std::borrow::Cow::into_owned);
+                self.tokens(start.message.usage, out);
+                Ok(())
+            }
+            ("content_block_start", State::Within) => self.block_start(read(data, kind)?, out),
+            ("content_block_delta", State::Within) => self.block_delta(&read(data, kind)?, out),
+            ("content_block_stop", State::Within) => {
+                let stop: wire::BlockStop = read(data, kind)?;
+                self.open_block(stop.index)?.open = Open::No;
+                Ok(())
+            }
+            ("message_delta", State::Within) => {
+                let end: wire::MessageDelta = read(data, kind)?;
+                self.said.stop_reason = end.delta.stop_reason.or(self.said.stop_reason.take());
+                self.said.stop_details = end.delta.stop_details.or(self.said.stop_details.take());
+                self.tokens(end.usage, out);
+                Ok(())
+            }
+            ("message_stop", State::Within) => {
+                if self.blocks.iter().any(|block| block.open == Open::Yes) {
+                    return Err(protocol("the answer ended within a block".to_owned()));
+                }
+                self.state = State::Over;
+                let said = Self {
+                    said: std::mem::take(&mut self.said),
+                    blocks: std::mem::take(&mut self.blocks),
+                    ..Self::default()
+                };
+                out.push(Decoded::End(Box::new(said.so_far())));
+                Ok(())
+            }
+            (
+                "message_start"
+                | "content_block_start"
+                | "content_block_delta"
+                | "content_block_stop"
+                | "message_delta"
+                | "message_stop",
+                _,
+            ) => Err(protocol(format!("the event `{kind}` came out of order"))),
+            _ => {
+                self.warn_once("unknownEvent", kind, "passed over an event of the unknown type", out);
+                // Nobody reads it, but broken JSON is broken all the same.
+                read::<serde::de::IgnoredAny>(data, kind).map(drop)
+            }
+        }
+    }
+
+    fn block_start(&mut self, start: wire::BlockStart, out: &mut Vec<Decoded>) -> Done {
+        let text = |key: &str| start.content_block[key].as_str().unwrap_or_default().to_owned();
+        let (index, kind) = (start.index, text("type"));
+        if self.blocks.iter().any(|block| block.index == index) {
+            return Err(protocol(format!("the block {index} began twice")));
+        }
+        let block = match kind.as_str() {
+            "" => return Err(protocol(format!("the block {index} has no type"))),
+            "text" => BlockKind::Text(String::new()),
+            "thinking" => BlockKind::Thinking { thinking: String::new(), signature: text("signature") },
+            "redacted_thinking" => BlockKind::Kept(start.content_block.clone()),
+            "tool_use" => {
+                let message =
+                    format!("the model called the tool `{}`, and none was offered", head(&text("name")));
+                return Err(protocol(message).kind("unexpectedTool"));
+            }
+            other => {
+                self.warn_once("unknownBlock", other, "kept a block of the unknown type", out);
+                BlockKind::Kept(start.content_block.clone())
+            }
+        };
+        self.blocks.push(Block { index, kind: block, open: Open::Yes });
+        // A block may begin with words already.
+        match kind.as_str() {
+            "text" => self.text(index, &text("text"), out),
+            "thinking" => self.thinking(index, &text("thinking"), out),
+            _ => Ok(()),
+        }
+    }
+
+    fn block_delta(&mut self, event: &wire::BlockDelta<'_>, out: &mut Vec<Decoded>) -> Done {
+        let (index, delta) = (event.index, &event.delta);
+        match &*delta.kind {
+            "text_delta" => self.text(index, delta.text.as_deref().unwrap_or_default(), out),
+            "thinking_delta" => self.thinking(index, delta.thinking.as_deref().unwrap_or_default(), out),
+            "signature_delta" => match &mut self.open_block(index)?.kind {
+                BlockKind::Thinking { signature, .. } => {
+                    signature.push_str(delta.signature.as_deref().unwrap_or_default());
+                    Ok(())
+                }
+                _ => Err(misfit(index)),
+            },
+            other => {
+                self.open_block(index)?;
+                self.warn_once("unknownDelta", other, "passed over a piece of the unknown type", out);
+                Ok(())
+            }
+        }
+    }
+
+    fn text(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) -> Done {
+        let BlockKind::Text(text) = &mut self.open_block(index)?.kind else { return Err(misfit(index)) };
+        text.push_str(piece);
+        self.said.text.push_str(piece);
+        if !piece.is_empty() {
+            let event = StreamEvent::Text { content: piece.to_owned(), chunk: Chunk::Delta };
+            out.push(Decoded::Event(event));
+        }
+        Ok(())
+    }
+
+    fn thinking(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) -> Done {
+        let BlockKind::Thinking { thinking, .. } = &mut self.open_block(index)?.kind else {
+            return Err(misfit(index));
+        };
+        thinking.push_str(piece);
+        if !piece.is_empty() {
+            let event = StreamEvent::Thinking { content: piece.to_owned(), chunk: Chunk::Delta };
+            out.push(Decoded::Event(event));
+        }
+        Ok(())
+    }
+
+    fn open_block(&mut self, index: u64) -> Result<&mut Block, AgentError> {
+        let open = |block: &&mut Block| block.index == index && block.open == Open::Yes;
+        self.blocks.iter_mut().find(open).ok_or_else(|| protocol(format!("the block {index} is not open")))
+    }
+
+    fn tokens(&mut self, told: wire::ApiUsage, out: &mut Vec<Decoded>) {
+        let before = self.said.usage;
+        told.over(&mut self.said.usage);
+        if self.said.usage != before {
+            out.push(Decoded::Event(StreamEvent::Usage { usage: self.said.usage, cost_usd: None }));
+        }
+    }
+
+    fn fail(&mut self, error: AgentError, out: &mut Vec<Decoded>) {
+        self.state = State::Over;
+        out.push(Decoded::Failed(error));
+    }
+
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
+        let kind = head(kind);
+        if self.warned.len() < WARNED_LIMIT && self.warned.insert(format!("{code} {kind}")) {
+            let (code, message) = (code.to_owned(), format!("{what} `{kind}`"));
+            out.push(Decoded::Event(StreamEvent::Warning { code, message }));
+        }
+    }
+}
+
+impl Block {
+    /// The block as the next request has to hold it, if it may.
+    fn kept(self) -> Option<Value> {
+        match self.kind {
+            BlockKind::Text(text) => super::request::text_block(&text),
+            BlockKind::Thinking { thinking, signature } => (!signature.is_empty() && self.open == Open::No)
+                .then(|| json!({ "type": "thinking", "thinking": thinking, "signature": signature })),
+            BlockKind::Kept(block) => (self.open == Open::No).then_some(block),
+        }
+    }
+}
+
+/// Reads an event. The words of the parser may quote it, so only the place is told.
+fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {
+    serde_json::from_str(data).map_err(|error| {
+        let what = match error.classify() {
+            serde_json::error::Category::Data => "does not have the shape that is known",
+            _ => "is broken JSON",
+        };
+        let (length, column) = (data.len(), error.column());
+        protocol(format!(
+            "an event of the stream (`{}`, {length} bytes) {what} at column {column}",
+            head(kind)
+        ))
+    })
+}
+
+fn misfit(index: u64) -> AgentError {
+    protocol(format!("a piece of the block {index} is of another kind than the block"))
+}
+
+fn protocol(message: String) -> AgentError {
+    AgentError::new(ErrorCode::Protocol, message)
+}
+
+/// The part of a vendor's word that may stand in a message.
+fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
+}
+
+#[cfg(test)]
+mod tests;

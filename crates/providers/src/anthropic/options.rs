@@ -1,0 +1,111 @@
+//! What a call of the Messages API takes. Turning it into a request is left to `request.rs`.
+
+use std::time::Duration;
+
+use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The input of one turn: exactly one of `prompt` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AnthropicInput {
+    /// What the user says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What was said until now: texts and pictures of the user and texts of the assistant, in turn; the last message
+    /// is the user's. With `options.resume` they follow what the conversation has already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// How the model is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<AnthropicOptions>,
+}
+
+/// How the model is asked. In a conversation that is gone on with, `model`, `systemPrompt`, `maxTokens`,
+/// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew.
+///
+/// There are no tools here: the model can only answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AnthropicOptions {
+    /// The model, by the vendor's name for it; `claude-sonnet-5-5` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens that the answer may have, thinking included; 0 is unset. Unset it is 32 000, or what is thought and
+    /// 8 192 for models up to 4.5, which think by a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// How freely the model chooses its words, from 0 to 1. It is passed on as it is; not every model takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// How much the model may think: an effort, or a budget of 1 024 to 23 552 tokens for models up to 4.5. Unset it is
+    /// the model's own choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingLevel>,
+    /// Tokens that the model may think for, 1 024 at least, in place of `thinking`. Not every model takes a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_thinking_tokens: Option<u32>,
+    /// The JSON Schema of the structured output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// How long the vendor keeps what was read, to read it again at a lower price; `5m` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_cache: Option<PromptCache>,
+    /// The conversation to go on with: the `sessionId` of an earlier output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// Model turns that the run may take in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// Whether the run waits for messages between turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// How long the server may say nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
+    /// 300 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout_ms: Option<u64>,
+}
+
+/// How long the vendor keeps what it has read of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub enum PromptCache {
+    /// It is not asked to.
+    #[serde(rename = "off")]
+    Off,
+    /// Five minutes from the last use.
+    #[default]
+    #[serde(rename = "5m")]
+    FiveMinutes,
+    /// An hour from the last use, at a higher price for writing.
+    #[serde(rename = "1h")]
+    OneHour,
+}
+
+impl ProviderInput for AnthropicInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.options.get_or_insert_default().resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        let Some(options) = &self.options else { return InputFacts::default() };
+        InputFacts {
+            model: options.model.clone(),
+            session: options.resume.clone(),
+            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: options.max_turns,
+            output_schema: options.output_schema.clone(),
+        }
+    }
+}

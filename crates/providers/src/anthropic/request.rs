@@ -1,0 +1,236 @@
+//! The body of a request: how the model is asked, and all that was said. Sending it is left to the transport.
+
+use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Role, ThinkingLevel};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
+use super::schema;
+
+/// The model unless one is named.
+pub(super) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
+/// Tokens of an answer unless given; models that think by a budget have it beside the budget.
+const DEFAULT_MAX_TOKENS: u32 = 32_000;
+const BUDGET_MAX_TOKENS: u32 = 8_192;
+const LEAST_BUDGET: u32 = 1_024;
+
+/// How the model is asked, as far as a conversation keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Settings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<ThinkingLevel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_thinking_tokens: Option<u32>,
+}
+
+impl Settings {
+    /// These, with what a call gives anew.
+    pub(super) fn with(self, options: &AnthropicOptions) -> Self {
+        let anew = options.thinking.is_some() || options.max_thinking_tokens.is_some();
+        let (thinking, max_thinking_tokens) = match anew {
+            true => (options.thinking, options.max_thinking_tokens),
+            false => (self.thinking, self.max_thinking_tokens),
+        };
+        Self {
+            model: options.model.clone().or(self.model),
+            max_tokens: options.max_tokens.or(self.max_tokens),
+            temperature: options.temperature.or(self.temperature),
+            system_prompt: options.system_prompt.clone().or(self.system_prompt),
+            thinking,
+            max_thinking_tokens,
+        }
+    }
+
+    fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or(DEFAULT_MODEL)
+    }
+}
+
+/// How a model is told how much to think.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ThinksBy {
+    /// Tokens.
+    Budget,
+    /// A word for its effort.
+    Effort,
+}
+
+impl ThinksBy {
+    /// Models up to 4.5 have names such as `claude-3-7-sonnet-20250219`, `claude-opus-4-1` and
+    /// `claude-sonnet-4-20250514`; a gateway may put its own words before them.
+    fn of(model: &str) -> Self {
+        let name = model.rsplit("claude-").next().unwrap_or(model);
+        let parts: Vec<&str> = name.split(['-', '@', ':', '.']).collect();
+        let number = |part: Option<&&str>| part.and_then(|part| part.parse::<u32>().ok());
+        let (major, minor) = match number(parts.first()) {
+            Some(major) => (Some(major), number(parts.get(1))),
+            None => (number(parts.get(1)), number(parts.get(2))),
+        };
+        // A minor version of many digits is a date.
+        let minor = minor.filter(|minor| *minor < 100).unwrap_or(0);
+        match major {
+            Some(..=3) => Self::Budget,
+            Some(4) if minor <= 5 => Self::Budget,
+            _ => Self::Effort,
+        }
+    }
+}
+
+/// The body of a request that streams its answer.
+pub(super) fn body(
+    settings: &Settings,
+    options: &AnthropicOptions,
+    messages: &[Value],
+) -> Result<Vec<u8>, AgentError> {
+    let thinks_by = ThinksBy::of(settings.model());
+    let mut body = json!({ "model": settings.model(), "stream": true });
+    let mut output = json!({});
+    let mut budget = settings.max_thinking_tokens;
+    match (budget, settings.thinking, thinks_by) {
+        (Some(_), Some(_), _) => {
+            return Err(invalid("`thinking` and `maxThinkingTokens` are both given; give one of them"));
+        }
+        (None, Some(ThinkingLevel::Off), _) => body["thinking"] = json!({ "type": "disabled" }),
+        (None, Some(level), ThinksBy::Effort) => {
+            body["thinking"] = json!({ "type": "adaptive", "display": "summarized" });
+            output["effort"] = json!(effort(level));
+        }
+        (None, Some(level), ThinksBy::Budget) => budget = Some(tokens(level)),
+        (Some(_), None, _) | (None, None, _) => {}
+    }
+    let max_tokens = settings.max_tokens.filter(|most| *most > 0).unwrap_or(match (thinks_by, budget) {
+        (ThinksBy::Budget, budget) => BUDGET_MAX_TOKENS.saturating_add(budget.unwrap_or(0)),
+        (ThinksBy::Effort, budget) => DEFAULT_MAX_TOKENS.saturating_add(budget.unwrap_or(0)),
+    });
+    body["max_tokens"] = json!(max_tokens);
+    if let Some(budget) = budget {
+        if budget < LEAST_BUDGET || budget >= max_tokens {
+            let message = format!(
+                "the model would think for {budget} tokens, which has to be {LEAST_BUDGET} at least and less than \
+                 `maxTokens`, {max_tokens}"
+            );
+            return Err(invalid(&message));
+        }
+        body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
+    }
+    if let Some(temperature) = settings.temperature {
+        body["temperature"] = json!(temperature);
+    }
+    if let Some(schema) = &options.output_schema {
+        output["format"] = json!({ "type": "json_schema", "schema": schema::strict(schema) });
+    }
+    if output != json!({}) {
+        body["output_config"] = output;
+    }
+    let cache = match options.prompt_cache.unwrap_or_default() {
+        PromptCache::Off => None,
+        PromptCache::FiveMinutes => Some(json!({ "type": "ephemeral" })),
+        PromptCache::OneHour => Some(json!({ "type": "ephemeral", "ttl": "1h" })),
+    };
+    if let Some(system) = settings.system_prompt.as_deref().filter(|system| !system.trim().is_empty()) {
+        body["system"] = json!([marked(json!({ "type": "text", "text": system }), cache.as_ref())]);
+    }
+    body["messages"] = json!(messages);
+    // What is kept has no marks: the vendor looks for the longest beginning it knows from the mark of this turn on.
+    let last = body.pointer_mut("/messages").and_then(Value::as_array_mut).and_then(|all| all.last_mut());
+    if let Some(block) = last.and_then(|last| last["content"].as_array_mut()?.last_mut()) {
+        *block = marked(block.take(), cache.as_ref());
+    }
+    serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
+}
+
+fn marked(mut block: Value, cache: Option<&Value>) -> Value {
+    if let Some(cache) = cache {
+        block["cache_control"] = cache.clone();
+    }
+    block
+}
+
+fn effort(level: ThinkingLevel) -> &'static str {
+    match level {
+        ThinkingLevel::Off | ThinkingLevel::Minimal | ThinkingLevel::Low => "low",
+        ThinkingLevel::Medium => "medium",
+        ThinkingLevel::High => "high",
+        _ => "xhigh",
+    }
+}
+
+/// With the tokens of an answer, even the largest fits what the models of that time may say.
+fn tokens(level: ThinkingLevel) -> u32 {
+    match level {
+        ThinkingLevel::Off | ThinkingLevel::Minimal => LEAST_BUDGET,
+        ThinkingLevel::Low => 4_096,
+        ThinkingLevel::Medium => 8_192,
+        ThinkingLevel::High => 16_384,
+        _ => 23_552,
+    }
+}
+
+/// The messages of a turn in the vendor's form.
+pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError> {
+    let messages = match (&input.prompt, &input.messages) {
+        (Some(prompt), None) => vec![Message::user(prompt.as_str())],
+        (None, Some(messages)) => messages.clone(),
+        (Some(_), Some(_)) => {
+            return Err(invalid("`prompt` and `messages` are both given; give one of them"));
+        }
+        (None, None) => return Err(invalid("neither `prompt` nor `messages` is given")),
+    };
+    if messages.last().is_some_and(|message| message.role != Role::User) {
+        return Err(invalid("the last of `messages` has to be the user's"));
+    }
+    let mut said: Vec<Value> = Vec::new();
+    for message in &messages {
+        let blocks = match &message.content {
+            Content::Text(text) => vec![ContentBlock::Text { text: text.clone() }],
+            Content::Blocks(blocks) => blocks.clone(),
+        };
+        let blocks: Vec<Value> = blocks
+            .iter()
+            .filter_map(|block| self::block(block, message.role).transpose())
+            .collect::<Result<_, _>>()?;
+        if blocks.is_empty() {
+            return Err(invalid("the prompt is empty, or one of `messages` is"));
+        }
+        let role = if message.role == Role::User { "user" } else { "assistant" };
+        said.push(json!({ "role": role, "content": blocks }));
+    }
+    if said.is_empty() {
+        return Err(invalid("`messages` is empty"));
+    }
+    Ok(said)
+}
+
+/// A block in the vendor's form; a text of nothing but white space is none, for the vendor refuses it.
+fn block(block: &ContentBlock, role: Role) -> Result<Option<Value>, AgentError> {
+    Ok(match block {
+        ContentBlock::Text { text } => text_block(text),
+        ContentBlock::Image { media_type, data } if role == Role::User => {
+            let source = json!({ "type": "base64", "media_type": media_type, "data": data });
+            Some(json!({ "type": "image", "source": source }))
+        }
+        ContentBlock::Image { .. } => return Err(invalid("a message of the assistant may hold no picture")),
+        _ => return Err(invalid("`messages` may hold texts and pictures only: there are no tools here")),
+    })
+}
+
+/// A text as a block, unless it says nothing.
+pub(super) fn text_block(text: &str) -> Option<Value> {
+    (!text.trim().is_empty()).then(|| json!({ "type": "text", "text": text }))
+}
+
+fn invalid(message: &str) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! Tests of the whole adapter: recorded streams, servers that misbehave, and conversations.
+
+mod conversations;
+mod faults;
+mod keys;
+mod replay;
+mod server;

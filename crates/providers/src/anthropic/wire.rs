@@ -1,0 +1,142 @@
+//! What the Messages API says: the events of a stream and the body of an error, as far as anything here reads them.
+//! What they mean is left to `decode.rs` and `error.rs`. Unknown fields are passed over, as the vendor asks.
+
+use std::borrow::Cow;
+
+use inspan_protocol::Usage;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Borrows unless the text has escapes.
+pub(super) type Str<'a> = Cow<'a, str>;
+
+/// The type of any event.
+#[derive(Deserialize)]
+pub(super) struct Typed<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+}
+
+/// `message_start`.
+#[derive(Deserialize)]
+pub(super) struct MessageStart<'a> {
+    #[serde(borrow)]
+    pub(super) message: Head<'a>,
+}
+
+/// A message before its first block.
+#[derive(Deserialize)]
+pub(super) struct Head<'a> {
+    #[serde(borrow, default)]
+    pub(super) model: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) usage: ApiUsage,
+}
+
+/// `content_block_start`.
+#[derive(Deserialize)]
+pub(super) struct BlockStart {
+    pub(super) index: u64,
+    /// Whole, because one that is not understood is kept as it is.
+    pub(super) content_block: Value,
+}
+
+/// `content_block_delta`.
+#[derive(Deserialize)]
+pub(super) struct BlockDelta<'a> {
+    pub(super) index: u64,
+    #[serde(borrow)]
+    pub(super) delta: Delta<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Delta<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) signature: Option<Str<'a>>,
+}
+
+/// `content_block_stop`.
+#[derive(Deserialize)]
+pub(super) struct BlockStop {
+    pub(super) index: u64,
+}
+
+/// `message_delta`.
+#[derive(Deserialize)]
+pub(super) struct MessageDelta {
+    pub(super) delta: MessageEnd,
+    #[serde(default)]
+    pub(super) usage: ApiUsage,
+}
+
+#[derive(Deserialize)]
+pub(super) struct MessageEnd {
+    #[serde(default)]
+    pub(super) stop_reason: Option<String>,
+    #[serde(default)]
+    pub(super) stop_details: Option<StopDetails>,
+}
+
+/// Why the model refused.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct StopDetails {
+    #[serde(default)]
+    pub(super) category: Option<String>,
+    #[serde(default)]
+    pub(super) explanation: Option<String>,
+}
+
+/// `error`, and the body of an answer that is an error.
+#[derive(Deserialize)]
+pub(super) struct Failure {
+    pub(super) error: FailureWords,
+    #[serde(default)]
+    pub(super) request_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct FailureWords {
+    #[serde(rename = "type", default)]
+    pub(super) kind: Option<String>,
+    #[serde(default)]
+    pub(super) message: Option<String>,
+}
+
+/// Token counts; those of a later event replace those before, and one that is not told stays.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ApiUsage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct OutputDetails {
+    thinking_tokens: Option<u64>,
+}
+
+impl ApiUsage {
+    /// Writes what is told here over what was known.
+    pub(super) fn over(self, known: &mut Usage) {
+        let thought = self.output_tokens_details.and_then(|details| details.thinking_tokens);
+        for (told, count) in [
+            (self.input_tokens, &mut known.input_tokens),
+            (self.output_tokens, &mut known.output_tokens),
+            (self.cache_read_input_tokens, &mut known.cache_read_tokens),
+            (self.cache_creation_input_tokens, &mut known.cache_creation_tokens),
+            (thought, &mut known.reasoning_tokens),
+        ] {
+            *count = told.unwrap_or(*count);
+        }
+    }
+}

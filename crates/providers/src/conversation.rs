@@ -1,0 +1,124 @@
+//! The conversations of providers whose vendors keep none: what was said, so that a session id and a new message are
+//! enough to go on, in another process too. What a message looks like is left to the adapters.
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::kind::Kind;
+
+mod folder;
+
+pub use folder::FolderStore;
+
+/// The form in which conversations are kept.
+const VERSION: u32 = 1;
+
+/// One conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Conversation {
+    /// The form it is kept in.
+    pub version: u32,
+    /// The provider whose words these are.
+    pub provider: String,
+    /// How the model was asked last, in the adapter's words: what a later turn does not say anew stays as it was.
+    pub settings: Value,
+    /// What was said, in the vendor's form.
+    pub messages: Vec<Value>,
+}
+
+impl Conversation {
+    /// One in which nothing was said.
+    pub fn new(provider: impl Into<String>) -> Self {
+        Self { version: VERSION, provider: provider.into(), settings: Value::Null, messages: Vec::new() }
+    }
+}
+
+/// Where conversations are kept between turns. Its calls may block.
+///
+/// A store never hands out a conversation that it could only read in part, and gives one to one turn at a time: two
+/// turns that answer the same message would each lose what the other did.
+pub trait ConversationStore: Send + Sync + 'static {
+    /// Takes a conversation, known or new, for one turn. Nobody else has it until what is returned is dropped.
+    ///
+    /// # Errors
+    /// Another turn has it (`INVALID_REQUEST`, kind `sessionBusy`), or the store cannot be reached.
+    fn claim(
+        &self,
+        session: &ProviderSessionId,
+        environment: &Environment,
+    ) -> Result<Box<dyn ConversationClaim>, AgentError>;
+}
+
+/// A conversation that one turn has.
+pub trait ConversationClaim: Send {
+    /// The conversation.
+    ///
+    /// # Errors
+    /// There is none (`INVALID_REQUEST`, kind `sessionNotFound`), or it is damaged (`INVALID_REQUEST`, kind
+    /// `sessionDamaged`).
+    fn read(&mut self) -> Result<Conversation, AgentError>;
+
+    /// Replaces it, wholly or not at all.
+    ///
+    /// # Errors
+    /// It is too large (`CONTEXT_LENGTH`), or cannot be written (`CONFIG_INVALID`, kind `sessionNotKept`).
+    fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError>;
+}
+
+pub(crate) fn not_found(session: &ProviderSessionId) -> AgentError {
+    let message = format!("no such conversation: {session}");
+    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+}
+
+pub(crate) fn busy(session: &ProviderSessionId) -> AgentError {
+    let message = format!("the conversation {session} is busy with another turn");
+    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy")
+}
+
+/// A conversation held by a turn, off the threads that must not block.
+pub(crate) struct Held {
+    claim: Option<Box<dyn ConversationClaim>>,
+}
+
+impl Held {
+    /// Takes a conversation.
+    pub(crate) async fn claim(
+        store: std::sync::Arc<dyn ConversationStore>,
+        session: ProviderSessionId,
+        environment: Environment,
+    ) -> Result<Self, AgentError> {
+        let claim = tokio::task::spawn_blocking(move || store.claim(&session, &environment));
+        Ok(Self { claim: Some(claim.await.map_err(|error| gone(&error))??) })
+    }
+
+    /// As [`ConversationClaim::read`].
+    pub(crate) async fn read(&mut self) -> Result<Conversation, AgentError> {
+        self.with(|claim| claim.read()).await
+    }
+
+    /// As [`ConversationClaim::write`].
+    pub(crate) async fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
+        let conversation = conversation.clone();
+        self.with(move |claim| claim.write(&conversation)).await
+    }
+
+    async fn with<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut dyn ConversationClaim) -> Result<T, AgentError> + Send + 'static,
+    ) -> Result<T, AgentError> {
+        let missing = || AgentError::new(ErrorCode::ConfigInvalid, "the conversation is held no longer");
+        let mut claim = self.claim.take().ok_or_else(missing)?;
+        let done = tokio::task::spawn_blocking(move || (work(claim.as_mut()), claim));
+        let (result, claim) = done.await.map_err(|error| gone(&error))?;
+        self.claim = Some(claim);
+        result
+    }
+}
+
+fn gone(error: &tokio::task::JoinError) -> AgentError {
+    let message = format!("the store of conversations gave up: {error}");
+    AgentError::new(ErrorCode::ConfigInvalid, message).kind("sessionNotKept")
+}

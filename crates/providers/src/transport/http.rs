@@ -1,0 +1,253 @@
+//! Requests over HTTP: one client for all of a provider's calls, one request and its answer piece by piece, against
+//! the clocks of the call. What the request says and what the answer means is left to the adapters.
+//!
+//! Nothing is tried again here and no redirect is followed: the caller's policy counts attempts, and a key must not
+//! travel to another place. What the process's own environment says of proxies is not looked at; the call's is.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, Environment, ErrorCode};
+use reqwest::header::HeaderMap;
+use reqwest::{Client, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::kind::Kind;
+
+/// How long it may take until a connection stands.
+const CONNECT: Duration = Duration::from_secs(15);
+/// How long a connection without a request is kept.
+const IDLE: Duration = Duration::from_secs(60);
+/// The most that is read of the body of an error.
+const ERROR_BODY: usize = 256 * 1024;
+/// The most that one answer may have in all.
+const ANSWER_LIMIT: usize = 256 * 1024 * 1024;
+/// A moment that no call lives to see.
+const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The client of one provider, made when the first call needs it, and again when a call names other proxies.
+#[derive(Debug, Default)]
+pub(crate) struct Http {
+    client: Mutex<Option<(Proxies, Client)>>,
+}
+
+/// The proxies of one environment. Their addresses may hold passwords and are never shown.
+#[derive(Clone, Default, PartialEq)]
+struct Proxies {
+    http: Option<String>,
+    https: Option<String>,
+    except: Option<String>,
+}
+
+impl std::fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Proxies")
+    }
+}
+
+/// What is asked.
+pub(crate) struct Post {
+    pub(crate) url: Url,
+    /// With the secret ones marked as such.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What a call runs against.
+#[derive(Clone, Debug)]
+pub(crate) struct Clocks {
+    pub(crate) cancel: CancellationToken,
+    /// When the call began.
+    pub(crate) began: Instant,
+    /// How long it may take in all.
+    pub(crate) deadline: Option<Duration>,
+    /// How long nothing may come.
+    pub(crate) stall: Duration,
+}
+
+/// Why a call cannot go on.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// Its caller cancelled it.
+    Cancelled,
+    /// It failed.
+    Failed(AgentError),
+}
+
+/// An answer whose head is there. Dropping it closes its connection.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    response: Response,
+    clocks: Clocks,
+    read: usize,
+}
+
+impl Http {
+    /// Sends a request, and waits for the head of its answer, whatever its status is.
+    pub(crate) async fn post(
+        &self,
+        post: Post,
+        environment: &Environment,
+        clocks: Clocks,
+    ) -> Result<Answer, Broken> {
+        let client = self.client(environment).map_err(Broken::Failed)?;
+        let request = client.post(post.url).headers(post.headers).body(post.body);
+        match clocks.within(request.send()).await? {
+            Ok(response) => Ok(Answer { response, clocks, read: 0 }),
+            Err(error) => Err(Broken::Failed(failed(error))),
+        }
+    }
+
+    fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
+        let proxies = Proxies::of(environment);
+        let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, client)) = &*kept
+            && *known == proxies
+        {
+            return Ok(client.clone());
+        }
+        let client = build(&proxies)?;
+        *kept = Some((proxies, client.clone()));
+        Ok(client)
+    }
+}
+
+fn build(proxies: &Proxies) -> Result<Client, AgentError> {
+    // It fails only if the program that embeds us has chosen one already, which is then the one to use.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .retry(retry::never())
+        .connect_timeout(CONNECT)
+        .pool_idle_timeout(IDLE)
+        .tcp_nodelay(true)
+        .user_agent(concat!("inspan/", env!("CARGO_PKG_VERSION")));
+    let except = proxies.except.as_deref().and_then(NoProxy::from_string);
+    for (proxy, name) in [
+        (proxies.http.as_deref().map(Proxy::http), "http_proxy"),
+        (proxies.https.as_deref().map(Proxy::https), "https_proxy"),
+    ] {
+        match proxy {
+            None => {}
+            Some(Ok(proxy)) => builder = builder.proxy(proxy.no_proxy(except.clone())),
+            Some(Err(_)) => {
+                let message =
+                    format!("the environment variable {name} (or all_proxy) is no address of a proxy");
+                return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+            }
+        }
+    }
+    builder.build().map_err(|error| {
+        let message = format!("cannot set up HTTP: {}", chain(&error));
+        AgentError::new(ErrorCode::ConfigInvalid, message)
+    })
+}
+
+impl Proxies {
+    fn of(environment: &Environment) -> Self {
+        let get = |names: [&str; 4]| names.iter().find_map(|name| environment.get(name)).map(str::to_owned);
+        Self {
+            // The upper-case HTTP_PROXY is left out, as elsewhere: a web server may set it from a header.
+            http: get(["http_proxy", "http_proxy", "all_proxy", "ALL_PROXY"]),
+            https: get(["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
+            except: get(["no_proxy", "NO_PROXY", "no_proxy", "NO_PROXY"]),
+        }
+    }
+}
+
+impl Clocks {
+    /// Waits for something, as long as the call may. What is there already is taken before its silence is noticed.
+    async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Broken> {
+        let deadline = self.deadline.and_then(|limit| self.began.checked_add(limit));
+        let deadline = deadline.unwrap_or_else(|| self.began + FAR);
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Broken::Cancelled),
+            () = sleep_until(deadline) => {
+                let limit = self.deadline.unwrap_or_default().as_millis();
+                let message = format!("the turn took longer than {limit} ms");
+                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).kind("deadline")))
+            }
+            done = work => Ok(done),
+            () = sleep(self.stall) => {
+                let message = format!("the server said nothing for {} ms", self.stall.as_millis());
+                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).kind("stall")))
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// Its status.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// Its headers.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        self.response.headers()
+    }
+
+    /// The next piece of its body; `None` at its regular end.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Broken> {
+        let chunk = self.clocks.within(self.response.chunk()).await?;
+        let chunk = chunk.map_err(|error| Broken::Failed(failed(error)))?;
+        self.read += chunk.as_ref().map_or(0, |chunk| chunk.len());
+        if self.read > ANSWER_LIMIT {
+            let message = format!("the answer is larger than {ANSWER_LIMIT} bytes");
+            return Err(Broken::Failed(AgentError::new(ErrorCode::Protocol, message)));
+        }
+        Ok(chunk)
+    }
+
+    /// The beginning of its body, for an answer that is an error. A body that breaks off is as good as it is.
+    pub(crate) async fn error_body(mut self) -> Result<Vec<u8>, Broken> {
+        let mut body = Vec::new();
+        while body.len() < ERROR_BODY {
+            match self.chunk().await {
+                Ok(Some(chunk)) => body.extend_from_slice(chunk.as_ref()),
+                Ok(None) | Err(Broken::Failed(_)) => break,
+                Err(Broken::Cancelled) => return Err(Broken::Cancelled),
+            }
+        }
+        body.truncate(ERROR_BODY);
+        Ok(body)
+    }
+}
+
+/// The error for a request that got no answer, or only a part of one.
+fn failed(error: reqwest::Error) -> AgentError {
+    // An address may hold a password, and the caller knows it anyway.
+    let error = error.without_url();
+    let said = chain(&error);
+    // Words are the last resort, but nothing else tells a server that speaks no HTTP from one that went away.
+    if said.contains("invalid HTTP") || said.contains("head is too large") {
+        let message = format!("the server does not speak HTTP: {said}");
+        return AgentError::new(ErrorCode::Protocol, message).kind("http");
+    }
+    let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
+        (_, true) => (ErrorCode::Timeout, "connect", "no connection in time"),
+        (true, false) => (ErrorCode::Network, "connect", "the connection failed"),
+        (false, false) => (ErrorCode::Network, "broken", "the connection broke"),
+    };
+    AgentError::new(code, format!("{lead}: {said}")).kind(kind)
+}
+
+/// An error and its causes, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !said.contains(&words) {
+            said = format!("{said}: {words}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Reads a stream of server-sent events, whatever the reads looked like, with a bound on each event.
+//! What an event says is left to the decoders; ids and retry times, which no vendor here sends, are passed over.
+
+use std::fmt;
+
+/// The largest event that is taken, in bytes.
+pub(crate) const EVENT_LIMIT: usize = 16 * 1024 * 1024;
+
+/// One event with data. An event without data is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event<'a> {
+    /// Its name; empty if it says none.
+    pub(crate) name: &'a str,
+    /// Its data, the lines of it joined by line feeds.
+    pub(crate) data: &'a str,
+}
+
+/// Why nothing more can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// An event has more bytes than this.
+    TooLarge(usize),
+    /// A line is no UTF-8.
+    InvalidUtf8,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge(limit) => write!(f, "an event of the stream is larger than {limit} bytes"),
+            Self::InvalidUtf8 => f.write_str("a line of the stream is no UTF-8"),
+        }
+    }
+}
+
+/// The reader. It holds at most one unfinished event.
+#[derive(Debug)]
+pub(crate) struct SseReader {
+    limit: usize,
+    line: Vec<u8>,
+    name: String,
+    data: String,
+    /// How often `data` was said; an event whose data is empty is still one.
+    data_lines: usize,
+    place: Place,
+    after: After,
+}
+
+/// Whether a byte order mark may still come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    FirstLine,
+    Later,
+}
+
+/// What the last byte was, as far as it matters for the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum After {
+    /// A carriage return ended a line; a line feed right after it belongs to it.
+    Return,
+    Other,
+    /// Nothing more is read.
+    Fault(Fault),
+}
+
+impl Default for SseReader {
+    fn default() -> Self {
+        Self::with_limit(EVENT_LIMIT)
+    }
+}
+
+impl SseReader {
+    /// A reader with its own limit in bytes.
+    pub(crate) fn with_limit(limit: usize) -> Self {
+        Self {
+            limit,
+            line: Vec::new(),
+            name: String::new(),
+            data: String::new(),
+            data_lines: 0,
+            place: Place::FirstLine,
+            after: After::Other,
+        }
+    }
+
+    /// Takes the bytes of one read and hands on each event that they complete. After a fault there is only the fault.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
+        if let After::Fault(fault) = self.after {
+            return Err(fault);
+        }
+        while let Some(first) = bytes.first() {
+            if self.after == After::Return && *first == b'\n' {
+                bytes = &bytes[1..];
+                self.after = After::Other;
+                continue;
+            }
+            self.after = After::Other;
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let head = &bytes[..end.unwrap_or(bytes.len())];
+            if self.line.len() + head.len() + self.data.len() + self.name.len() > self.limit {
+                return self.fail(Fault::TooLarge(self.limit));
+            }
+            self.line.extend_from_slice(head);
+            let Some(end) = end else { return Ok(()) };
+            if bytes[end] == b'\r' {
+                self.after = After::Return;
+            }
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            if let Err(fault) = self.take(&line, &mut each) {
+                return self.fail(fault);
+            }
+            self.line = line;
+            self.line.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether the stream stands within an event, which a well-made one never does at its end.
+    pub(crate) fn is_midway(&self) -> bool {
+        !self.line.is_empty() || self.data_lines > 0
+    }
+
+    fn fail(&mut self, fault: Fault) -> Result<(), Fault> {
+        *self = Self { after: After::Fault(fault), ..Self::with_limit(self.limit) };
+        Err(fault)
+    }
+
+    fn take(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), Fault> {
+        let mut line = std::str::from_utf8(line).map_err(|_| Fault::InvalidUtf8)?;
+        if self.place == Place::FirstLine {
+            line = line.strip_prefix('\u{feff}').unwrap_or(line);
+            self.place = Place::Later;
+        }
+        if line.is_empty() {
+            if self.data_lines > 0 {
+                each(Event { name: &self.name, data: &self.data });
+            }
+            self.name.clear();
+            self.data.clear();
+            self.data_lines = 0;
+            return Ok(());
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {
+                if self.data_lines > 0 {
+                    self.data.push('\n');
+                }
+                self.data.push_str(value);
+                self.data_lines += 1;
+            }
+            "event" => value.clone_into(&mut self.name),
+            // A comment, or a field that nobody here asks for.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
