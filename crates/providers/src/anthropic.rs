@@ -84,7 +84,7 @@ impl Provider for AnthropicProvider {
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
             provider_type: TYPE.to_owned(),
-            display_name: "Anthropic API".to_owned(),
+            display_name: "Claude API".to_owned(),
             capabilities: ProviderCapabilities {
                 streaming: true,
                 structured_output: true,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use inspan_providers::{ProgramStatus, probe_claude};
+use inspan_providers::{ProgramStatus, ServiceStatus, probe_anthropic, probe_claude};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -31,11 +31,13 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
             .into_iter()
             .map(Program::judged)
             .collect();
+    // A missing key is no fault: nobody needs every service.
+    let services = [probe_anthropic(&invocation.env)];
     let healthy = programs.iter().all(|program| program.status.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
-        Form::Json => invocation.json(&json(&programs, exit, invocation)),
-        Form::Text => text(&programs, invocation),
+        Form::Json => invocation.json(&json(&programs, &services, exit, invocation)),
+        Form::Text => text(&programs, &services, invocation),
     }
     Ok(exit)
 }
@@ -70,13 +72,16 @@ fn series(version: &str) -> String {
     version.split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
-fn built_in(programs: &[Program]) -> Vec<String> {
+fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
     let registry = registries::providers();
-    let external = |name: &&str| programs.iter().any(|program| program.status.provider == **name);
+    let external = |name: &&str| {
+        programs.iter().any(|program| program.status.provider == **name)
+            || services.iter().any(|service| service.provider == **name)
+    };
     registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
 }
 
-fn json(programs: &[Program], exit: Exit, invocation: &Invocation) -> Value {
+fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation: &Invocation) -> Value {
     let programs_json: Vec<Value> = programs
         .iter()
         .map(|program| {
@@ -96,7 +101,8 @@ fn json(programs: &[Program], exit: Exit, invocation: &Invocation) -> Value {
         "outcome": exit.word(),
         "version": env!("CARGO_PKG_VERSION"),
         "programs": programs_json,
-        "builtIn": built_in(programs),
+        "services": services,
+        "builtIn": built_in(programs, services),
         "keys": keys,
         "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
         "terminal": {
@@ -107,7 +113,7 @@ fn json(programs: &[Program], exit: Exit, invocation: &Invocation) -> Value {
     })
 }
 
-fn text(programs: &[Program], invocation: &Invocation) {
+fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocation) {
     let colour = invocation.terminal.stdout;
     let say = |line: &Line| {
         terminal::data_line(&line.render(colour));
@@ -160,7 +166,20 @@ fn text(programs: &[Program], invocation: &Invocation) {
             help(hint);
         }
     }
-    for name in built_in(programs) {
+    for service in services {
+        match (&service.problem, &service.host, &service.key) {
+            (None, Some(host), Some(key)) => {
+                row(Tone::Good, "✔", &service.provider, &format!("{host}, with {key}"));
+            }
+            (problem, ..) => row(
+                Tone::Faint,
+                "·",
+                &service.provider,
+                problem.as_deref().unwrap_or("nothing is known of it"),
+            ),
+        }
+    }
+    for name in built_in(programs, services) {
         row(Tone::Good, "✔", &name, "built in, needs nothing");
     }
     title("Keys");

@@ -140,8 +140,13 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
         }
     }
     builder.build().map_err(|error| {
-        let message = format!("cannot set up HTTP: {}", chain(&error));
-        AgentError::new(ErrorCode::ConfigInvalid, message)
+        let said = chain(&error);
+        if said.contains("No CA certificates") {
+            let message = "this system has no certificates to know servers by; install the package `ca-certificates`, \
+                           or name a file of them in SSL_CERT_FILE";
+            return AgentError::new(ErrorCode::ConfigMissing, message);
+        }
+        AgentError::new(ErrorCode::ConfigInvalid, format!("cannot set up HTTP: {said}"))
     })
 }
 
