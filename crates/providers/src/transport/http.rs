@@ -232,6 +232,10 @@ fn failed(error: reqwest::Error) -> AgentError {
         let message = format!("the server does not speak HTTP: {said}");
         return AgentError::new(ErrorCode::Protocol, message).kind("http");
     }
+    if said.contains("invalid peer certificate") {
+        let message = format!("the server's certificate is not trusted: {said}");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("certificate");
+    }
     let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
         (_, true) => (ErrorCode::Timeout, "connect", "no connection in time"),
         (true, false) => (ErrorCode::Network, "connect", "the connection failed"),

@@ -1,13 +1,17 @@
 //! Conversations against the scripted model server: what each request holds, in this process and in another, after
 //! turns that ended, failed or were cancelled.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use inspan_protocol::{ErrorCode, ProviderSessionId, StopReason, StreamEvent, Usage};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ProviderSessionId, StopReason, StreamEvent, Usage,
+};
 use inspan_testkit::{Block, Ending, ModelServer, Scenario, Turn};
 use serde_json::{Value, json};
 
 use super::server::{World, text, told};
+use crate::{AnthropicProvider, Conversation, ConversationClaim, ConversationStore};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -77,7 +81,7 @@ async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     let session = session_of(&events);
     world.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.1.unwrap();
     // Nothing of the first process is left but the files.
-    world.provider = super::super::AnthropicProvider::new();
+    world.provider = AnthropicProvider::new();
     let (events, output) = world
         .turn(json!({ "prompt": "third", "options": { "resume": session, "model": "claude-haiku-4-5" } }))
         .await;
@@ -232,4 +236,57 @@ async fn a_damaged_conversation_is_named_and_nobody_is_asked() {
         assert!(turn.1.unwrap_err().message.contains(session.as_str()));
     }
     assert_eq!(server.requests().len(), 1);
+}
+
+/// A store that takes a conversation so many times, and then no more.
+#[derive(Clone)]
+struct Filling(Arc<Mutex<(usize, Option<Conversation>)>>);
+
+impl ConversationStore for Filling {
+    fn claim(
+        &self,
+        _: &ProviderSessionId,
+        _: &Environment,
+    ) -> Result<Box<dyn ConversationClaim>, AgentError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl ConversationClaim for Filling {
+    fn read(&mut self) -> Result<Conversation, AgentError> {
+        self.0.lock().unwrap().1.clone().ok_or_else(|| AgentError::new(ErrorCode::InvalidRequest, "none"))
+    }
+
+    fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
+        let mut kept = self.0.lock().unwrap();
+        kept.0 = kept.0.checked_sub(1).ok_or_else(|| AgentError::new(ErrorCode::ConfigInvalid, "full"))?;
+        kept.1 = Some(conversation.clone());
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_full_costs_no_answer() {
+    let server = server([Turn::text("One.")]);
+    let mut world = World::new(&server.base_url());
+    let filling = |places| {
+        let store = Filling(Arc::new(Mutex::new((places, None))));
+        (AnthropicProvider::with_store(Arc::new(store.clone())), store)
+    };
+    // Before anything was paid for it is an error.
+    world.provider = filling(0).0;
+    let refused = world.turn(json!({ "prompt": "first" })).await;
+    assert_eq!((told(&refused).0, server.requests().len()), (ErrorCode::ConfigInvalid, 0));
+    // Afterwards the answer is given, and the user is warned.
+    let (provider, store) = filling(1);
+    world.provider = provider;
+    let (events, output) = world.turn(json!({ "prompt": "first" })).await;
+    let warning = StreamEvent::Warning {
+        code: "sessionNotKept".to_owned(),
+        message: "the answer is not in the conversation: full".to_owned(),
+    };
+    assert_eq!((events.last(), output.unwrap().text.as_str()), (Some(&warning), "One."));
+    let kept = store.0.lock().unwrap().1.clone().unwrap();
+    assert_eq!(kept.messages, [json!({ "role": "user", "content": [{ "type": "text", "text": "first" }] })]);
+    assert_eq!(world.kept(), "");
 }

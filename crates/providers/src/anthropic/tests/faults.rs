@@ -15,9 +15,13 @@ fn ask() -> Value {
 
 /// A turn against a server of raw bytes.
 async fn against(serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
+    told(&World::new(&raw(serve)).turn(ask()).await)
+}
+
+/// A turn that waits for a short time only.
+async fn impatient(serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
     let world = World::new(&raw(serve));
-    let turn = world.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 300 } })).await;
-    told(&turn)
+    told(&world.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } })).await)
 }
 
 fn named(code: ErrorCode, kind: &str, text: &str) -> (ErrorCode, String, String) {
@@ -41,9 +45,9 @@ async fn streams_that_break() {
         say(&mut stream, &format!("{:x}\r\n{BEGUN}\r\n", BEGUN.len()));
     });
     assert_eq!(in_chunks.await, named(ErrorCode::Network, "broken", "so far"));
-    let stalled = against(move |stream| hold(begun(stream))).await;
+    let stalled = impatient(move |stream| hold(begun(stream))).await;
     assert_eq!(stalled, named(ErrorCode::Timeout, "stall", "so far"));
-    let silent = against(hold).await;
+    let silent = impatient(hold).await;
     assert_eq!(silent, named(ErrorCode::Timeout, "stall", ""));
     let garbage = against(move |stream| {
         let mut stream = begun(stream);
