@@ -17,7 +17,6 @@ use std::{
 use inspan_protocol::{
     ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId, Timestamp,
 };
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, EventIds, IdSource};
@@ -36,6 +35,7 @@ pub use subscription::{BoundedSubscription, DEFAULT_SUBSCRIPTION_LIMIT, Lagged, 
 pub use table::Callback;
 
 pub(crate) use filter::run_of;
+use kept::Kept;
 use session::Session;
 use subscription::{Queue, Registration, WhenFull};
 use table::{Sink, Subscribers, Table};
@@ -63,8 +63,8 @@ pub(crate) struct Shared {
     has_pending: AtomicBool,
     session: Mutex<Session>,
     abort: CancellationToken,
-    /// The newest event that is kept.
-    kept: watch::Sender<u64>,
+    /// How far the events are kept.
+    kept: Kept,
 }
 
 /// A panic under one of the engine's locks leaves nothing half done, so a poisoned lock is as good as new.
@@ -105,7 +105,7 @@ impl Hub {
             has_pending: AtomicBool::new(false),
             session: Mutex::default(),
             abort: CancellationToken::new(),
-            kept: watch::Sender::new(kept::ALL),
+            kept: Kept::default(),
         };
         Self { shared: Arc::new(shared), context }
     }

@@ -1,32 +1,54 @@
 //! How far a session's events are kept, for those who must not go on before theirs is. Where they are kept is left to
 //! whoever drives the session.
 
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::Notify;
+
 use super::Hub;
 
-/// What counts as kept where nobody keeps anything: everything.
-pub(super) const ALL: u64 = u64::MAX;
+/// How far the events are kept, and who waits for it. They go on in the order in which they came, so that the order
+/// of a replay is always the same.
+pub(crate) struct Kept {
+    /// Where nobody keeps anything, everything counts as kept.
+    until: AtomicU64,
+    changed: Notify,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { until: AtomicU64::new(u64::MAX), changed: Notify::new() }
+    }
+}
 
 impl Hub {
     /// From now on an event counts as kept only once [`Hub::kept`] has said so.
     pub fn begin_keeping(&self) {
-        self.shared.kept.send_replace(0);
+        self.shared.kept.until.store(0, Ordering::Release);
     }
 
     /// Tells that every event up to this `seq` is kept.
     pub fn kept(&self, seq: u64) {
-        self.shared.kept.send_if_modified(|kept| {
-            let is_more = *kept < seq;
-            *kept = seq.max(*kept);
-            is_more
-        });
+        self.shared.kept.until.fetch_max(seq, Ordering::AcqRel);
+        self.shared.kept.changed.notify_waiters();
     }
 
     /// Waits until the event of this `seq` is kept; not at all where nobody keeps events. If they can be kept no
     /// more it has no end of its own.
     pub(crate) async fn until_kept(&self, seq: u64) {
-        let mut kept = self.shared.kept.subscribe();
-        // The sender lives as long as this handle.
-        let _kept = kept.wait_for(|kept| *kept >= seq).await;
+        let kept = &self.shared.kept;
+        loop {
+            let mut changed = pin!(kept.changed.notified());
+            // Before it is looked, so that no change falls between the two.
+            changed.as_mut().enable();
+            if kept.until.load(Ordering::Acquire) >= seq {
+                return;
+            }
+            changed.await;
+        }
     }
 }
 
