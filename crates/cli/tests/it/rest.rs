@@ -1,16 +1,11 @@
 //! Sessions that rest and go on: pauses, questions, the background, edits and forks, each by the program itself.
 
-use std::{
-    fs,
-    path::Path,
-    process::Child,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, process::Child};
 
 use serde_json::{Value, json};
 
 use crate::{
-    processes::signal,
+    processes::{signal, until},
     program::{Ran, inspan, program},
 };
 
@@ -33,15 +28,6 @@ fn folder() -> tempfile::TempDir {
 fn did(folder: &Path) -> Vec<String> {
     let text = fs::read_to_string(folder.join("did")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
-}
-
-/// Waits until something holds; a test that waits in vain fails there.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Starts the flow and waits until its slow step runs.

@@ -12,7 +12,7 @@ use std::{
 use inspan_protocol::{Envelope, Event};
 
 use crate::{
-    processes::{left, mark, signal},
+    processes::{left, mark, signal, until},
     program::{inspan, program, ran},
 };
 
@@ -33,7 +33,7 @@ const LONG: &str = "
 flow: { name: long }
 nodes:
   - { id: a, type: exec, input: { argv: [sleep, 'MARK'] } }
-  - { id: b, type: exec, input: { argv: [sh, -c, \"trap '' TERM INT; sleep MARK; sleep MARK\"] } }
+  - { id: b, type: exec, input: { argv: [sh, -c, \"trap '' TERM INT; : > ready; sleep MARK; sleep MARK\"] } }
 ";
 
 fn folder(flow: &str) -> tempfile::TempDir {
@@ -167,6 +167,8 @@ fn a_second_signal_stops_what_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mark = &mark(4);
     let mut child = long(folder.path(), mark, &[]);
+    // From then on one of the programs is deaf, and a pause takes its time.
+    until("one of the programs is deaf", || folder.path().join("ready").exists());
     signal(&child, "INT");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));

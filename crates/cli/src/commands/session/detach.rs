@@ -76,7 +76,7 @@ fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exi
             }
             // A short session may have ended by now, and that is as good as begun.
             match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) if status.success() || is_kept(store.as_deref(), id).await => return Ok(()),
                 Ok(Some(_)) => return Err(Failure::new(Exit::Failed, said(&log))),
                 Ok(None) => {}
                 Err(error) => return Err(failed("watch", &error)),
@@ -106,6 +106,14 @@ async fn is_driven(store: &dyn RunStore, id: &SessionId, pid: u32) -> bool {
         Ok(entry) => entry.owner.is_some_and(|owner| owner.pid == pid),
         Err(StoreError::UnknownSession(_)) => false,
         Err(_) => false,
+    }
+}
+
+/// Whether the session is in the store: then it began, however it has ended or come to rest by now.
+async fn is_kept(store: Option<&dyn RunStore>, id: &SessionId) -> bool {
+    match store {
+        Some(store) => store.entry(id).await.is_ok_and(|entry| entry.digest.started_at.is_some()),
+        None => false,
     }
 }
 
