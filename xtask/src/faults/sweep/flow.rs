@@ -64,7 +64,7 @@ pub(super) fn text() -> String {
     };
     add("w", "claude.agent", "p, q", &agent("w"));
     let mut before = "w".to_owned();
-    for at in 1..=8 {
+    for at in 1..=10 {
         let name = format!("t{at}");
         add(&name, "echo", &before, "{ text: \"{{ gate.choice }} {{ w.text }}\" }");
         before = name;
