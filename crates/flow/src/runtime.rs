@@ -31,6 +31,7 @@ use crate::{
 use driver::Driver;
 use keeper::Keeper;
 use origin::Origin;
+use result::LastState;
 
 /// Questions about the state of a run that may wait for an answer.
 const QUESTIONS: usize = 16;
@@ -60,7 +61,7 @@ pub struct FlowRunner {
     /// What is to be kept, if anything is.
     log: Option<Subscription>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
-    ended: watch::Sender<Option<Arc<RunSnapshot>>>,
+    ended: watch::Sender<Option<Arc<LastState>>>,
 }
 
 /// What the process does when the session can only wait for a person or a limit.
@@ -89,7 +90,7 @@ pub struct Resume {
 pub struct RunHandle {
     hub: Hub,
     questions: mpsc::Sender<oneshot::Sender<RunSnapshot>>,
-    ended: watch::Receiver<Option<Arc<RunSnapshot>>>,
+    ended: watch::Receiver<Option<Arc<LastState>>>,
 }
 
 impl RunHandle {
@@ -98,8 +99,8 @@ impl RunHandle {
     pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
         self.hub.pause(reason)?;
         let mut ended = self.ended.clone();
-        let snapshot = ended.wait_for(Option::is_some).await;
-        snapshot.ok().and_then(|snapshot| snapshot.clone()).ok_or(Rejection::NotActive)
+        let last = ended.wait_for(Option::is_some).await.ok().and_then(|last| last.clone());
+        last.map(|last| Arc::new(last.snapshot())).ok_or(Rejection::NotActive)
     }
 
     /// Stops the session for good; its outcome is `stopped`.
@@ -117,7 +118,8 @@ impl RunHandle {
         }
         // The run is about to end, or has ended.
         let mut ended = self.ended.clone();
-        ended.wait_for(Option::is_some).await.ok()?.as_deref().cloned()
+        let last = ended.wait_for(Option::is_some).await.ok()?.clone();
+        last.map(|last| last.snapshot())
     }
 
     /// The session's hub.
@@ -217,15 +219,15 @@ impl FlowRunner {
         self.hub.end_session();
         channels.finish().await;
         let kept = driver.keep_rest().await;
-        let snapshot = Arc::new(driver.snapshot());
         let store = driver.keeper.as_ref().map(|keeper| keeper.store.clone()).filter(|_| self.with_events);
         let events = match (&driven, &kept, store) {
             (Ok(()), Ok(()), Some(store)) => store.read(&session, 1, Select::All).await?,
             _ => Vec::new(),
         };
-        self.ended.send_replace(Some(snapshot.clone()));
+        let last = Arc::new(driver.into_last());
+        self.ended.send_replace(Some(last.clone()));
         driven.and(kept)?;
-        Ok(result::of(&driver.run, session, events, snapshot))
+        Ok(result::of(last, session, events))
     }
 }
 

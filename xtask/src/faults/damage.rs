@@ -107,7 +107,8 @@ fn exhibit(lab: &Lab, left: Left) -> anyhow::Result<Exhibit> {
         run(&count, None)?;
         std::fs::read_to_string(count.path("points"))?.lines().count()
     };
-    run(&place, (left == Left::Killed).then_some(points.saturating_sub(9)))?;
+    // How the writer groups what waits for it differs from run to run, and with it the number of points.
+    run(&place, (left == Left::Killed).then_some(points * 3 / 4))?;
     let files = FILES
         .into_iter()
         .filter_map(|end| Some((end, std::fs::read(format!("{}{end}", place.store().display())).ok()?)))

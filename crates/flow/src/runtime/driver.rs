@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeContext, Resume, WhenWaiting, attempt, keeper::Keeper};
+use super::{NodeContext, Resume, WhenWaiting, attempt, keeper::Keeper, result::LastState};
 use crate::{
     error::RunError,
     graph::NodeIx,
@@ -153,8 +153,9 @@ impl Driver {
         Ok(released?)
     }
 
-    pub(super) fn snapshot(&self) -> RunSnapshot {
-        self.run.snapshot(&self.input)
+    /// What is left when all is done: the fold, and what the flow was given.
+    pub(super) fn into_last(self) -> LastState {
+        LastState { run: self.run, input: self.input }
     }
 
     async fn carry_out(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {

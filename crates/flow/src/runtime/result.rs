@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, NodeId, NodeStatus, Outcome, RunSnapshot, SessionId, SessionStatus, Usage,
-    WaitingOn,
+    AgentError, Envelope, NodeId, NodeStatus, Outcome, PendingPrompt, RunSnapshot, SessionId, SessionStatus,
+    Usage, WaitingOn,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{schedule::Run, state::NodeState};
 
@@ -40,17 +40,39 @@ pub struct FlowRunResult {
     /// Every event, if the runner was asked for them.
     #[serde(skip)]
     pub events: Vec<Arc<Envelope>>,
-    /// The fold at the end: what a session that rests goes on from.
     #[serde(skip)]
-    pub snapshot: Arc<RunSnapshot>,
+    pub(super) last: Arc<LastState>,
+}
+
+/// The fold at the end of a run. A snapshot of it copies every output, so it is made only for who wants one.
+#[derive(Debug)]
+pub(super) struct LastState {
+    pub(super) run: Run,
+    pub(super) input: Map<String, Value>,
+}
+
+impl LastState {
+    pub(super) fn snapshot(&self) -> RunSnapshot {
+        self.run.snapshot(&self.input)
+    }
 }
 
 impl FlowRunResult {
+    /// The fold at the end: what a session that rests goes on from.
+    pub fn snapshot(&self) -> RunSnapshot {
+        self.last.snapshot()
+    }
+
+    /// The questions that nobody has answered yet.
+    pub fn open_prompts(&self) -> &[PendingPrompt] {
+        &self.last.run.state().prompts
+    }
+
     /// What a session waits for that rests.
     pub fn waits_on(&self) -> Option<WaitingOn> {
         let limit = || self.nodes.values().any(|node| node.status == NodeStatus::Waiting);
         match self.outcome {
-            Outcome::Waiting if self.snapshot.pending_prompts.is_empty() && limit() => Some(WaitingOn::Limit),
+            Outcome::Waiting if self.open_prompts().is_empty() && limit() => Some(WaitingOn::Limit),
             Outcome::Waiting => Some(WaitingOn::Input),
             _ => None,
         }
@@ -85,12 +107,8 @@ fn shown(node: &NodeState) -> NodeStatus {
     }
 }
 
-pub(super) fn of(
-    run: &Run,
-    session_id: SessionId,
-    events: Vec<Arc<Envelope>>,
-    snapshot: Arc<RunSnapshot>,
-) -> FlowRunResult {
+pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<Envelope>>) -> FlowRunResult {
+    let run = &last.run;
     let (graph, state) = (run.graph(), run.state());
     let ids = || graph.nodes.iter().map(|node| node.id.clone());
     let outputs = ids().zip(&state.outputs).filter_map(|(id, output)| Some((id, output.clone()?))).collect();
@@ -120,6 +138,6 @@ pub(super) fn of(
         },
         error: state.failure.clone(),
         events,
-        snapshot,
+        last,
     }
 }

@@ -59,7 +59,7 @@ impl<'a> Report<'a> {
         match (self.result.outcome, self.keeps) {
             (Outcome::Paused, _) => vec![format!("go on with `inspan resume {id}`")],
             (Outcome::Waiting, _) => {
-                let open = self.result.snapshot.pending_prompts.iter();
+                let open = self.result.open_prompts().iter();
                 let mut hints: Vec<_> = open.map(|open| answering(id, open)).collect();
                 if hints.is_empty() {
                     hints.push(format!("go on with `inspan resume {id}` once the limit is lifted"));
@@ -89,8 +89,8 @@ impl<'a> Report<'a> {
     pub(super) fn json(&self) -> Value {
         let mut value = json!(self.result);
         value["outcome"] = json!(self.exit.word());
-        let open = &self.result.snapshot.pending_prompts;
-        value["prompts"] = match open.as_slice() {
+        let open = self.result.open_prompts();
+        value["prompts"] = match open {
             [] => self.waiting.iter().map(|question| json!(pending(question))).collect(),
             open => json!(open),
         };

@@ -230,8 +230,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
         leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     assert_eq!((again.outcome, stage.now()), (Outcome::Waiting, 10_000));
     let deadlines: Vec<_> = again
-        .snapshot
-        .pending_prompts
+        .open_prompts()
         .iter()
         .map(|open| (open.prompt_id.to_string(), open.deadline.unwrap().as_millis()))
         .collect();
