@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     expr::Scope,
     graph::{Graph, NodeIx},
-    state::{Conversation, Ending, FACTS, RunState},
+    state::{Conversation, Ending, RunState},
 };
 pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 
@@ -155,9 +155,6 @@ pub enum AttemptEnd {
 }
 
 impl Run {
-    /// The names of the events that count for a run; all others may be left out of what is applied.
-    pub const FACTS: &'static [&'static str] = FACTS;
-
     /// A run before its first fact. `input` is what the flow was given, defaults included.
     pub fn new(
         graph: Arc<Graph>,

@@ -20,3 +20,4 @@ pub use scenario::{After, Block, ErrorEvent, HttpError, Matcher, Scenario, Scena
 pub use script::ServerState;
 pub use server::{ModelServer, ServerError};
 pub use split::{Split, cut_in_two, one_byte_chunks, random_chunks, split_everywhere};
+pub use wire::sorted;

@@ -48,7 +48,7 @@ pub(crate) trait Wire: Send + Sync {
 }
 
 /// The same value with sorted keys, so that the bytes do not depend on which map a build of `serde_json` uses.
-pub(crate) fn sorted(value: &Value) -> Value {
+pub fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let mut entries: Vec<(String, Value)> =

@@ -22,7 +22,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         input.insert(given.key.clone(), given.value.clone());
     }
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused(&error))?;
-    let mut reusable = kept.reusable(until);
+    let mut reusable = kept.reusable(until)?;
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();
     let id = args.session_id.as_deref().map(SessionId::from);
@@ -45,7 +45,8 @@ fn point(kept: &Kept, at: &str) -> Result<u64, Failure> {
         }
         return Ok(seq);
     }
-    let began = kept.log().iter().find(|envelope| match &envelope.event {
+    let log = kept.log()?;
+    let began = log.iter().find(|envelope| match &envelope.event {
         Event::TaskStart { task_id, path, .. } => task_id.as_str() == at || path.as_str() == at,
         Event::TaskReused { task_id, .. } | Event::TaskSkipped { task_id, .. } => task_id.as_str() == at,
         _ => false,

@@ -3,11 +3,12 @@
 
 use std::{path::Path, sync::Arc};
 
+use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    Compiled, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, Plan, Resume, Reusable, Run, RunStore,
-    Select, SessionRecord, StoreError, Why, compile,
+    Compiled, FACTS, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, Plan, Resume, Reusable, Run,
+    RunStore, Select, SessionRecord, StoreError, Why, compile,
 };
-use inspan_protocol::{SessionId, Timestamp};
+use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -43,7 +44,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         None => kept.loaded()?,
     };
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
-    let reusable = kept.reusable(u64::MAX);
+    let reusable = kept.reusable(u64::MAX)?;
     let id = args.session_id.as_deref().map(SessionId::from);
     let again = Again { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id };
     let plan = again.plan(&kept);
@@ -90,7 +91,6 @@ pub(super) struct Kept {
     pub(super) graph: Arc<Graph>,
     pub(super) status: inspan_protocol::SessionStatus,
     pub(super) last_seq: u64,
-    log: Vec<Arc<inspan_protocol::Envelope>>,
 }
 
 /// A new session that reuses what another has left.
@@ -106,11 +106,10 @@ impl Kept {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
-        let (record, entry, log) = runtime.block_on(async {
+        let (record, entry) = runtime.block_on(async {
             let entry = sessions::find(&*store, prefix).await?;
             let record = store.record(&entry.session).await?;
-            let log = store.read(&entry.session, 1, Select::Names(Run::FACTS)).await?;
-            Ok::<_, Failure>((record, entry, log))
+            Ok::<_, Failure>((record, entry))
         })?;
         let settings = Settings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
@@ -118,7 +117,7 @@ impl Kept {
         let nodes = registries::nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
-        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, log })
+        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq })
     }
 
     fn loaded(&self) -> Result<Loaded, Failure> {
@@ -140,13 +139,14 @@ impl Kept {
     }
 
     /// What the session has left, up to an event.
-    pub(super) fn reusable(&self, until: u64) -> Reusable {
-        Reusable::of(&self.graph, &self.record.session, self.record.input.clone(), &self.log, until)
+    pub(super) fn reusable(&self, until: u64) -> Result<Reusable, Failure> {
+        Ok(Reusable::of(self.record.run(&self.graph), &self.log()?, until))
     }
 
-    /// The events that were read of it.
-    pub(super) fn log(&self) -> &[Arc<inspan_protocol::Envelope>] {
-        &self.log
+    /// The events that count for its run. Going on with the session reads them itself.
+    pub(super) fn log(&self) -> Result<Vec<Arc<Envelope>>, Failure> {
+        let read = self.store.read(&self.record.session, self.record.first_seq(), Select::Names(FACTS));
+        Ok(super::session::runtime()?.block_on(read)?)
     }
 
     /// Goes on with the session itself.
@@ -170,7 +170,7 @@ impl Kept {
         let Some(parent) = &self.record.parent else { return Ok(None) };
         let read = super::session::runtime()?.block_on(async {
             let record = self.store.record(&parent.session).await?;
-            let log = self.store.read(&parent.session, 1, Select::Names(Run::FACTS)).await?;
+            let log = self.store.read(&parent.session, record.first_seq(), Select::Names(FACTS)).await?;
             Ok::<_, StoreError>((record, log))
         });
         let (record, log) = match read {
@@ -180,7 +180,7 @@ impl Kept {
             Err(error) => return Err(error.into()),
         };
         let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);
-        let mut reusable = Reusable::of(&graph, &parent.session, record.input, &log, parent.seq);
+        let mut reusable = Reusable::of(record.run(&graph), &log, parent.seq);
         reusable.forget_unfinished();
         Ok(Some((Arc::new(reusable), parent.clone())))
     }
@@ -215,17 +215,10 @@ impl Kept {
 
     /// What going on with the session itself would do.
     fn show_rest(&self, invocation: &Invocation) -> Result<Exit, Failure> {
-        let mut run = Run::new(self.graph.clone(), &self.record.session, self.record.input.clone(), None);
-        if let Some(base) = &self.record.base {
-            run.restore(base);
-        }
-        self.log.iter().for_each(|envelope| run.apply(envelope));
-        show(&run.plan_to_resume(self.now()), &self.record.session, invocation);
+        let mut run = self.record.run(&self.graph);
+        self.log()?.iter().for_each(|envelope| run.apply(envelope));
+        show(&run.plan_to_resume(SystemClock.now()), &self.record.session, invocation);
         Ok(Exit::Success)
-    }
-
-    fn now(&self) -> Timestamp {
-        inspan_engine::Clock::now(&inspan_engine::SystemClock)
     }
 }
 
@@ -234,7 +227,7 @@ impl Again {
     pub(super) fn plan(&self, kept: &Kept) -> Plan {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
-        run.reusing(Arc::new(self.reusable.clone())).plan(kept.now())
+        run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now())
     }
 }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
 use inspan_protocol::{Command, MessageMode, NodeId, PendingPrompt, PromptId, PromptKind, RunId, SessionId};
 use serde_json::json;
@@ -73,7 +74,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
             desk.done("stopped")?;
             return Ok(None);
         }
-        desk.store.post(&desk.entry.session, &command, now()).await?;
+        desk.store.post(&desk.entry.session, &command, SystemClock.now()).await?;
         Ok(Some(desk.entry.session.clone()))
     })?;
     let Some(id) = rests else { return Ok(Exit::Success) };
@@ -171,7 +172,7 @@ impl Desk<'_> {
     async fn say(&self, command: &Command) -> Result<Heard, Failure> {
         let id = &self.entry.session;
         let mut changes = self.store.changes();
-        let number = self.store.post(id, command, now()).await?;
+        let number = self.store.post(id, command, SystemClock.now()).await?;
         let answered = async {
             loop {
                 // Whoever drives it may leave just now: looked at first, so that no answer is missed.
@@ -257,7 +258,7 @@ impl Desk<'_> {
                 Heard::Left => Ok(Some(id.clone())),
             };
         }
-        self.store.post(id, &command, now()).await?;
+        self.store.post(id, &command, SystemClock.now()).await?;
         self.done("kept; nobody drives the session")?;
         Ok(Some(id.clone()))
     }
@@ -275,8 +276,4 @@ impl Desk<'_> {
 
 fn listed(prompts: &[&PendingPrompt]) -> String {
     prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
-}
-
-fn now() -> inspan_protocol::Timestamp {
-    inspan_engine::Clock::now(&inspan_engine::SystemClock)
 }

@@ -260,7 +260,11 @@ async fn sessions_that_rest_run_out_or_died() {
 
     let before = Kept::new(LASTING);
     before.run().await;
-    let reusable = Reusable::of(&before.graph, &before.session, Map::new(), &before.log().await, u64::MAX);
+    let reusable = Reusable::of(
+        crate::Run::new(before.graph.clone(), &before.session, Map::new(), None),
+        &before.log().await,
+        u64::MAX,
+    );
     let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
     let parent = Parent { session: before.session.clone(), seq: 9 };
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();

@@ -7,11 +7,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use inspan_protocol::{
     EdgeStatus, Envelope, Event, NodePath, NodeStatus, ProviderSessionId, SessionId, Timestamp,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{Action, Planning, Run, StartNode};
 use crate::{
-    graph::{EdgeIx, Graph, NodeIx},
+    graph::{EdgeIx, NodeIx},
     state::CONTINUE,
 };
 
@@ -89,15 +89,9 @@ pub enum Why {
 }
 
 impl Reusable {
-    /// What a session has left, from its graph and log, up to an event.
-    pub fn of(
-        graph: &Arc<Graph>,
-        session: &SessionId,
-        input: Map<String, Value>,
-        log: &[Arc<Envelope>],
-        until: u64,
-    ) -> Self {
-        let mut run = Run::new(graph.clone(), session, input, None);
+    /// What a session has left, from its run before the first event and its log, up to an event.
+    pub fn of(mut run: Run, log: &[Arc<Envelope>], until: u64) -> Self {
+        let graph = run.graph.clone();
         let mut tasks = BTreeMap::<NodePath, Task>::new();
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
@@ -135,7 +129,7 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        Self { session: session.clone(), tasks }
+        Self { session: run.session, tasks }
     }
 
     /// Forgets a node and nothing else, so that it runs again.

@@ -10,7 +10,8 @@ use inspan_protocol::Envelope;
 
 use super::report::Report;
 use crate::{
-    console::{Answer, Answers, ConsoleState, Device, Painter, Plan, PlannedLoop, Question, Setting},
+    commands::flow,
+    console::{Answer, Answers, ConsoleState, Device, Painter, Question, Setting},
     exit::Exit,
     invocation::Invocation,
 };
@@ -53,7 +54,7 @@ impl Host {
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        let mut state = ConsoleState::new(plan(graph));
+        let mut state = ConsoleState::new(flow::plan(graph));
         history.iter().for_each(|envelope| state.fold(envelope));
         state.catch_up();
         let desk = Desk { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
@@ -79,24 +80,6 @@ impl Host {
     /// The questions that ended the session.
     pub(super) fn waiting(&self) -> Vec<Question> {
         self.desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-fn plan(graph: &Graph) -> Plan {
-    let id = |node: inspan_flow::NodeIx| graph.node(node).id.to_string();
-    let loops = graph.edges.iter().filter_map(|edge| {
-        let cycle = edge.cycle.as_ref()?;
-        Some(PlannedLoop {
-            from: id(edge.from),
-            to: id(edge.to),
-            max_iterations: cycle.max_iterations,
-            body: cycle.body.iter().map(|node| id(*node)).collect(),
-        })
-    });
-    Plan {
-        flow: graph.name.clone(),
-        nodes: graph.nodes.iter().map(|node| (node.id.to_string(), node.node_type.to_string())).collect(),
-        loops: loops.collect(),
     }
 }
 

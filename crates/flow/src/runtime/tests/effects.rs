@@ -144,7 +144,11 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     stage.builder().build().run(Map::new()).await.unwrap();
     let (done, calls) = (stage.effects.done().len(), play.calls().len());
     let log = stage.store.inner.read(&session(), 1, Select::All).await.unwrap();
-    let left = Arc::new(Reusable::of(&stage.graph, &session(), Map::new(), &log, u64::MAX));
+    let left = Arc::new(Reusable::of(
+        crate::Run::new(stage.graph.clone(), &session(), Map::new(), None),
+        &log,
+        u64::MAX,
+    ));
     let fork = SessionId::from("t");
     let parent = Parent { session: session(), seq: log.len() as u64 };
     let forked = || stage.builder().session_id(fork.clone()).reusing(left.clone(), parent.clone());

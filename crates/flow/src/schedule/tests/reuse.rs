@@ -48,7 +48,11 @@ fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
 fn reusable(sim: &Sim, until: usize) -> Reusable {
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect::<Vec<Arc<Envelope>>>();
     let graph = sim.run.graph();
-    Reusable::of(graph, &SessionId::from("s"), graph.input.clone(), &log, until as u64)
+    Reusable::of(
+        Run::new(graph.clone(), &SessionId::from("s"), graph.input.clone(), None),
+        &log,
+        until as u64,
+    )
 }
 
 /// What the plan says, after it was held against what then happens.

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use inspan_testkit::{case_folders, check_golden, cut_in_two, fixture_dir, read_json, split_everywhere};
+use inspan_testkit::{
+    case_folders, check_golden, cut_in_two, fixture_dir, read_json, sorted, split_everywhere,
+};
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
@@ -50,20 +52,7 @@ fn replay<'a>(input: &Input, chunks: impl IntoIterator<Item = &'a [u8]>) -> Stri
         let body: Vec<u8> = chunks.into_iter().flatten().copied().collect();
         vec![json!({ "error": answered(status, &headers, &body) })]
     };
-    lines.into_iter().map(|value| format!("{}\n", sorted(value))).collect()
-}
-
-/// The same value with its keys in order, whichever map serde_json was built with.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.into_iter().collect();
-            entries.sort_by(|left, right| left.0.cmp(&right.0));
-            entries.into_iter().map(|(key, value)| (key, sorted(value))).collect()
-        }
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        other => other,
-    }
+    lines.into_iter().map(|value| format!("{}\n", sorted(&value))).collect()
 }
 
 fn lines(decoded: Decoded, input: &Input) -> Vec<Value> {

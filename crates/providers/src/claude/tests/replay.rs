@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, split_everywhere};
+use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, sorted, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -60,20 +60,7 @@ fn replay<'a>(input: &Input, chunks: impl IntoIterator<Item = &'a [u8]>) -> Stri
         let exit = Exit { code: input.exit.code, signal: input.exit.signal };
         out.push(json!({ "error": died(exit, &input.stderr) }));
     }
-    out.into_iter().map(|value| format!("{}\n", sorted(value))).collect()
-}
-
-/// The same value with its keys in order, whichever map serde_json was built with.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.into_iter().collect();
-            entries.sort_by(|left, right| left.0.cmp(&right.0));
-            entries.into_iter().map(|(key, value)| (key, sorted(value))).collect()
-        }
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        other => other,
-    }
+    out.into_iter().map(|value| format!("{}\n", sorted(&value))).collect()
 }
 
 fn line(decoded: Decoded) -> Value {
