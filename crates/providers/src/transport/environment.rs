@@ -8,6 +8,8 @@ use inspan_protocol::Environment;
 pub(crate) enum Vendor {
     /// Claude Code.
     Claude,
+    /// OpenCode, which asks the models of many vendors and so may see their keys.
+    OpenCode,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -17,27 +19,31 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("CLAUDECODE", &[]),
     ("CLAUDE_CODE_ENTRYPOINT", &[]),
     ("CLAUDE_CODE_SSE_PORT", &[]),
-    ("ANTHROPIC_*", &[Vendor::Claude]),
+    ("ANTHROPIC_*", &[Vendor::Claude, Vendor::OpenCode]),
     ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[]),
-    ("AZURE_OPENAI_*", &[]),
+    ("OPENAI_*", &[Vendor::OpenCode]),
+    ("AZURE_OPENAI_*", &[Vendor::OpenCode]),
     ("CODEX_*", &[]),
-    ("OPENCODE_*", &[]),
-    ("GEMINI_*", &[]),
-    ("GOOGLE_API_KEY", &[]),
-    ("GOOGLE_GENERATIVE_AI_API_KEY", &[]),
+    // What is said of another server, and what would loosen the rules that ours is given.
+    ("OPENCODE_SERVER_*", &[]),
+    ("OPENCODE_PERMISSION", &[]),
+    ("OPENCODE_PID", &[]),
+    ("OPENCODE_*", &[Vendor::OpenCode]),
+    ("GEMINI_*", &[Vendor::OpenCode]),
+    ("GOOGLE_API_KEY", &[Vendor::OpenCode]),
+    ("GOOGLE_GENERATIVE_AI_API_KEY", &[Vendor::OpenCode]),
     ("FACTORY_API_KEY", &[]),
     ("CURSOR_API_KEY", &[]),
-    ("OPENROUTER_API_KEY", &[]),
-    ("MISTRAL_API_KEY", &[]),
-    ("GROQ_API_KEY", &[]),
-    ("XAI_API_KEY", &[]),
-    ("DEEPSEEK_API_KEY", &[]),
-    ("COHERE_API_KEY", &[]),
-    ("TOGETHER_API_KEY", &[]),
-    ("FIREWORKS_API_KEY", &[]),
-    ("PERPLEXITY_API_KEY", &[]),
-    ("HF_TOKEN", &[]),
+    ("OPENROUTER_API_KEY", &[Vendor::OpenCode]),
+    ("MISTRAL_API_KEY", &[Vendor::OpenCode]),
+    ("GROQ_API_KEY", &[Vendor::OpenCode]),
+    ("XAI_API_KEY", &[Vendor::OpenCode]),
+    ("DEEPSEEK_API_KEY", &[Vendor::OpenCode]),
+    ("COHERE_API_KEY", &[Vendor::OpenCode]),
+    ("TOGETHER_API_KEY", &[Vendor::OpenCode]),
+    ("FIREWORKS_API_KEY", &[Vendor::OpenCode]),
+    ("PERPLEXITY_API_KEY", &[Vendor::OpenCode]),
+    ("HF_TOKEN", &[Vendor::OpenCode]),
 ];
 
 /// The variables that a vendor's program may see.
@@ -71,6 +77,9 @@ mod tests {
             "GEMINI_API_KEY",
             "HOME",
             "OPENAI_API_KEY",
+            "OPENCODE_CONFIG",
+            "OPENCODE_PERMISSION",
+            "OPENCODE_SERVER_PASSWORD",
             "PATH",
         ];
         let environment: Environment =
@@ -78,5 +87,17 @@ mod tests {
         let seen: Vec<String> =
             for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
         assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
+        let seen: Vec<String> =
+            for_vendor(&environment, Vendor::OpenCode).into_iter().map(|(name, _)| name).collect();
+        let all = [
+            "ANTHROPIC_API_KEY",
+            "AWS_PROFILE",
+            "GEMINI_API_KEY",
+            "HOME",
+            "OPENAI_API_KEY",
+            "OPENCODE_CONFIG",
+            "PATH",
+        ];
+        assert_eq!(seen, all);
     }
 }
