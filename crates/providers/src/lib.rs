@@ -8,7 +8,9 @@ mod conversation;
 mod echo;
 mod ids;
 mod kind;
+mod opencode;
 mod output;
+mod pool;
 mod prompt;
 mod registry;
 mod scripted;
@@ -23,6 +25,7 @@ pub use claude::{
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
+pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, find_opencode, probe_opencode};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
