@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, Outcome, SessionStatus, SteerStrength, Timestamp};
+use inspan_protocol::{
+    AgentError, ErrorCode, Event, NodePath, Outcome, SessionStatus, SteerStrength, Timestamp,
+};
 use serde_json::json;
 
 use super::sim::{Sim, Step, story};
@@ -93,7 +95,7 @@ fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
     message(&mut sim, "two");
     let run_id = sim.run.state().nodes[0].run().unwrap().run_id.clone();
     let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
-    sim.emit(None, event);
+    sim.emit(Some(NodePath::root(&graph.nodes[0].id)), event);
     let mut crashed = resumed(&sim, None);
     crashed.drive(talk);
     assert_eq!(crashed.starts("a"), ["2 c-a: two\n\none"]);
