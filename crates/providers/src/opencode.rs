@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::kind::Kind;
 use crate::output::TurnOutput;
-use crate::pool::{BUSY_LIMIT, Lease, Limits, Pool};
+use crate::pool::{BUSY_LIMIT, Keep, Lease, Limits, Pool};
 use crate::prompt;
 
 mod decode;
@@ -118,6 +118,10 @@ impl Provider for OpenCodeProvider {
             };
             let (mut lease, session) = ready?;
             yield ProviderItem::Event(StreamEvent::Session { session_id: session.clone() });
+            if let Some(directory) = lease.session().and_then(|server| server.elsewhere(&launch)) {
+                let message = format!("the conversation stays in the directory in which it was begun, {directory}");
+                yield ProviderItem::Event(StreamEvent::Warning { code: "otherDirectory".to_owned(), message });
+            }
             context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let last = {
                 let server = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
@@ -158,18 +162,27 @@ async fn lease(
         if pool.closing().is_cancelled() {
             return Err(AgentError::new(ErrorCode::Aborted, "the provider was shut down"));
         }
-        let server = Server::start(launch, context).await?;
-        let id = server.create(launch, title).await?;
-        return Ok((pool.adopt(id.clone(), server), id));
+        let mut server = Server::start(launch, context).await?;
+        return match server.create(launch, title).await {
+            Ok(id) => Ok((pool.adopt(id.clone(), server), id)),
+            Err(error) => {
+                server.end().await;
+                Err(error)
+            }
+        };
     };
     if !is_id(id.as_str()) {
         return Err(unknown_session(id.as_str()));
     }
     let mut lease = pool.lease(id, launch).await?;
     if lease.session().is_none() {
-        let server = Server::start(launch, context).await?;
-        server.resume(id, launch).await?;
+        let mut server = Server::start(launch, context).await?;
+        let resumed = server.resume(id, launch).await;
         lease.hold(server);
+        if let Err(error) = resumed {
+            lease.end().await;
+            return Err(error);
+        }
     }
     Ok((lease, id.clone()))
 }

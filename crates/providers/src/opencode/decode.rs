@@ -14,7 +14,8 @@
 //!
 //! | state | event | becomes |
 //! |---|---|---|
-//! | before the user's message | anything | nothing: it belongs to an earlier turn |
+//! | before the user's message | `session.error` | the end: the message was not taken |
+//! | before the user's message | anything else | nothing: it belongs to an earlier turn |
 //! | within | `session.idle`, and an answer or an error was seen | the end, once each message of the turn is closed |
 //! | within | `session.idle` before that | the beginning of the end, which others bound in time |
 //! | within | `session.status` `retry` | the vendor failed; whether to try again is the caller's to say |
@@ -241,8 +242,15 @@ impl Decoder {
             return Ok(());
         };
         let whose = if session == self.session { Whose::Ours } else { Whose::SubAgent };
-        if self.prompt.is_none() && !(kind == "message.updated" && whose == Whose::Ours) {
-            return Ok(());
+        if self.prompt.is_none() {
+            match (kind, whose) {
+                ("message.updated", Whose::Ours) => {}
+                ("session.error", Whose::Ours) => {
+                    self.refused(read(properties)?, out);
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
         }
         self.heard += 1;
         match kind {

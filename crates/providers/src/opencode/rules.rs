@@ -72,7 +72,12 @@ pub(super) fn rules(options: &OpenCodeOptions) -> Result<Vec<Rule>, AgentError> 
         let gone = there.as_ref().is_some_and(|there| {
             !NO_TOOLS.contains(permission) && there.iter().all(|(name, _)| name != permission)
         });
-        rules.push(rule(permission, pattern, if gone { Action::Deny } else { *action }));
+        match (gone, *pattern) {
+            (false, _) => rules.push(rule(permission, pattern, *action)),
+            // Only a denial of all of it, and of nothing after, hides a tool from the model.
+            (true, "*") => rules.push(rule(permission, pattern, Action::Deny)),
+            (true, _) => {}
+        }
     }
     for (name, pattern) in there.into_iter().flatten() {
         if USUAL.iter().all(|(permission, ..)| *permission != name) {

@@ -42,6 +42,9 @@ pub(super) struct Server {
     pub(super) state: State,
     /// The last message of the user that a turn here began with.
     pub(super) prompt: Option<String>,
+    /// The directory of the conversation: that in which it was begun, wherever the server was started. The server
+    /// keeps what belongs to one directory apart from all others.
+    pub(super) directory: Option<String>,
     http: Http,
     /// With the password, which never shows: neither is it printed, nor do errors hold addresses.
     base: Base,
@@ -90,7 +93,15 @@ impl Server {
                 // Only a loopback address comes here, which takes both.
                 let _taken = base.set_username(USER).and_then(|()| base.set_password(Some(&password)));
                 let http = Http::default();
-                Ok(Self { process, redactor, state: State::Idle, prompt: None, http, base: Base(base) })
+                Ok(Self {
+                    process,
+                    redactor,
+                    state: State::Idle,
+                    prompt: None,
+                    directory: None,
+                    http,
+                    base: Base(base),
+                })
             }
             Err(error) => {
                 process.stop().await;
@@ -100,9 +111,14 @@ impl Server {
     }
 
     /// Begins a conversation.
-    pub(super) async fn create(&self, launch: &Launch, title: &str) -> Result<ProviderSessionId, AgentError> {
+    pub(super) async fn create(
+        &mut self,
+        launch: &Launch,
+        title: &str,
+    ) -> Result<ProviderSessionId, AgentError> {
         let body = request::session(&launch.rules, title);
         let said = self.ask("begin a conversation", Method::POST, "session", Some(&body)).await?;
+        self.directory = said["directory"].as_str().map(str::to_owned);
         match said["id"].as_str() {
             Some(id) if is_id(id) => Ok(ProviderSessionId::from(id)),
             _ => Err(AgentError::new(
@@ -113,13 +129,14 @@ impl Server {
     }
 
     /// Goes on with a conversation that this server has not held yet.
-    pub(super) async fn resume(&self, id: &ProviderSessionId, launch: &Launch) -> Result<(), AgentError> {
+    pub(super) async fn resume(&mut self, id: &ProviderSessionId, launch: &Launch) -> Result<(), AgentError> {
         let path = format!("session/{id}");
         let (status, body) = self.call(Method::GET, &path, None, CALL).await?;
         if status == 404 {
             return Err(unknown_session(id.as_str()));
         }
         let known = self.judged("look for the conversation", status, &body)?;
+        self.directory = known["directory"].as_str().map(str::to_owned);
         let ours = json!(launch.rules);
         let (Value::Array(ours), kept) = (&ours, known["permission"].as_array()) else { return Ok(()) };
         if kept.is_some_and(|kept| kept.ends_with(ours)) {
@@ -128,6 +145,14 @@ impl Server {
         // What is sent is added to what is kept, and the last rule that fits decides.
         let body = json!({ "permission": ours });
         self.ask("take the rules of the call", Method::PATCH, &path, Some(&body)).await.map(drop)
+    }
+
+    /// The directory in which the conversation stays although the call asks for another one.
+    pub(super) fn elsewhere(&self, launch: &Launch) -> Option<&str> {
+        let directory = self.directory.as_deref()?;
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        let asked = real(launch.cwd.as_deref()?)?;
+        (real(directory.as_ref())? != asked).then_some(directory)
     }
 
     /// Its stream of events.
@@ -242,9 +267,13 @@ impl Server {
     }
 
     fn url(&self, path: &str) -> Result<Url, Broken> {
-        self.base.0.join(path).map_err(|_| {
+        let mut url = self.base.0.join(path).map_err(|_| {
             Broken::Failed(AgentError::new(ErrorCode::Protocol, "the program's server has no such address"))
-        })
+        })?;
+        if let Some(directory) = &self.directory {
+            url.query_pairs_mut().append_pair("directory", directory);
+        }
+        Ok(url)
     }
 }
 

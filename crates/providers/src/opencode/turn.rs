@@ -148,7 +148,11 @@ impl Turn {
         let mut decoder = Decoder::new(session.as_str(), server.prompt.clone());
         let mut events = server.events(clocks).await.map_err(not_begun)?;
         // What happens before the stream begins would not be on it.
-        while !Self::connected(&mut events, &mut decoder).await.map_err(not_begun)? {}
+        let next = loop {
+            if let Some(rest) = Self::connected(&mut events, &mut decoder).await.map_err(not_begun)? {
+                break rest;
+            }
+        };
         let mut turn = Self {
             context,
             session: session.clone(),
@@ -159,7 +163,7 @@ impl Turn {
             events: events.watched_by(Server::unwatched()),
             decoder,
             steps: 0,
-            next: VecDeque::new(),
+            next,
             questions: FuturesUnordered::new(),
             open_questions: Vec::new(),
             denials: Vec::new(),
@@ -174,19 +178,21 @@ impl Turn {
         Ok(turn)
     }
 
-    async fn connected(events: &mut Events, decoder: &mut Decoder) -> Result<bool, Broken> {
+    /// Reads once; when the stream has begun, what came with its beginning.
+    async fn connected(events: &mut Events, decoder: &mut Decoder) -> Result<Option<VecDeque<Step>>, Broken> {
         let Some(bytes) = events.chunk().await? else {
             let message = "the program's server ended its events at once";
             return Err(Broken::Failed(AgentError::new(ErrorCode::Protocol, message)));
         };
-        for decoded in decoder.push(bytes.as_ref()) {
-            match decoded {
-                Decoded::Connected => return Ok(true),
+        let mut decoded = decoder.push(bytes.as_ref()).into_iter();
+        while let Some(first) = decoded.next() {
+            match first {
+                Decoded::Connected => return Ok(Some(decoded.map(Step::Decoded).collect())),
                 Decoded::Fault(error) => return Err(Broken::Failed(error)),
                 _ => {}
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// The next item. After an output or an error there is none.

@@ -61,6 +61,18 @@ impl Decoder {
         }
     }
 
+    /// The program took no message. What an abort ended, or is told a second time with the places in the program where
+    /// it happened, is of an earlier turn.
+    pub(super) fn refused(&mut self, failed: wire::SessionError, out: &mut Vec<Decoded>) {
+        let Some(error) = failed.error else { return };
+        let words = error.data.message.as_deref().unwrap_or_default();
+        if error.name == "MessageAbortedError" || words.contains("\n    at ") {
+            return;
+        }
+        self.error = Some(error);
+        self.idle(out);
+    }
+
     /// Sub-agents' failures come back as the answer of the tool that started them.
     pub(super) fn failed(&mut self, failed: wire::SessionError, whose: Whose, out: &mut Vec<Decoded>) {
         let Some(error) = failed.error else { return };

@@ -4,6 +4,7 @@
 use inspan_protocol::{Chunk, StreamEvent, Usage};
 use serde_json::Value;
 
+use super::super::rules::STRUCTURED;
 use super::super::wire;
 use super::{Decoded, Decoder, Follows, Message, Whose};
 
@@ -164,7 +165,9 @@ impl Decoder {
             out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd }));
         }
         if answer {
-            let another = part.reason.as_deref() == Some("tool-calls");
+            // The call by which structured output is given is the last one.
+            let given = self.calls.values().any(|call| call.name == STRUCTURED && call.answered);
+            let another = part.reason.as_deref() == Some("tool-calls") && !given;
             out.push(Decoded::Step { follows: if another { Follows::Another } else { Follows::Nothing } });
         }
     }
