@@ -21,6 +21,8 @@ pub(crate) struct RequestView {
     /// Those of them that take a text instead of a JSON object.
     pub(crate) freeform_tools: Vec<String>,
     pub(crate) system: String,
+    /// Whether a stream shall end with the token counts, in formats that leave the choice.
+    pub(crate) counts_tokens: bool,
     /// The text of each user message, tool results included, oldest first. Where a format keeps tool results
     /// apart from messages, results that stand together are one message.
     pub(crate) user_messages: Vec<String>,

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::send::{respond, send};
 use super::shared::{Exchange, Shared};
 use crate::anthropic::Anthropic;
-use crate::openai::{self, Responses};
+use crate::openai::{self, Chat, Responses};
 use crate::plan::{Headers, Plan, Reply, plan};
 use crate::record::{Ending, RecordedRequest, RequestKind, safe_headers, safe_path};
 use crate::scenario::Scenario;
@@ -96,6 +96,7 @@ fn route(method: &Method, path: &str) -> Route {
         ("POST", "/v1/messages") => Route::Model(&Anthropic),
         ("POST", "/v1/messages/count_tokens") => Route::CountTokens,
         ("POST", "/v1/responses" | "/responses") => Route::Model(&Responses),
+        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(&Chat),
         ("GET", "/v1/models" | "/models") => Route::Models,
         ("HEAD" | "GET", "/") => Route::Alive,
         ("GET", path) => match path.strip_prefix("/v1/models/") {

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::super::request::{Answered, missing, text_of};
 use crate::request::{Delivery, RequestView};
 use crate::wire::Complaint;
 
@@ -22,33 +23,22 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     match &body["input"] {
         Value::String(text) => view.user_messages.push(text.clone()),
         Value::Array(items) => {
-            let mut results = false;
+            let mut answered = Answered::default();
             for item in items {
                 let result = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
                 match (result, item["role"].as_str()) {
-                    (true, _) => add_result(&mut view, text_of(&item["output"]), results),
-                    (_, Some("user")) => view.user_messages.push(text_of(&item["content"])),
+                    (true, _) => answered.result(text_of(&item["output"])),
+                    (_, Some("user")) => answered.message(text_of(&item["content"])),
                     (_, Some("system" | "developer")) => system.push(text_of(&item["content"])),
-                    _ => {}
+                    _ => answered.other(),
                 }
-                results = result;
             }
+            view.user_messages = answered.messages;
         }
         _ => return Err(missing("input")),
     }
     view.system = system.join("\n");
     Ok(view)
-}
-
-/// Results that stand together answer one model's turn, and are one message.
-fn add_result(view: &mut RequestView, text: String, goes_on: bool) {
-    match view.user_messages.last_mut().filter(|_| goes_on) {
-        Some(last) => {
-            last.push('\n');
-            last.push_str(&text);
-        }
-        None => view.user_messages.push(text),
-    }
 }
 
 /// A tool without a name of its own is built in, and called by its type.
@@ -61,25 +51,6 @@ fn add_tool(view: &mut RequestView, tool: &Value) {
     }
     // A group of tools under one name.
     tool["tools"].as_array().into_iter().flatten().for_each(|tool| add_tool(view, tool));
-}
-
-/// The text of a string, or of a list of parts.
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
-            texts.join("\n")
-        }
-        _ => String::new(),
-    }
-}
-
-fn missing(name: &str) -> Complaint {
-    Complaint {
-        kind: Some("missing_required_parameter"),
-        message: format!("Missing required parameter: '{name}'."),
-    }
 }
 
 #[cfg(test)]
@@ -119,6 +90,7 @@ mod tests {
             delivery: Delivery::Stream,
             tools: strings(&["exec_command", "apply_patch", "web_search", "agents", "spawn"]),
             freeform_tools: strings(&["apply_patch"]),
+            counts_tokens: false,
             system: "one\ntwo".to_owned(),
             user_messages: strings(&["hello", "plain\npart", "later", "and\ntext"]),
         };

@@ -56,6 +56,15 @@ pub(super) fn ask_responses(message: &str) -> Value {
     })
 }
 
+/// The same in the OpenAI Chat Completions format.
+pub(super) fn ask_chat(message: &str) -> Value {
+    json!({
+        "model": "gpt-test", "stream": true, "stream_options": {"include_usage": true},
+        "tools": [{"type": "function", "function": {"name": "bash", "parameters": {}}}],
+        "messages": [{"role": "user", "content": message}]
+    })
+}
+
 pub(super) fn post(server: &ModelServer, body: &Value) -> Answer {
     Call::post(server, body).finish().expect("an answer")
 }
