@@ -5,12 +5,14 @@ mod anthropic;
 mod fixtures;
 mod golden;
 mod mcp;
+mod openai;
 mod plan;
 mod record;
 mod request;
 mod scenario;
 mod script;
 mod server;
+mod speech;
 mod split;
 mod wire;
 
