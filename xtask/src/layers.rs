@@ -90,6 +90,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "jsonschema",
             "process-wrap",
             "reqwest",
+            "rmcp",
             "rustix",
             "rustls",
             "schemars",
@@ -137,6 +138,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &[
             "annotate-snippets",
             "anstyle",
+            "base64",
             "clap",
             "clap_complete",
             "console",

@@ -58,6 +58,12 @@ pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(Stri
         .collect()
 }
 
+/// The variables that belong to no vendor: what a program of the user's own may see.
+pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
+    let others = environment.iter().filter(|(name, _)| !RULES.iter().any(|(pattern, _)| fits(pattern, name)));
+    others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
@@ -99,5 +105,7 @@ mod tests {
             "PATH",
         ];
         assert_eq!(seen, all);
+        let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }
