@@ -90,17 +90,18 @@ impl Provider for CodexProvider {
             let (mut context, _listening) = pool.listen(context);
             let limit = context.deadline;
             let launch = Launch::new(&options, &context)?;
-            let ready = within(limit, lease(&pool, &launch, earlier.as_ref(), &context));
-            let cancel = context.cancel.clone();
-            let Some(ready) = cancel.run_until_cancelled(ready).await else {
-                yield ProviderItem::Output(CodexOutput::new(TurnOutput {
-                    session_id: earlier,
-                    duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-                    ..TurnOutput::new(StopReason::Aborted)
-                }));
-                return;
+            let ready = ready(&pool, &launch, earlier.as_ref(), &mut context, began).await;
+            let (mut lease, session_id) = match ready {
+                Err(error) if error.code == ErrorCode::Aborted && context.cancel.is_cancelled() => {
+                    yield ProviderItem::Output(CodexOutput::new(TurnOutput {
+                        session_id: earlier,
+                        duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
+                        ..TurnOutput::new(StopReason::Aborted)
+                    }));
+                    return;
+                }
+                ready => ready?,
             };
-            let (mut lease, session_id) = ready?;
             yield ProviderItem::Event(StreamEvent::Session { session_id });
             context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let last = {
@@ -143,21 +144,30 @@ fn earlier(input: &CodexInput) -> Result<Option<ProviderSessionId>, AgentError> 
     }
 }
 
-/// A session of the conversation that is ready for a turn: the warm one, or a new process.
-async fn lease(
+/// A session of the conversation that is ready for a turn: the warm one, or a new process. `ABORTED` if the call is
+/// cancelled meanwhile.
+async fn ready(
     pool: &Arc<Pool<CodexSession>>,
     launch: &Launch,
     earlier: Option<&ProviderSessionId>,
-    context: &ExecutionContext,
+    context: &mut ExecutionContext,
+    began: Instant,
 ) -> Result<(Lease<CodexSession>, ProviderSessionId), AgentError> {
-    let mut lease = match earlier {
-        Some(id) => pool.lease(id, launch).await?,
-        None => pool.lease_unnamed(launch).await?,
+    let leasing = async {
+        match earlier {
+            Some(id) => pool.lease(id, launch).await,
+            None => pool.lease_unnamed(launch).await,
+        }
     };
+    let limit = context.deadline;
+    let leased = context.cancel.run_until_cancelled(within(limit, leasing)).await;
+    let cancelled = || AgentError::new(ErrorCode::Aborted, "the call was cancelled before its turn began");
+    let mut lease = leased.ok_or_else(cancelled)??;
     if let Some(session) = lease.session() {
         let id = session.id().clone();
         return Ok((lease, id));
     }
+    context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
     let session = CodexSession::open(launch, earlier, context).await?;
     let id = session.id().clone();
     lease.name(id.clone());

@@ -22,6 +22,11 @@ pub(super) const HINT: &str = "install it with `npm install -g @openai/codex`, o
 /// update at the start is not the one tested.
 const FIXED: &[&str] = &["features.unbounded_connection_retries=false", "check_for_update_on_startup=false"];
 
+/// The key that is meant for Codex; of its commands only `codex exec` reads it.
+const FIRST_KEY: &str = "CODEX_API_KEY";
+/// The key that is meant for the vendor's service.
+const ELSE_KEY: &str = "OPENAI_API_KEY";
+
 /// Keeps a login in the program's memory, where it is gone with the process, and not in a file of the user's.
 const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
 
@@ -30,7 +35,7 @@ const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     overrides: Vec<String>,
-    pub(super) environment: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     pub(super) cwd: Option<PathBuf>,
     /// The parameters of the thread, new or resumed. MCP servers stand here, because they may hold secrets.
     pub(super) thread: Map<String, Value>,
@@ -110,6 +115,18 @@ impl Launch {
         std::iter::once("app-server".to_owned()).chain(overrides).collect()
     }
 
+    /// The environment of the program. A key that it is given otherwise does not stand there too: the program writes
+    /// its environment to a file, for its shells.
+    pub(super) fn environment(&self, store: Store) -> Vec<(String, String)> {
+        let given = match (&self.key, store) {
+            (Key::First(_), Store::Memory) => Some(FIRST_KEY),
+            (Key::Else(_), Store::Memory) => Some(ELSE_KEY),
+            _ => None,
+        };
+        let seen = self.environment.iter().filter(|(name, _)| Some(name.as_str()) != given);
+        seen.cloned().collect()
+    }
+
     /// Takes the secrets of this process out of a text.
     pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.environment.iter().cloned().collect())
@@ -129,7 +146,7 @@ pub(super) fn program(
 /// The key that the environment has for it, and how it is meant.
 fn key(environment: &Environment) -> Key {
     let get = |name: &str| environment.get(name).map(str::to_owned);
-    match (get("CODEX_API_KEY"), get("OPENAI_API_KEY")) {
+    match (get(FIRST_KEY), get(ELSE_KEY)) {
         (Some(key), _) => Key::First(key),
         (None, Some(key)) => Key::Else(key),
         (None, None) => Key::None,

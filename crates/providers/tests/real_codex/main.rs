@@ -32,7 +32,7 @@ fn exec(command: &str) -> Turn {
 
 /// Asks before each command.
 fn asking() -> CodexOptions {
-    options(json!({ "approvalPolicy": "untrusted", "sandbox": "read-only" }))
+    options(json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" }))
 }
 
 /// Asks nothing.
@@ -173,7 +173,7 @@ async fn a_tool_is_allowed() {
     let output = result.unwrap();
     assert_eq!((output.code.as_str(), output.turn.num_turns), ("All done.", 2));
     let seen = tools(&events);
-    assert_eq!((seen.len(), seen[0].0.as_str(), seen[0].3), (1, "commandExecution", false));
+    assert_eq!((seen.len(), seen[0].0.as_str(), seen[0].3), (1, "commandExecution", false), "{seen:?}");
     assert_eq!(seen[0].2, json!({ "status": "completed", "output": "done\n", "exitCode": 0 }));
     assert!(seen[0].1["command"].as_str().unwrap().contains("touch made"));
     assert!(world.folder("proj/made").exists());

@@ -76,6 +76,19 @@ fn the_key_that_is_meant_for_it_goes_first() {
 }
 
 #[test]
+fn a_key_that_is_handed_over_is_not_in_the_environment_too() {
+    let both: &[(&str, &str)] = &[("CODEX_API_KEY", "c"), ("OPENAI_API_KEY", "o")];
+    let rows = [(both, "CODEX_API_KEY"), (&both[1..], "OPENAI_API_KEY")];
+    for (variables, handed) in rows {
+        let (_folder, context) = context(variables);
+        let launch = Launch::new(&CodexOptions::default(), &context).unwrap();
+        let has = |store| launch.environment(store).iter().any(|(name, _)| name == handed);
+        assert_eq!([has(Store::Own), has(Store::Memory)], [true, false], "{handed}");
+        assert_eq!(launch.environment(Store::Memory).len(), variables.len(), "{handed}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_anything_is_started() {
     let (_folder, context) = context(&[]);
     let rows = [

@@ -67,61 +67,84 @@ struct Thread {
 }
 
 impl Link {
-    /// Starts the program and opens the thread.
+    /// Starts the program and opens the thread. Whatever keeps it from that, a cancellation too, the program is gone
+    /// when this returns.
     pub(super) async fn open(
         launch: &Launch,
         earlier: Option<&ProviderSessionId>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let limit = context.deadline.map_or(GREETING, |deadline| deadline.min(GREETING));
-        let opening = async {
-            let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
-            let mut link = Self::start(launch, store, context).await?;
-            if link.log_in(launch, store).await? == LogIn::InMemory {
-                link.break_off().await;
-                link = Self::start(launch, Store::Memory, context).await?;
-                link.log_in(launch, Store::Memory).await?;
+        let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
+        let mut link = Self::start(launch, store, context)?;
+        let opening = context.cancel.run_until_cancelled(timeout(limit, link.ready(launch, store, earlier, context)));
+        let error = match opening.await {
+            Some(Ok(Ok(()))) => return Ok(link),
+            Some(Ok(Err(error))) => error,
+            Some(Err(_)) => {
+                let message = format!("the program was not ready within {} ms of its start", limit.as_millis());
+                AgentError::new(ErrorCode::Timeout, message).kind("start")
             }
-            link.open_thread(launch, earlier).await?;
-            Ok(link)
+            None => AgentError::new(ErrorCode::Aborted, "the call was cancelled before the program was ready"),
         };
-        // Dropping what is half open kills its process.
-        timeout(limit, opening).await.unwrap_or_else(|_| {
-            let message = format!("the program was not ready within {} ms of its start", limit.as_millis());
-            Err(AgentError::new(ErrorCode::Timeout, message).kind("start"))
-        })
+        link.peer.process().kill().await;
+        Err(error)
     }
 
-    async fn start(launch: &Launch, store: Store, context: &ExecutionContext) -> Result<Self, AgentError> {
+    fn start(launch: &Launch, store: Store, context: &ExecutionContext) -> Result<Self, AgentError> {
         let redactor = launch.redactor();
         let peer = Peer::start(Start {
             program: launch.program.clone(),
             arguments: launch.arguments(store),
-            environment: launch.environment.clone(),
+            environment: launch.environment(store),
             cwd: launch.cwd.clone(),
             supervisor: context.supervisor.clone(),
             redactor: redactor.clone(),
         })?;
-        let mut link = Self {
+        Ok(Self {
             peer,
             decoder: Decoder::default(),
             session: ProviderSessionId::from(""),
             state: State::Idle,
             redactor,
             early: Vec::new(),
-        };
+        })
+    }
+
+    /// All that comes before the first turn.
+    async fn ready(
+        &mut self,
+        launch: &Launch,
+        store: Store,
+        earlier: Option<&ProviderSessionId>,
+        context: &ExecutionContext,
+    ) -> Result<(), AgentError> {
+        self.greet().await?;
+        if let LogIn::Elsewhere(store) = self.log_in(launch, store).await? {
+            self.break_off().await;
+            *self = Self::start(launch, store, context)?;
+            self.greet().await?;
+            self.log_in(launch, store).await?;
+        }
+        self.open_thread(launch, earlier).await
+    }
+
+    async fn greet(&mut self) -> Result<(), AgentError> {
         let us = json!({ "name": "inspan", "title": "Inspan", "version": env!("CARGO_PKG_VERSION") });
         // Ending the commands that an interrupt leaves behind is an experimental method.
         let params = json!({ "clientInfo": us, "capabilities": { "experimentalApi": true } });
-        let _greeting: Value = link.call("initialize", params).await?;
-        link.peer.notify("initialized", json!({}))?;
-        Ok(link)
+        let _greeting: Value = self.call("initialize", params).await?;
+        self.peer.notify("initialized", json!({}))
     }
 
     /// Sees to it that the program has a login or key, if the provider of its model wants one.
     async fn log_in(&mut self, launch: &Launch, store: Store) -> Result<LogIn, AgentError> {
         let account: Account = self.call("account/read", json!({})).await?;
-        if !account.requires_openai_auth || account.account.is_some() {
+        if !account.requires_openai_auth {
+            // Another provider of models takes its key from the environment, which has to be whole then.
+            return Ok(if store == Store::Memory { LogIn::Elsewhere(Store::Own) } else { LogIn::Done });
+        }
+        if account.account.is_some() {
             return Ok(LogIn::Done);
         }
         match (&launch.key, store) {
@@ -130,7 +153,7 @@ impl Link {
                 let _done: Value = self.call("account/login/start", params).await?;
                 Ok(LogIn::Done)
             }
-            (Key::First(_) | Key::Else(_), Store::Own) => Ok(LogIn::InMemory),
+            (Key::First(_) | Key::Else(_), Store::Own) => Ok(LogIn::Elsewhere(Store::Memory)),
             (Key::None, _) => {
                 self.break_off().await;
                 let message = format!("the program has no login and no key; {LOGIN_HINT}");
@@ -206,7 +229,7 @@ impl Link {
                 let message = format!("the program did not answer `{method}` in time");
                 AgentError::new(ErrorCode::Timeout, message).kind("start")
             }
-            CallError::Failed(error) => error,
+            CallError::Failed(error) => self.redacted(error),
         })
     }
 
@@ -284,6 +307,7 @@ impl Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogIn {
     Done,
-    /// It would write a key to where the user's login is kept, so it has to be started otherwise.
-    InMemory,
+    /// It has to be started with its login kept there: it would write a key to where the user's login is, or lacks a
+    /// key that it was not to see.
+    Elsewhere(Store),
 }
