@@ -25,7 +25,8 @@ pub use claude::{
     PermissionMode, SettingSource, find_claude, probe_claude,
 };
 pub use codex::{
-    ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode, find_codex, probe_codex,
+    ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode, find_codex,
+    probe_codex,
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};

@@ -79,7 +79,9 @@ pub(super) fn mcp_servers(servers: &BTreeMap<String, Value>) -> Result<Option<Va
         match server.remove("type").as_ref().and_then(Value::as_str) {
             None | Some("stdio" | "http") => {}
             Some(other) => {
-                return Err(invalid(format!("the MCP server `{name}` is of type `{other}`, which Codex does not have")));
+                return Err(invalid(format!(
+                    "the MCP server `{name}` is of type `{other}`, which Codex does not have"
+                )));
             }
         }
         if let Some(headers) = server.remove("headers") {
@@ -126,7 +128,10 @@ mod tests {
     fn what_cannot_be_said_is_refused_by_name() {
         let rows = [
             (json!({ "a": null }), "`config.a` holds null, which the program's configuration does not have"),
-            (json!({ "a": { "b": [null] } }), "`config.a.b` holds null, which the program's configuration does not have"),
+            (
+                json!({ "a": { "b": [null] } }),
+                "`config.a.b` holds null, which the program's configuration does not have",
+            ),
             (json!({ " ": 1 }), "`config` has the key ` `, which names nothing"),
             (json!({ "a=b": 1 }), "`config` has the key `a=b`, which names nothing"),
         ];

@@ -34,11 +34,7 @@ pub(super) enum Decoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The program asks for consent.
-    Asked {
-        id: TheirId,
-        request: PermissionRequest,
-        form: Form,
-    },
+    Asked { id: TheirId, request: PermissionRequest, form: Form },
     /// The program asks for something that is not offered to it.
     Unsupported { id: TheirId, method: String },
     /// A server of tools asks the user something, which nobody here can answer.
@@ -238,7 +234,12 @@ impl Decoder {
         }
     }
 
-    fn dispatch(&mut self, method: &str, params: &str, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+    fn dispatch(
+        &mut self,
+        method: &str,
+        params: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
         match method {
             "item/agentMessage/delta" | "item/plan/delta" => {
                 if self.is_ours(params)? {
@@ -356,10 +357,9 @@ impl Decoder {
         // The same counters are told again after a resumption and around a summary of the context.
         let thread = place.thread_id.as_deref().unwrap_or_default();
         let total = line.token_usage.total.total_tokens;
-        if self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread) {
-            if self.totals.insert(thread.to_owned(), total) == Some(total) {
-                return Ok(());
-            }
+        let known = self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread);
+        if known && self.totals.insert(thread.to_owned(), total) == Some(total) {
+            return Ok(());
         }
         if self.turn.phase != Phase::Begun {
             return Ok(());
@@ -444,7 +444,8 @@ fn warning(code: &str, message: &str) -> Decoded {
 /// The words of the parser may quote the message, so only the place is told.
 fn fault(method: &str, params: &str, error: &serde_json::Error) -> Decoded {
     let place = format!("column {} of {} bytes", error.column(), params.len());
-    let message = format!("the program's `{}` does not have the shape that is known at {place}", head(method));
+    let message =
+        format!("the program's `{}` does not have the shape that is known at {place}", head(method));
     Decoded::Fault(AgentError::new(ErrorCode::Protocol, message))
 }
 

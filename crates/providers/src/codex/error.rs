@@ -34,9 +34,10 @@ pub(super) enum Verdict {
 /// | failed otherwise | by its error word, then the HTTP status, then the text |
 pub(super) fn judge(end: &TurnEnd) -> Verdict {
     match end.status {
-        Status::Completed if end.unanswered => {
-            Verdict::Error(AgentError::new(ErrorCode::Refused, "the model refused: it began an answer and gave none"))
-        }
+        Status::Completed if end.unanswered => Verdict::Error(AgentError::new(
+            ErrorCode::Refused,
+            "the model refused: it began an answer and gave none",
+        )),
         Status::Completed => Verdict::Output(StopReason::Complete),
         Status::Interrupted => Verdict::Output(StopReason::Aborted),
         Status::Failed => {
@@ -103,14 +104,18 @@ fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<&'
         Some("contextWindowExceeded") => plain(ErrorCode::ContextLength),
         Some("sessionBudgetExceeded") => (ErrorCode::Billing, Some("sessionBudget")),
         // An account that cannot pay gets the same word as one that has to wait.
-        Some("usageLimitExceeded") if error.message.starts_with("Quota exceeded") => plain(ErrorCode::Billing),
+        Some("usageLimitExceeded") if error.message.starts_with("Quota exceeded") => {
+            plain(ErrorCode::Billing)
+        }
         Some("usageLimitExceeded") => (ErrorCode::RateLimited, Some("usageLimit")),
         Some("rateLimitExceeded") => plain(ErrorCode::RateLimited),
-        Some("flexUnavailable" | "serverOverloaded" | "internalServerError" | "policyCapacityUnavailable") => {
-            plain(ErrorCode::Overloaded)
-        }
+        Some(
+            "flexUnavailable" | "serverOverloaded" | "internalServerError" | "policyCapacityUnavailable",
+        ) => plain(ErrorCode::Overloaded),
         Some("modelNotFound") => plain(ErrorCode::ModelNotFound),
-        Some("cyberPolicy" | "misalignmentPolicyViolation" | "inferenceHookDenied") => plain(ErrorCode::Refused),
+        Some("cyberPolicy" | "misalignmentPolicyViolation" | "inferenceHookDenied") => {
+            plain(ErrorCode::Refused)
+        }
         Some("tooManyDenials") => plain(ErrorCode::ToolDenied),
         Some("unauthorized") => plain(ErrorCode::Auth),
         Some("badRequest" | "threadRollbackFailed") => plain(ErrorCode::InvalidRequest),

@@ -75,7 +75,10 @@ pub(super) enum Retries {
 impl fmt::Debug for Launch {
     /// Without the environment, the key and the texts, in which secrets may stand.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch").field("program", &self.program).field("cwd", &self.cwd).finish_non_exhaustive()
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
     }
 }
 
@@ -92,7 +95,8 @@ impl Launch {
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
         let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let chosen = options.config.as_ref().map(config::overrides).transpose()?.unwrap_or_default();
-        let named = |part: &str| chosen.iter().any(|one| one.split('=').next().unwrap_or_default().contains(part));
+        let named =
+            |part: &str| chosen.iter().any(|one| one.split('=').next().unwrap_or_default().contains(part));
         let retries = if named("_max_retries") { Retries::Chosen } else { Retries::Off };
         let own = FIXED.iter().map(|one| (*one).to_owned());
         Ok(Self {

@@ -54,8 +54,7 @@ pub fn find(environment: &Environment) -> Result<PathBuf, AgentError> {
 
 /// Where a login or key is found, in the order in which a call uses them. Its value is not looked at.
 fn login(environment: &Environment) -> Option<String> {
-    let variable =
-        |name: &str| environment.get(name).map(|_| format!("environment variable {name}"));
+    let variable = |name: &str| environment.get(name).map(|_| format!("environment variable {name}"));
     variable("CODEX_API_KEY").or_else(|| configured(environment)).or_else(|| variable("OPENAI_API_KEY"))
 }
 
@@ -70,7 +69,9 @@ fn configured(environment: &Environment) -> Option<String> {
     let config = folder.join("config.toml");
     let text = std::fs::read_to_string(&config).ok()?;
     let names = |key: &str| {
-        text.lines().any(|line| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')))
+        text.lines().any(|line| {
+            line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        })
     };
     (names("model_provider") || names("cli_auth_credentials_store"))
         .then(|| format!("as {} says", config.display()))

@@ -403,8 +403,10 @@ impl Turn {
         let allowed = match decision {
             PermissionDecision::Allow { updated_input: Some(other) } if other != request.input => {
                 // Running it unchanged would be another thing than what was allowed.
-                let message =
-                    format!("{} was denied, because the program cannot run it with other arguments", request.tool_name);
+                let message = format!(
+                    "{} was denied, because the program cannot run it with other arguments",
+                    request.tool_name
+                );
                 let warning = StreamEvent::Warning { code: "inputNotChanged".to_owned(), message };
                 self.next.push_back(Step::Decoded(Decoded::Event(warning)));
                 false

@@ -83,7 +83,8 @@ mod tests {
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen = |vendor| for_vendor(&environment, vendor).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let seen =
+            |vendor| for_vendor(&environment, vendor).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(
             seen(Vendor::Claude),
             ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]

@@ -1,7 +1,7 @@
 //! Drives the real Codex program against the scripted model server on loopback.
 //! The program is named by `INSPAN_E2E_CODEX`; without it these tests fail rather than pass unseen.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -41,9 +41,7 @@ fn free() -> CodexOptions {
 }
 
 fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
-    let mut options = CodexOptions::default();
-    options.resume = session.cloned();
-    options
+    CodexOptions { resume: session.cloned(), ..CodexOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +71,10 @@ async fn one_turn() {
         ("Hello there.", "Hello there.", StopReason::Complete, 1)
     );
     assert_eq!((turn.usage.input_tokens, turn.usage.output_tokens, turn.cost_usd), (100, 20, None));
-    assert_eq!((turn.session_id.as_ref(), turn.model.as_deref()), (output.session_token.as_ref(), Some("scripted-model")));
+    assert_eq!(
+        (turn.session_id.as_ref(), turn.model.as_deref()),
+        (output.session_token.as_ref(), Some("scripted-model"))
+    );
     provider.shutdown().await;
     world.assert_nothing_runs();
     world.assert_key_is_nowhere(PLANTED);
@@ -86,9 +87,11 @@ async fn two_turns_share_a_process_and_count_apart() {
     let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
     let warm = world.processes();
     let began = Instant::now();
-    let mut input = CodexInput::default();
-    input.prompt = Some("two".to_owned());
-    input.session_token = first.session_token.clone();
+    let input = CodexInput {
+        prompt: Some("two".to_owned()),
+        session_token: first.session_token.clone(),
+        ..CodexInput::default()
+    };
     let second = run(&provider, input, world.context()).await.1.unwrap();
     let took = began.elapsed();
     assert_eq!((world.processes(), warm.len()), (warm, 1));
@@ -168,8 +171,7 @@ async fn prompts_reach_the_model_as_written() {
 async fn a_tool_is_allowed() {
     let world = World::new(Scenario::of([exec("touch made && echo done"), Turn::text("All done.")]));
     let provider = CodexProvider::new();
-    let (events, result) =
-        run(&provider, prompt("go", asking()), world.context_asking(Answers::Allow)).await;
+    let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(Answers::Allow)).await;
     let output = result.unwrap();
     assert_eq!((output.code.as_str(), output.turn.num_turns), ("All done.", 2));
     let seen = tools(&events);
@@ -356,7 +358,8 @@ async fn a_refused_connection_is_the_networks_fault() {
     let world = World::new(Scenario::of([Turn::text("never")]));
     let provider = CodexProvider::new();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let elsewhere = options(json!({ "config": { "model_providers.loop.base_url": format!("http://{unused}/v1") } }));
+    let elsewhere =
+        options(json!({ "config": { "model_providers.loop.base_url": format!("http://{unused}/v1") } }));
     let began = Instant::now();
     let error = run(&provider, prompt("hi", elsewhere), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::Network);
@@ -415,8 +418,12 @@ async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_turns_lets_the_last_tool_run() {
-    let world =
-        World::new(Scenario::of([exec("touch one"), exec("touch two"), exec("touch three"), Turn::text("never")]));
+    let world = World::new(Scenario::of([
+        exec("touch one"),
+        exec("touch two"),
+        exec("touch three"),
+        Turn::text("never"),
+    ]));
     let provider = CodexProvider::new();
     let mut limited = free();
     limited.max_turns = Some(2);
@@ -433,7 +440,7 @@ struct OneMessage(Mutex<Option<String>>, tokio_util::sync::CancellationToken);
 
 impl Steering for OneMessage {
     fn next(&self) -> BoxFuture<'static, String> {
-        let message = self.0.lock().unwrap().take();
+        let message = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let now = self.1.clone();
         async move {
             now.cancelled().await;
@@ -473,7 +480,10 @@ async fn a_message_joins_the_turn_in_progress() {
     assert_eq!(events.iter().filter(|event| **event == StreamEvent::Steered).count(), 1);
     assert_eq!(deltas(&events), "Brief.");
     let asked = said(&world.requests()[1].body).into_iter().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!((asked.first().map(String::as_str), asked.last().map(String::as_str)), (Some("count"), Some("be brief")));
+    assert_eq!(
+        (asked.first().map(String::as_str), asked.last().map(String::as_str)),
+        (Some("count"), Some("be brief"))
+    );
     provider.shutdown().await;
     world.assert_nothing_runs();
 }
@@ -520,7 +530,8 @@ async fn a_key_of_the_environment_stays_in_memory() {
         let world = World::unconfigured(Scenario::of([Turn::text("never")]));
         let provider = CodexProvider::new();
         // The vendor's own server, with the address of ours.
-        let there = || options(json!({ "config": { "openai_base_url": format!("{}/v1", world.server.base_url()) } }));
+        let there =
+            || options(json!({ "config": { "openai_base_url": format!("{}/v1", world.server.base_url()) } }));
         let error = run(&provider, prompt("hi", there()), world.context()).await.1.unwrap_err();
         assert_eq!((error.code, kind(&error)), (ErrorCode::Auth, json!("noLogin")), "{name}");
         let mut context = world.context();
@@ -564,7 +575,10 @@ async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
     let status = inspan_providers::probe_codex(&world.context().env, None).await;
     let config = format!("as {} says", world.folder("codex/config.toml").display());
-    assert_eq!((status.version, status.login, status.problem), (Some(status.tested_version), Some(config), None));
+    assert_eq!(
+        (status.version, status.login, status.problem),
+        (Some(status.tested_version), Some(config), None)
+    );
     let bare = World::unconfigured(Scenario::of([Turn::text("never")]));
     let status = inspan_providers::probe_codex(&bare.context().env, None).await;
     assert_eq!((status.login, status.problem.is_some()), (None, true));

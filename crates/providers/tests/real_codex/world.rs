@@ -160,11 +160,8 @@ impl World {
 
     /// Fails if the key stands in a file of the program, where it would outlive the call.
     pub(crate) fn assert_key_is_nowhere(&self, key: &str) {
-        let found = std::process::Command::new("grep")
-            .args(["-rlF", key])
-            .arg(self.home.path())
-            .output()
-            .unwrap();
+        let found =
+            std::process::Command::new("grep").args(["-rlF", key]).arg(self.home.path()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     }
 }
@@ -173,10 +170,7 @@ impl World {
 pub(crate) type Ended = Result<CodexOutput, AgentError>;
 
 pub(crate) fn prompt(text: &str, options: CodexOptions) -> CodexInput {
-    let mut input = CodexInput::default();
-    input.prompt = Some(text.to_owned());
-    input.options = Some(options);
-    input
+    CodexInput { prompt: Some(text.to_owned()), options: Some(options), ..CodexInput::default() }
 }
 
 pub(crate) fn options(value: Value) -> CodexOptions {

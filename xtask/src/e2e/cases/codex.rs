@@ -65,7 +65,13 @@ pub(super) fn one_turn(world: &mut World) -> anyhow::Result<()> {
     let summary = ended(&run, 0, "success")?;
     let session = session_of(&run.events)?;
     let output = output(&summary);
-    let facts = json!([output["code"], output["text"], output["sessionToken"], output["sessionId"], output["stopReason"]]);
+    let facts = json!([
+        output["code"],
+        output["text"],
+        output["sessionToken"],
+        output["sessionId"],
+        output["stopReason"]
+    ]);
     let text = "Hello from the scripted model.";
     same("the output", &facts, &json!([text, text, session, session, "complete"]))?;
     let usage = ["inputTokens", "cacheReadTokens", "outputTokens"].map(|name| output["usage"][name].clone());
@@ -87,8 +93,11 @@ pub(super) fn resume_in_a_new_process(world: &mut World) -> anyhow::Result<()> {
     let summary = ended(&second, 0, "success")?;
     same("the answer", &output(&summary)["code"], &json!("It was yoke."))?;
     same("the conversation of both", &output(&summary)["sessionToken"], &session)?;
-    let expected =
-        ["user: role=first. Remember a word.", "assistant: The word is yoke.", "user: role=second. What was it?"];
+    let expected = [
+        "user: role=first. Remember a word.",
+        "assistant: The word is yoke.",
+        "user: role=second. What was it?",
+    ];
     let said = conversation(&main_requests(&server)[1]);
     same("the second request", &said, &expected.map(str::to_owned).to_vec())
 }
@@ -107,7 +116,11 @@ pub(super) fn steered(world: &mut World) -> anyhow::Result<()> {
     same("steered, runs", &["agent:steer", "agent:start"].map(|name| count(&events, name)), &[1, 1])?;
     let strength = events.iter().find(|envelope| envelope.event.name() == "agent:steer");
     let strength = serde_json::to_value(strength.context("nothing was steered")?)?;
-    same("how", &strength.pointer("/event/strength").or(strength.pointer("/event/payload/strength")).cloned(), &Some(json!("native")))?;
+    same(
+        "how",
+        &strength.pointer("/event/strength").or(strength.pointer("/event/payload/strength")).cloned(),
+        &Some(json!("native")),
+    )?;
     let said = conversation(main_requests(&server).last().context("no request came")?);
     same("the last words", &said.last().cloned(), &Some("user: Be brief.".to_owned()))
 }
@@ -180,7 +193,10 @@ pub(super) fn interrupt_mid_text(world: &mut World) -> anyhow::Result<()> {
 }
 
 /// Starts a run whose tool sleeps, and waits until it does.
-fn asleep(world: &mut World, line: &str) -> anyhow::Result<(inspan_testkit::ModelServer, crate::e2e::world::Running)> {
+fn asleep(
+    world: &mut World,
+    line: &str,
+) -> anyhow::Result<(inspan_testkit::ModelServer, crate::e2e::world::Running)> {
     let server = serve(world, &[shell(line), says("Never.")])?;
     let running = world.start(&agent("role=tool. Wait.", &free()), &["--no-store"])?;
     while !marked(&world.mark).values().any(|found| found == line) {
@@ -260,6 +276,9 @@ pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
     same("the events", &run.events.len(), &0)?;
     let told = run.json()?["error"].to_string();
     let tells = |word: &&str| told.contains(word);
-    ensure!(["`a`", "`codex`", "npm install", "CONFIG_MISSING"].iter().all(tells), "it does not say what to do: {told}");
+    ensure!(
+        ["`a`", "`codex`", "npm install", "CONFIG_MISSING"].iter().all(tells),
+        "it does not say what to do: {told}"
+    );
     Ok(())
 }

@@ -170,8 +170,7 @@ pub(super) fn mcp_name(server: &str, tool: &str) -> String {
 /// What a tool answered, and whether it failed.
 fn answer(item: wire::Item<'_>) -> (Value, bool) {
     let status = item.status.as_deref();
-    let failed =
-        matches!(status, Some("failed" | "declined" | "interrupted")) || item.success == Some(false);
+    let failed = matches!(status, Some("failed" | "declined" | "interrupted")) || item.success == Some(false);
     let result = match &*item.kind {
         "mcpToolCall" | "dynamicToolCall" => {
             let message = item.error.map(|mut error| error["message"].take());

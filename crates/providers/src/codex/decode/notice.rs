@@ -52,7 +52,8 @@ impl Decoder {
             }
             "model/rerouted" => {
                 let notice: wire::NoticeLine<'_> = read(params)?;
-                let name = |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
+                let name =
+                    |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
                 let (from, to) = (name(&notice.from_model), name(&notice.to_model));
                 self.model = Some(to.clone());
                 let message = format!("the program went on with model {to} in place of {from}");
@@ -94,7 +95,8 @@ impl Decoder {
         self.resets_at = used_up.filter_map(|window| moment(&window)).max();
         let near = windows.filter(|window| (NEAR_PERCENT..100.0).contains(&window.used_percent));
         if let Some(window) = near.max_by(|one, other| one.used_percent.total_cmp(&other.used_percent)) {
-            let until = moment(&window).map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
+            let until =
+                moment(&window).map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
             self.show("usageLimitNear", &format!("the account comes near its usage limit{until}"), out);
         }
     }
@@ -107,9 +109,11 @@ impl Decoder {
             return Ok(());
         }
         let message = head_line(&line.error.message);
-        let why = line.error.additional_details.as_deref().map_or(String::new(), |details| {
-            format!(": {}", head_line(details))
-        });
+        let why = line
+            .error
+            .additional_details
+            .as_deref()
+            .map_or(String::new(), |details| format!(": {}", head_line(details)));
         out.push(warning("apiRetry", &format!("the program retries by itself: {message}{why}")));
         self.retract(out);
         Ok(())

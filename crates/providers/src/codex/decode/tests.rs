@@ -205,7 +205,8 @@ fn line() -> impl Strategy<Value = String> {
         "item/commandExecution/requestApproval",
         "mcpServer/elicitation/request",
     ]);
-    let kind = prop::sample::select(vec!["agentMessage", "commandExecution", "mcpToolCall", "reasoning", "x"]);
+    let kind =
+        prop::sample::select(vec!["agentMessage", "commandExecution", "mcpToolCall", "reasoning", "x"]);
     let known = (method, kind, 0_u8..3, "[a-z\u{e4}\"]{0,3}", any::<i32>(), any::<bool>()).prop_map(
         |(method, kind, id, text, number, asks)| {
             let params = json!({

@@ -3,11 +3,8 @@
 use super::*;
 
 fn verdict(message: &str, info: Value) -> (ErrorCode, Option<String>) {
-    let error = TurnError {
-        message: message.to_owned(),
-        codex_error_info: Some(info),
-        additional_details: None,
-    };
+    let error =
+        TurnError { message: message.to_owned(), codex_error_info: Some(info), additional_details: None };
     match judge(&TurnEnd { error: Some(error), ..TurnEnd::default() }) {
         Verdict::Error(error) => {
             let kind = error.detail.and_then(|detail| detail["kind"].as_str().map(str::to_owned));
@@ -51,7 +48,10 @@ fn a_failure_without_a_word_is_told_by_its_text() {
         ("stream disconnected before completion: eof", ErrorCode::Network),
         ("Too many requests", ErrorCode::RateLimited),
         (r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#, ErrorCode::ContextLength),
-        (r#"{"error":{"message":"no","type":"invalid_request_error","code":null}}"#, ErrorCode::InvalidRequest),
+        (
+            r#"{"error":{"message":"no","type":"invalid_request_error","code":null}}"#,
+            ErrorCode::InvalidRequest,
+        ),
         ("", ErrorCode::InvalidRequest),
     ];
     for (message, code) in rows {
@@ -94,7 +94,11 @@ fn a_refused_request_is_told_by_its_words() {
 fn a_death_is_told_by_what_stderr_said() {
     let exit = |code| Exit { code: Some(code), signal: None };
     let rows = [
-        (1, "Error: built-in providers cannot be overridden\nin `model_providers`\n", ErrorCode::ConfigInvalid),
+        (
+            1,
+            "Error: built-in providers cannot be overridden\nin `model_providers`\n",
+            ErrorCode::ConfigInvalid,
+        ),
         (2, "error: unexpected argument '--x' found\n\nFor more information", ErrorCode::ConfigInvalid),
         (101, "thread 'main' panicked", ErrorCode::Process),
         (0, "Error: nothing", ErrorCode::Process),

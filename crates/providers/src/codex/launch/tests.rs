@@ -99,7 +99,11 @@ fn what_cannot_be_is_refused_before_anything_is_started() {
     ];
     for (value, message) in rows {
         let error = Launch::new(&options(value), &context).unwrap_err();
-        assert_eq!((error.code, error.message.starts_with(message)), (ErrorCode::ConfigInvalid, true), "{error}");
+        assert_eq!(
+            (error.code, error.message.starts_with(message)),
+            (ErrorCode::ConfigInvalid, true),
+            "{error}"
+        );
     }
 }
 

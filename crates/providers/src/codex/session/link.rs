@@ -77,15 +77,19 @@ impl Link {
         let limit = context.deadline.map_or(GREETING, |deadline| deadline.min(GREETING));
         let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
         let mut link = Self::start(launch, store, context)?;
-        let opening = context.cancel.run_until_cancelled(timeout(limit, link.ready(launch, store, earlier, context)));
+        let opening =
+            context.cancel.run_until_cancelled(timeout(limit, link.ready(launch, store, earlier, context)));
         let error = match opening.await {
             Some(Ok(Ok(()))) => return Ok(link),
             Some(Ok(Err(error))) => error,
             Some(Err(_)) => {
-                let message = format!("the program was not ready within {} ms of its start", limit.as_millis());
+                let message =
+                    format!("the program was not ready within {} ms of its start", limit.as_millis());
                 AgentError::new(ErrorCode::Timeout, message).kind("start")
             }
-            None => AgentError::new(ErrorCode::Aborted, "the call was cancelled before the program was ready"),
+            None => {
+                AgentError::new(ErrorCode::Aborted, "the call was cancelled before the program was ready")
+            }
         };
         link.peer.process().kill().await;
         Err(error)
@@ -270,7 +274,9 @@ impl Link {
             for decoded in self.decoder.push(message) {
                 match decoded {
                     Decoded::Fault(error) => return Err(error),
-                    Decoded::Asked { id, .. } | Decoded::Unsupported { id, .. } | Decoded::Elicited { id } => {
+                    Decoded::Asked { id, .. }
+                    | Decoded::Unsupported { id, .. }
+                    | Decoded::Elicited { id } => {
                         let why = "no turn is in progress";
                         refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, why)?;
                     }

@@ -28,8 +28,7 @@ read -r line; echo "$line" > opened; say '{"id":4,"result":{"thread":{"id":"t-1"
 const BEGUN: &str = r#"'{"id":5,"result":{"turn":{"id":"u"}}}'"#;
 const TEXT: &str = r#"'{"method":"item/agentMessage/delta","params":{"threadId":"t-1","turnId":"u","itemId":"m","delta":"so far"}}'"#;
 const DONE: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"completed","items":[{"type":"agentMessage","id":"m","text":"done"}]}}}'"#;
-const INTERRUPTED: &str =
-    r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"interrupted","items":[]}}}'"#;
+const INTERRUPTED: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"interrupted","items":[]}}}'"#;
 
 /// A folder with a program named `codex`.
 struct Fake {
@@ -307,7 +306,10 @@ async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
     };
     let (turn, ()) = tokio::join!(run(&provider, CodexOptions::default(), context), stop);
     let output = turn.1.unwrap();
-    assert_eq!((turn.0, output.turn.stop_reason, output.session_token), (Vec::new(), StopReason::Aborted, None));
+    assert_eq!(
+        (turn.0, output.turn.stop_reason, output.session_token),
+        (Vec::new(), StopReason::Aborted, None)
+    );
     assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
 }
 
@@ -367,11 +369,18 @@ async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
     let context = ExecutionContext { steering: Some(Arc::new(Never)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
-    let told = |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "notSteered");
-    assert_eq!((events.iter().filter(|event| told(event)).count(), events.contains(&StreamEvent::Steered)), (1, false));
+    let told =
+        |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "notSteered");
+    assert_eq!(
+        (events.iter().filter(|event| told(event)).count(), events.contains(&StreamEvent::Steered)),
+        (1, false)
+    );
     provider.shutdown().await;
     let steered: Value = serde_json::from_str(&fake.read("steered")).unwrap();
-    assert_eq!((&steered["method"], &steered["params"]["expectedTurnId"]), (&json!("turn/steer"), &json!("u")));
+    assert_eq!(
+        (&steered["method"], &steered["params"]["expectedTurnId"]),
+        (&json!("turn/steer"), &json!("u"))
+    );
 }
 
 #[tokio::test]
