@@ -18,6 +18,8 @@ pub(crate) use case::FlowCase;
 const TESTED: &[(&str, &str)] = &[
     ("fixtures/providers/anthropic", "anthropic::tests::replay::"),
     ("fixtures/providers/claude", "claude::tests::replay::"),
+    ("fixtures/providers/codex", "codex::tests::replay::"),
+    ("fixtures/providers/opencode", "opencode::tests::replay::"),
     ("fixtures/compile", "compile::tests::fixtures_give_their_diagnostics"),
 ];
 

@@ -4,6 +4,7 @@
 
 mod anthropic;
 mod claude;
+mod codex;
 mod conversation;
 mod echo;
 mod ids;
@@ -13,6 +14,7 @@ mod output;
 mod pool;
 mod prompt;
 mod registry;
+mod said;
 mod scripted;
 mod stage;
 mod status;
@@ -23,6 +25,10 @@ pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptC
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
     PermissionMode, SettingSource, find_claude, probe_claude,
+};
+pub use codex::{
+    ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode, find_codex,
+    probe_codex,
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};

@@ -10,12 +10,11 @@ use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
-use tokio::time::{Instant, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::time::Instant;
 
 use crate::kind::Kind;
 use crate::output::TurnOutput;
-use crate::pool::{BUSY_LIMIT, Keep, Lease, Limits, Pool};
+use crate::pool::{Lease, Limits, Pool, within};
 use crate::prompt;
 
 mod decode;
@@ -59,7 +58,7 @@ pub struct OpenCodeProvider {
 impl OpenCodeProvider {
     /// A provider without any server yet.
     pub fn new() -> Self {
-        Self { pool: Pool::new(Limits { warm_for: WARM_FOR, warm: WARM_LIMIT, busy: BUSY_LIMIT }) }
+        Self { pool: Pool::new(Limits { warm_for: WARM_FOR, warm: WARM_LIMIT, ..Limits::default() }) }
     }
 }
 
@@ -82,6 +81,7 @@ impl Provider for OpenCodeProvider {
                 structured_output: true,
                 permissions: true,
                 tools: true,
+                host_tools: false,
                 thinking: false,
                 images: true,
                 cost: true,
@@ -97,7 +97,7 @@ impl Provider for OpenCodeProvider {
             let options = input.options.unwrap_or_default();
             let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
             let message = request::prompt(&blocks, &options)?;
-            let (mut context, _listening) = listen_to(&pool.closing(), context);
+            let (mut context, _listening) = pool.listen(context);
             let limit = context.deadline;
             let launch = Launch::new(&options, &context)?;
             let bounds = Bounds {
@@ -152,61 +152,46 @@ impl Provider for OpenCodeProvider {
 
 /// A server of the conversation that is ready for a turn: the warm one, or a new one.
 async fn lease(
-    pool: &Arc<Pool<Server>>,
+    pool: &Pool<Server>,
     launch: &Launch,
     resume: Option<&ProviderSessionId>,
     title: &str,
     context: &ExecutionContext,
 ) -> Result<(Lease<Server>, ProviderSessionId), AgentError> {
-    let Some(id) = resume else {
-        if pool.closing().is_cancelled() {
-            return Err(AgentError::new(ErrorCode::Aborted, "the provider was shut down"));
-        }
-        let mut server = Server::start(launch, context).await?;
-        return match server.create(launch, title).await {
-            Ok(id) => Ok((pool.adopt(id.clone(), server), id)),
-            Err(error) => {
-                server.end().await;
-                Err(error)
-            }
-        };
+    let mut lease = match resume {
+        Some(id) if !is_id(id.as_str()) => return Err(unknown_session(id.as_str())),
+        Some(id) => pool.lease(id, launch).await?,
+        None => pool.lease_unnamed(launch).await?,
     };
-    if !is_id(id.as_str()) {
-        return Err(unknown_session(id.as_str()));
-    }
-    let mut lease = pool.lease(id, launch).await?;
-    if lease.session().is_none() {
-        let mut server = Server::start(launch, context).await?;
-        let resumed = server.resume(id, launch).await;
-        lease.hold(server);
-        if let Err(error) = resumed {
-            lease.end().await;
-            return Err(error);
+    let id = match (resume, lease.session().is_some()) {
+        (Some(id), true) => id.clone(),
+        _ => {
+            lease.hold(Server::start(launch, context).await?);
+            match open(&mut lease, launch, resume, title).await {
+                Ok(id) => id,
+                Err(error) => {
+                    lease.end().await;
+                    return Err(error);
+                }
+            }
         }
-    }
-    Ok((lease, id.clone()))
+    };
+    Ok((lease, id))
 }
 
-/// A context whose token is also cancelled when the provider is shut down, for as long as the guard lives.
-fn listen_to(closing: &CancellationToken, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
-    let cancel = context.cancel.child_token();
-    let (closing, turn) = (closing.clone(), cancel.clone());
-    tokio::spawn(async move {
-        if turn.run_until_cancelled(closing.cancelled()).await.is_some() {
-            turn.cancel();
-        }
-    });
-    let over = cancel.clone().drop_guard();
-    (ExecutionContext { cancel, ..context }, over)
-}
-
-async fn within<T>(
-    limit: Option<Duration>,
-    work: impl Future<Output = Result<T, AgentError>>,
-) -> Result<T, AgentError> {
-    let Some(limit) = limit else { return work.await };
-    timeout(limit, work).await.unwrap_or_else(|_| {
-        let message = format!("the turn took longer than {} ms", limit.as_millis());
-        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
-    })
+/// Begins the conversation in a new server, or goes on with it there.
+async fn open(
+    lease: &mut Lease<Server>,
+    launch: &Launch,
+    resume: Option<&ProviderSessionId>,
+    title: &str,
+) -> Result<ProviderSessionId, AgentError> {
+    let server = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
+    if let Some(id) = resume {
+        server.resume(id, launch).await?;
+        return Ok(id.clone());
+    }
+    let id = server.create(launch, title).await?;
+    lease.name(id.clone());
+    Ok(id)
 }

@@ -1,49 +1,70 @@
-//! The sessions of a provider: one process per conversation, lent to one turn at a time, and kept warm for a while
-//! between turns. What a session is and what happens in a turn is left to the adapters.
+//! The sessions of a provider that runs a program: one process per conversation, lent to one turn at a time, and kept
+//! warm for a while between turns. What a session is and what happens in a turn is left to the adapters.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ProviderSessionId};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::conversation::busy;
 use crate::kind::Kind;
 
-/// How long a turn waits for another turn of the same conversation, usually.
-pub(crate) const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
+const WARM_FOR: Duration = Duration::from_secs(60);
+/// Processes kept at once.
+const WARM_LIMIT: usize = 4;
+/// How long a turn waits for another turn of the same conversation.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits in all: an interrupted turn and then every step of the ladder.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
-/// A session that can be kept between turns. Dropping it kills its process and everything that it started.
-pub(crate) trait Keep: Send + Sync + std::fmt::Debug + 'static {
-    /// All that its process was started with; turns with the same can share it.
-    type Launch: PartialEq + Send + Sync + std::fmt::Debug + 'static;
+/// A conversation and the process that holds it.
+pub(crate) trait Session: Debug + Send + 'static {
+    /// What the process is started with. Two turns with the same launch can share a process.
+    type Launch: PartialEq + Debug + Send + 'static;
+
+    /// Whether a process that is started so may serve more than one turn.
+    fn reuse(launch: &Self::Launch) -> Reuse;
 
     /// Whether another turn can begin.
-    fn is_ready(&mut self) -> bool;
+    fn is_ready(&self) -> bool;
 
-    /// Ends its process, whatever it does. When it returns nothing of it is left.
-    fn end(self) -> impl Future<Output = ()> + Send;
+    /// Ends the process, whatever it does.
+    fn end(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Whether a process may serve more than one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It may.
+    Warm,
+    /// One turn only: one of its limits counts over its life.
+    Once,
 }
 
 /// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// How long a process is kept after a turn.
     pub(crate) warm_for: Duration,
-    /// Processes kept at once.
     pub(crate) warm: usize,
-    /// How long a turn waits for another turn of the same conversation.
     pub(crate) busy: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { warm_for: WARM_FOR, warm: WARM_LIMIT, busy: BUSY_LIMIT }
+    }
 }
 
 /// All sessions of one provider.
 #[derive(Debug)]
-pub(crate) struct Pool<S: Keep> {
+pub(crate) struct Pool<S: Session> {
     limits: Limits,
     slots: Mutex<HashMap<ProviderSessionId, Slot<S>>>,
     freed: Notify,
@@ -55,14 +76,14 @@ pub(crate) struct Pool<S: Keep> {
 }
 
 #[derive(Debug)]
-enum Slot<S: Keep> {
+enum Slot<S: Session> {
     /// A turn uses it, or its process is being ended.
     Busy,
     Warm(Box<Warm<S>>),
 }
 
 #[derive(Debug)]
-struct Warm<S: Keep> {
+struct Warm<S: Session> {
     session: S,
     launch: S::Launch,
     since: Instant,
@@ -70,7 +91,7 @@ struct Warm<S: Keep> {
 
 /// The right to use one conversation. Dropping it ends the process, and only then lets others at the conversation.
 #[derive(Debug)]
-pub(crate) struct Lease<S: Keep> {
+pub(crate) struct Lease<S: Session> {
     pool: Arc<Pool<S>>,
     id: ProviderSessionId,
     session: Option<S>,
@@ -84,7 +105,7 @@ enum Holds {
     No,
 }
 
-impl<S: Keep> Pool<S> {
+impl<S: Session> Pool<S> {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new_cyclic(|us| Self {
             limits,
@@ -96,9 +117,18 @@ impl<S: Keep> Pool<S> {
         })
     }
 
-    /// The token that turns listen to beside their own.
-    pub(crate) fn closing(&self) -> CancellationToken {
-        self.closing.clone()
+    /// The context of a turn, whose token is also cancelled when the provider is shut down, for as long as the guard
+    /// lives.
+    pub(crate) fn listen(&self, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
+        let cancel = context.cancel.child_token();
+        let (closing, turn) = (self.closing.clone(), cancel.clone());
+        tokio::spawn(async move {
+            if turn.run_until_cancelled(closing.cancelled()).await.is_some() {
+                turn.cancel();
+            }
+        });
+        let over = cancel.clone().drop_guard();
+        (ExecutionContext { cancel, ..context }, over)
     }
 
     /// Takes a conversation for a turn. If its process is warm and was started as this turn would start it, the
@@ -117,8 +147,8 @@ impl<S: Keep> Pool<S> {
             if let Some((mut lease, warm)) = self.take(id) {
                 if let Some(warm) = warm {
                     lease.session = Some(warm.session);
-                    let fits = warm.launch == *launch;
-                    if !fits || !lease.session.as_mut().is_some_and(Keep::is_ready) {
+                    let fits = warm.launch == *launch && S::reuse(launch) == Reuse::Warm;
+                    if !fits || !lease.session.as_ref().is_some_and(S::is_ready) {
                         lease.end().await;
                     }
                 }
@@ -130,10 +160,9 @@ impl<S: Keep> Pool<S> {
         }
     }
 
-    /// Takes a conversation that was only just begun, with the session that began it.
-    pub(crate) fn adopt(self: &Arc<Self>, id: ProviderSessionId, session: S) -> Lease<S> {
-        self.slots().insert(id.clone(), Slot::Busy);
-        Lease { pool: Arc::clone(self), id, session: Some(session), holds: Holds::Yes }
+    /// Takes a place for a conversation whose name the vendor will choose; [`Lease::name`] tells it.
+    pub(crate) async fn lease_unnamed(&self, launch: &S::Launch) -> Result<Lease<S>, AgentError> {
+        self.lease(&ProviderSessionId::from(crate::ids::fresh()), launch).await
     }
 
     fn take(&self, id: &ProviderSessionId) -> Option<(Lease<S>, Option<Warm<S>>)> {
@@ -171,7 +200,7 @@ impl<S: Keep> Pool<S> {
             self.cool(&id, since);
         }
         let (us, warm_for) = (self.us.clone(), self.limits.warm_for);
-        let closing = self.closing();
+        let closing = self.closing.clone();
         tokio::spawn(async move {
             let over = closing.run_until_cancelled(sleep(warm_for)).await;
             if let (Some(()), Some(pool)) = (over, us.upgrade()) {
@@ -212,7 +241,7 @@ impl<S: Keep> Pool<S> {
                 break;
             }
             if timeout_at(until, freed).await.is_err() {
-                tracing::warn!("some processes of a provider did not end in time");
+                tracing::warn!("some processes did not end in time");
                 break;
             }
         }
@@ -230,10 +259,19 @@ impl<S: Keep> Pool<S> {
     }
 }
 
-impl<S: Keep> Lease<S> {
+impl<S: Session> Lease<S> {
     /// The session, if one is at hand.
     pub(crate) fn session(&mut self) -> Option<&mut S> {
         self.session.as_mut()
+    }
+
+    /// The conversation got its name.
+    pub(crate) fn name(&mut self, id: ProviderSessionId) {
+        let mut slots = self.pool.slots();
+        slots.remove(&self.id);
+        slots.insert(id.clone(), Slot::Busy);
+        drop(slots);
+        self.id = id;
     }
 
     /// Puts a new session into the lease.
@@ -250,18 +288,18 @@ impl<S: Keep> Lease<S> {
 
     /// The turn is over: keeps the session warm if it can serve another one.
     pub(crate) fn give_back(mut self, launch: S::Launch) {
-        let warm = !self.pool.closing.is_cancelled();
-        let Some(mut session) = self.session.take() else { return };
-        if warm && session.is_ready() {
-            self.holds = Holds::No;
-            self.pool.keep(self.id.clone(), session, launch);
-        } else {
-            self.session = Some(session);
+        let warm = S::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
+        match self.session.take() {
+            Some(session) if warm && session.is_ready() => {
+                self.holds = Holds::No;
+                self.pool.keep(self.id.clone(), session, launch);
+            }
+            session => self.session = session,
         }
     }
 }
 
-impl<S: Keep> Drop for Lease<S> {
+impl<S: Session> Drop for Lease<S> {
     fn drop(&mut self) {
         if self.holds == Holds::No {
             return;
@@ -274,6 +312,7 @@ impl<S: Keep> Drop for Lease<S> {
             work.spawn_on(
                 async move {
                     session.end().await;
+                    drop(session);
                     pool.free(&id);
                 },
                 &runtime,
@@ -285,8 +324,14 @@ impl<S: Keep> Drop for Lease<S> {
     }
 }
 
-/// The error for a conversation that another turn has.
-pub(crate) fn busy(session: &ProviderSessionId) -> AgentError {
-    let message = format!("the conversation {session} is busy with another turn");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy")
+/// The result of the work, or `TIMEOUT` if it takes longer than the turn may.
+pub(crate) async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    let Some(limit) = limit else { return work.await };
+    timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("the turn took longer than {} ms", limit.as_millis());
+        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
+    })
 }

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TESTED_CLAUDE: &str = "2.1.197";
 /// The version of OpenCode that the adapter was tested with.
 pub(crate) const TESTED_OPENCODE: &str = "1.18.33";
+/// The version of Codex that the adapter was tested with.
+pub(crate) const TESTED_CODEX: &str = "0.169.0";
 
 /// The state of one vendor's program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

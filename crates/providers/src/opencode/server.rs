@@ -14,7 +14,7 @@ use super::error::{answered, died, unknown_session};
 use super::launch::Launch;
 use super::request;
 use crate::kind::Kind;
-use crate::pool::Keep;
+use crate::pool::{Reuse, Session};
 use crate::transport::http::{Answer, Broken, Clocks, Http, Request};
 use crate::transport::process::{Exit, Process, Start};
 use crate::transport::redact::Redactor;
@@ -277,16 +277,18 @@ impl Server {
     }
 }
 
-impl Keep for Server {
+impl Session for Server {
     type Launch = Launch;
 
-    fn is_ready(&mut self) -> bool {
-        // What it says on stdout means nothing, but must not fill the pipe.
-        while self.process.try_read().is_some() {}
+    fn reuse(_: &Launch) -> Reuse {
+        Reuse::Warm
+    }
+
+    fn is_ready(&self) -> bool {
         self.state == State::Idle && self.process.exit().is_none()
     }
 
-    async fn end(self) {
+    async fn end(&self) {
         match self.state {
             State::Idle => self.process.stop().await,
             // Asked to end, it would leave the shells of its tools behind.

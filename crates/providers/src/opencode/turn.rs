@@ -168,6 +168,8 @@ impl Turn {
             open_questions: Vec::new(),
             denials: Vec::new(),
         };
+        // What it printed since the last turn means nothing, but must not fill its pipe.
+        while server.process.try_read().is_some() {}
         server.state = State::InTurn;
         if let Err(error) = server.prompt(session, message).await {
             // It is not known whether the message arrived.

@@ -8,6 +8,8 @@ use inspan_protocol::Environment;
 pub(crate) enum Vendor {
     /// Claude Code.
     Claude,
+    /// Codex.
+    Codex,
     /// OpenCode, which asks the models of many vendors and so may see their keys.
     OpenCode,
 }
@@ -19,11 +21,14 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("CLAUDECODE", &[]),
     ("CLAUDE_CODE_ENTRYPOINT", &[]),
     ("CLAUDE_CODE_SSE_PORT", &[]),
+    ("CODEX_THREAD_ID", &[]),
+    ("CODEX_SANDBOX*", &[]),
+    ("CODEX_MANAGED_*", &[]),
     ("ANTHROPIC_*", &[Vendor::Claude, Vendor::OpenCode]),
     ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[Vendor::OpenCode]),
-    ("AZURE_OPENAI_*", &[Vendor::OpenCode]),
-    ("CODEX_*", &[]),
+    ("OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
+    ("AZURE_OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
+    ("CODEX_*", &[Vendor::Codex]),
     // What is said of another server, and what would loosen the rules that ours is given.
     ("OPENCODE_SERVER_*", &[]),
     ("OPENCODE_PERMISSION", &[]),
@@ -80,6 +85,9 @@ mod tests {
             "CLAUDECODE",
             "CLAUDE_CODE_ENTRYPOINT",
             "CLAUDE_CONFIG_DIR",
+            "CODEX_HOME",
+            "CODEX_SANDBOX_NETWORK_DISABLED",
+            "CODEX_THREAD_ID",
             "GEMINI_API_KEY",
             "HOME",
             "OPENAI_API_KEY",
@@ -90,12 +98,14 @@ mod tests {
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen: Vec<String> =
-            for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
-        let seen: Vec<String> =
-            for_vendor(&environment, Vendor::OpenCode).into_iter().map(|(name, _)| name).collect();
-        let all = [
+        let seen =
+            |vendor| for_vendor(&environment, vendor).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(
+            seen(Vendor::Claude),
+            ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
+        );
+        assert_eq!(seen(Vendor::Codex), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
+        let many = [
             "ANTHROPIC_API_KEY",
             "AWS_PROFILE",
             "GEMINI_API_KEY",
@@ -104,7 +114,7 @@ mod tests {
             "OPENCODE_CONFIG",
             "PATH",
         ];
-        assert_eq!(seen, all);
+        assert_eq!(seen(Vendor::OpenCode), many);
         let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
         assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
     }
