@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::conversation::{Conversation, ConversationStore, FolderStore, Held, not_found};
 use crate::kind::Kind;
 use crate::output::TurnOutput;
+use crate::streamed::{Over, Step, Streamed};
 use crate::transport::http::{Clocks, Http, Post};
 use crate::transport::redact::Redactor;
 
@@ -31,16 +32,15 @@ mod request;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod wire;
 
 pub use account::probe_anthropic;
 pub use options::{AnthropicInput, AnthropicOptions, PromptCache};
 
 use account::Account;
+use decode::Decoder;
 use outcome::{Verdict, Wanted, judge};
 use request::Settings;
-use turn::{Over, Step, Turn};
 
 /// The provider's type.
 const TYPE: &str = "anthropic";
@@ -136,7 +136,7 @@ impl Provider for AnthropicProvider {
                 stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
             };
             let post = Post { url: account.url, headers: account.headers, body };
-            let over = match Turn::begin(&http, post, &context.env, clocks).await {
+            let over = match Streamed::<Decoder>::begin(&http, post, &context.env, clocks).await {
                 Err(over) => over,
                 Ok(mut turn) => loop {
                     match turn.next().await {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::super::decode::{Decoded, Decoder};
 use super::super::error::answered;
 use super::super::outcome::{self, Verdict, Wanted, judge};
+use crate::streamed::Decode as _;
 
 /// Transcripts up to this many bytes are also cut in two at every byte.
 const SHORT: usize = 4096;
