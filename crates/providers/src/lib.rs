@@ -8,6 +8,7 @@ mod conversation;
 mod echo;
 mod ids;
 mod kind;
+mod openai;
 mod output;
 mod prompt;
 mod registry;
@@ -24,6 +25,7 @@ pub use claude::{
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
+pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary, probe_openai};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};

@@ -1,0 +1,1 @@
+//! Tests of the whole adapter: recorded streams, servers that misbehave, and conversations.
