@@ -11,6 +11,8 @@ mod kind;
 mod openai;
 mod output;
 mod prompt;
+#[cfg(test)]
+mod raw_server;
 mod registry;
 mod scripted;
 mod stage;

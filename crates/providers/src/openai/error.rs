@@ -110,7 +110,11 @@ fn code(status: u16, failure: &FailureWords) -> Option<ErrorCode> {
         word if word.contains("image") => Some(ErrorCode::InvalidRequest),
         _ => None,
     });
-    own.or_else(|| classify_status(status, failure.word(), failure.message.as_deref().unwrap_or_default()))
+    let words = failure.message.as_deref().unwrap_or_default();
+    // What is not found may be a conversation as well, and then only the words tell.
+    let unsaid = status == 404 && failure.word() == Some("invalid_request_error");
+    let other = (unsaid && !words.contains("model")).then_some(ErrorCode::InvalidRequest);
+    own.or(other).or_else(|| classify_status(status, failure.word(), words))
 }
 
 /// How long the vendor asks to wait in its headers: what it says itself, else until the last of the empty buckets is

@@ -82,8 +82,7 @@ impl Form {
 
 /// An object whose one property has the schema. References lead to where things stand now.
 fn wrapped(author: &Value) -> Value {
-    let mut inner = author.clone();
-    moved(&mut inner);
+    let mut inner = rebased(author, &format!("#/properties/{WRAP}"), &DEFINITIONS);
     let mut root = Map::new();
     if let Value::Object(fields) = &mut inner {
         fields.remove("$schema");
@@ -101,25 +100,35 @@ fn wrapped(author: &Value) -> Value {
 /// Where schemas that others refer to stand.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-fn moved(schema: &mut Value) {
+/// A schema for another place than the root of its document, but for the parts that go on to stand there.
+fn rebased(schema: &Value, place: &str, but: &[&str]) -> Value {
+    let mut schema = schema.clone();
+    rebase(&mut schema, place, but);
+    schema
+}
+
+fn rebase(schema: &mut Value, place: &str, but: &[&str]) {
     match schema {
         Value::Object(fields) => {
             for (key, value) in fields {
                 match (key.as_str(), value) {
                     ("$ref", Value::String(reference)) => {
-                        let kept =
-                            DEFINITIONS.iter().any(|name| reference.starts_with(&format!("#/{name}/")));
-                        if let Some(rest) = reference.strip_prefix('#').filter(|_| !kept) {
-                            *reference = format!("#/properties/{WRAP}{rest}");
+                        let stays = but.iter().any(|name| reference.starts_with(&format!("#/{name}/")));
+                        if let Some(rest) = reference.strip_prefix('#').filter(|_| !stays) {
+                            *reference = format!("{place}{rest}");
                         }
+                    }
+                    // Here the keys are names of the author's.
+                    ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(parts)) => {
+                        parts.values_mut().for_each(|part| rebase(part, place, but));
                     }
                     // What stands here is no schema, whatever it looks like.
                     ("enum" | "const" | "default" | "examples", _) => {}
-                    (_, value) => moved(value),
+                    (_, value) => rebase(value, place, but),
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(moved),
+        Value::Array(values) => values.iter_mut().for_each(|value| rebase(value, place, but)),
         _ => {}
     }
 }

@@ -1,1 +1,8 @@
 //! Tests of the whole adapter: recorded streams, servers that misbehave, and conversations.
+
+mod conversations;
+mod faults;
+mod keys;
+mod replay;
+mod server;
+mod threads;
