@@ -18,6 +18,7 @@ mod scripted;
 mod stage;
 mod status;
 mod streamed;
+mod tools;
 mod transport;
 
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};

@@ -98,6 +98,7 @@ impl Provider for OpenAiProvider {
                 images: true,
                 cost: false,
                 native_steer: false,
+                host_tools: false,
             },
         }
     }

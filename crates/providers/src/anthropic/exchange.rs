@@ -2,7 +2,6 @@
 //! The conversation is kept at every step that cannot be done twice. What it holds is left to `ledger.rs`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_stream::try_stream;
 use futures::StreamExt;
@@ -10,19 +9,17 @@ use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
     StreamEvent,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::account::Account;
 use super::decode::Decoder;
-use super::kept::Kept;
-use super::ledger::{Ledger, Settled};
-use super::options::OpenAiInput;
-use super::outcome::{Verdict, judge};
-use super::output::OpenAiOutput;
-use super::request::{self, Thread};
-use super::schema::Form;
-use crate::conversation::ConversationStore;
+use super::ledger::Ledger;
+use super::options::AnthropicInput;
+use super::outcome::{Verdict, Wanted, judge};
+use super::request::{self, Settings};
+use super::{STALL, TYPE};
+use crate::conversation::{Conversation, ConversationStore, Held, not_found};
 use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
@@ -31,8 +28,6 @@ use crate::transport::http::{Broken, Clocks, Http, Post};
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
-/// How long the server may say nothing, unless the options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// How the turn ended, but for what surrounds it.
 type End = Result<TurnOutput, AgentError>;
@@ -41,32 +36,34 @@ type End = Result<TurnOutput, AgentError>;
 pub(super) fn exchange(
     http: Arc<Http>,
     store: Arc<dyn ConversationStore>,
-    input: OpenAiInput,
+    input: AnthropicInput,
     context: ExecutionContext,
-) -> ProviderStream<OpenAiOutput> {
+) -> ProviderStream<TurnOutput> {
     let stream = try_stream! {
         let began = Instant::now();
-        let options = input.settled()?;
-        let finish = |output: TurnOutput, session| ProviderItem::Output(OpenAiOutput::from(TurnOutput {
+        let options = input.options.clone().unwrap_or_default();
+        let finish = |output: TurnOutput, session| ProviderItem::Output(TurnOutput {
             session_id: session,
             duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
             ..output
-        }));
+        });
         if context.cancel.is_cancelled() {
             yield finish(TurnOutput::new(StopReason::Aborted), options.resume);
             return;
         }
         let account = Account::of(&context.env)?;
         let said = request::messages(&input)?;
-        let form = options.output_schema.as_ref().map(Form::of);
         let session = options.resume.clone().unwrap_or_else(|| ProviderSessionId::from(crate::ids::fresh()));
-        let thread = Thread::of(session.clone());
-        let mut kept = Kept::take(&thread, options.resume.is_some(), store, &context).await?;
-        let settings = kept.settings(&session)?.with(&options);
-        let before = kept.conversation.settings.clone();
-        let mut ledger = Ledger::begin(thread.clone(), std::mem::take(&mut kept.conversation.messages), said);
+        let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
+        let mut conversation = match &options.resume {
+            Some(_) => held.read().await?,
+            None => Conversation::new(TYPE),
+        };
+        let before = conversation.clone();
+        let settings = settings(&conversation, &session)?.with(&options);
+        let mut ledger = Ledger::begin(std::mem::take(&mut conversation.messages), said);
         // What cannot be asked is told before anything is started.
-        request::body(&settings, &ledger.thread, form.as_ref(), &[], ledger.next())?;
+        request::body(&settings, &options, &[], &ledger.messages)?;
         let until = Until {
             cancel: context.cancel.clone(),
             deadline: context.deadline.and_then(|limit| began.checked_add(limit)),
@@ -79,10 +76,11 @@ pub(super) fn exchange(
                 return;
             }
         };
-        kept.conversation.settings = json!(settings);
-        kept.write(&ledger.items).await?;
+        conversation.settings = json!(settings);
+        conversation.messages.clone_from(&ledger.messages);
+        held.write(&conversation).await?;
         yield ProviderItem::Event(StreamEvent::Session { session_id: session.clone() });
-        for warning in warnings.into_iter().chain(form.as_ref().and_then(Form::warning)) {
+        for warning in warnings {
             yield ProviderItem::Event(warning);
         }
 
@@ -90,15 +88,15 @@ pub(super) fn exchange(
             cancel: context.cancel.clone(),
             began,
             deadline: context.deadline,
-            stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+            stall: options.stall_timeout_ms.map_or(STALL, std::time::Duration::from_millis),
         };
+        let wanted = if options.output_schema.is_some() { Wanted::Structured } else { Wanted::Text };
         // Of a run that has none left, one turn is left all the same: someone asked for this call.
         let left = context.turns_left.map(|left| left.max(1));
         let limit = [options.max_turns, left].into_iter().flatten().min().unwrap_or(REQUESTS);
         let mut requests = 0;
         let end: End = loop {
-            let offered = toolbox.offered();
-            let body = match request::body(&settings, &ledger.thread, form.as_ref(), offered, ledger.next()) {
+            let body = match request::body(&settings, &options, toolbox.offered(), &ledger.messages) {
                 Ok(body) => body,
                 Err(error) => break Err(error),
             };
@@ -106,8 +104,8 @@ pub(super) fn exchange(
             let post = Post { url: account.url.clone(), headers: account.headers.clone(), body };
             let over = match Streamed::<Decoder>::begin(&http, post, &context.env, clocks.clone()).await {
                 Err(over) => over,
-                Ok(mut streamed) => loop {
-                    match streamed.next().await {
+                Ok(mut turn) => loop {
+                    match turn.next().await {
                         Step::Event(StreamEvent::Usage { usage, cost_usd }) => {
                             let usage = ledger.with(usage);
                             yield ProviderItem::Event(StreamEvent::Usage { usage, cost_usd });
@@ -119,8 +117,8 @@ pub(super) fn exchange(
             };
             let said = match over {
                 Over::Ended(said) => said,
-                Over::Cancelled(said) => break Ok(ledger.end(said, StopReason::Aborted, None)),
-                Over::Failed(error) => break Err(lost(error, &thread)),
+                Over::Cancelled(said) => break Ok(ledger.end(said, StopReason::Aborted, wanted)),
+                Over::Failed(error) => break Err(error),
             };
             match judge(&said) {
                 Verdict::Error(error) => break Err(error),
@@ -128,22 +126,30 @@ pub(super) fn exchange(
                     if let Some(warning) = warning {
                         yield ProviderItem::Event(warning);
                     }
-                    break Ok(ledger.end(said, reason, form.as_ref()));
+                    break Ok(ledger.end(said, reason, wanted));
+                }
+                Verdict::Paused => {
+                    ledger.paused(said);
+                    if requests >= limit {
+                        break Ok(ledger.stop(StopReason::MaxTurns, wanted));
+                    }
                 }
                 Verdict::Calls if toolbox.offered().is_empty() => {
-                    let message = "the model called a function, and none was offered";
+                    let message = "the model called a tool, and none was offered";
                     break Err(AgentError::new(ErrorCode::Protocol, message).kind("unexpectedTool"));
                 }
                 Verdict::Calls => {
-                    let calls = ledger.calls(said);
+                    let calls = said.calls.clone();
+                    ledger.calls(said);
                     if requests >= limit {
                         let answers: Vec<Answer> =
                             calls.iter().map(|call| Answer::not_begun(call.id.as_str())).collect();
                         ledger.answers(answers.iter());
-                        break Ok(ledger.stop(StopReason::MaxTurns));
+                        break Ok(ledger.stop(StopReason::MaxTurns, wanted));
                     }
                     // Once a call has begun, a crash must not make it begin again.
-                    if let Err(error) = kept.write(&ledger.items).await {
+                    conversation.messages.clone_from(&ledger.messages);
+                    if let Err(error) = held.write(&conversation).await {
                         break Err(error);
                     }
                     let ids: Vec<String> = calls.iter().map(|call| call.id.clone()).collect();
@@ -157,7 +163,8 @@ pub(super) fn exchange(
                                 answers.push(answer);
                                 let known = |id: &String| answers.iter().find(|answer| answer.id == *id);
                                 ledger.answers(ids.iter().filter_map(known));
-                                if let Err(error) = kept.write(&ledger.items).await {
+                                conversation.messages.clone_from(&ledger.messages);
+                                if let Err(error) = held.write(&conversation).await {
                                     yield ProviderItem::Event(not_kept("the answer of a tool", &error));
                                 }
                             }
@@ -168,39 +175,29 @@ pub(super) fn exchange(
                         yield ProviderItem::Event(warning);
                     }
                     if context.cancel.is_cancelled() {
-                        break Ok(ledger.stop(StopReason::Aborted));
+                        break Ok(ledger.stop(StopReason::Aborted, wanted));
                     }
                 }
             }
         };
-        let whole = matches!(&end, Ok(output) if output.stop_reason != StopReason::Aborted);
-        let open = matches!(&end, Ok(output) if output.stop_reason == StopReason::MaxTurns) || !whole;
-        if open && ledger.leaves_calls() {
-            let message = "the conversation that the vendor keeps has calls of tools without answers; it may not be \
-                           gone on with".to_owned();
-            yield ProviderItem::Event(StreamEvent::Warning { code: "callsUnanswered".to_owned(), message });
-        }
-        let next = ledger.session().clone();
-        let items = match &end {
-            Ok(_) => ledger.items,
+        conversation.messages = match &end {
+            Ok(_) => ledger.messages,
             Err(_) => {
-                if ledger.has_settled() == Settled::No {
-                    kept.conversation.settings = before;
+                if !ledger.has_settled() {
+                    conversation.settings = before.settings;
                 }
                 ledger.failed()
             }
         };
-        if let Err(error) = kept.write(&items).await {
+        if let Err(error) = held.write(&conversation).await {
             // The answer is there and paid for; only the next turn will miss it.
             yield ProviderItem::Event(not_kept("the answer", &error));
         }
+        let whole = matches!(&end, Ok(output) if output.stop_reason != StopReason::Aborted);
         toolbox.close(if whole { Close::Gently } else { Close::AtOnce }).await;
         // Whoever reads the last item may begin the next turn at once.
-        drop(kept);
-        if next != session {
-            yield ProviderItem::Event(StreamEvent::Session { session_id: next.clone() });
-        }
-        yield finish(end.map_err(|error: AgentError| error.with("sessionId", next.as_str()))?, Some(next));
+        drop(held);
+        yield finish(end.map_err(|error: AgentError| error.with("sessionId", session.as_str()))?, Some(session));
     };
     stream.boxed()
 }
@@ -210,13 +207,16 @@ fn not_kept(what: &str, error: &AgentError) -> StreamEvent {
     StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
 }
 
-/// The vendor says in words only that it has no such conversation.
-fn lost(error: AgentError, thread: &Thread) -> AgentError {
-    let session = thread.session();
-    let named = error.message.contains(session.as_str()) && error.message.contains("not found");
-    if matches!(thread, Thread::Own(_)) || error.code != ErrorCode::InvalidRequest || !named {
-        return error;
+/// How the model was asked last in a conversation of this provider.
+fn settings(conversation: &Conversation, session: &ProviderSessionId) -> Result<Settings, AgentError> {
+    if conversation.provider != TYPE {
+        return Err(not_found(session));
     }
-    let message = format!("no such conversation: {session}");
-    AgentError { detail: error.detail, ..AgentError::new(ErrorCode::InvalidRequest, message) }.kind("sessionNotFound")
+    if conversation.settings == Value::Null {
+        return Ok(Settings::default());
+    }
+    serde_json::from_value(conversation.settings.clone()).map_err(|_| {
+        let message = format!("the conversation {session} is damaged: its settings are not this provider's");
+        AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
+    })
 }
