@@ -95,9 +95,9 @@ impl Setting {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             supervisor: self.supervisor.clone(),
-            steering: self.native_steer.then(|| live.mailbox().steerable()),
             tools: self.tools.clone(),
             turns_left,
+            steering: self.native_steer.then(|| live.mailbox().steerable()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))
