@@ -24,12 +24,13 @@ use super::wire;
 use crate::kind::Kind;
 use crate::streamed::event::{Warned, head, protocol, read};
 use crate::streamed::{self, Decode};
+use crate::tools::Call;
 use crate::transport::sse::{Event, SseReader};
 
 mod item;
 
 use item::Item;
-pub(super) use item::{Call, Phase, Words, message};
+pub(super) use item::{Phase, Words, message};
 
 /// One thing that the stream says.
 pub(super) type Decoded = streamed::Decoded<Said>;
@@ -267,6 +268,13 @@ impl Decoder {
             out.extend(warning.map(Decoded::Event));
         }
         let item = Item::Done(value);
+        if let Some(call) = item.call() {
+            let known = self.items.values().filter_map(Item::call).any(|other| other.id == call.id);
+            if call.id.is_empty() || call.name.is_empty() || known {
+                let message = format!("the item {index} calls a function without a name or an id of its own");
+                return Err(protocol(message));
+            }
+        }
         let (streamed, thought) = match &before {
             Some(Item::Open { text, thought, .. }) => (text.as_str(), *thought),
             _ => ("", item::Thought::No),

@@ -14,6 +14,8 @@ use crate::streamed::event::head;
 pub(super) enum Verdict {
     /// With an output, and what is to be warned of.
     Output(StopReason, Option<StreamEvent>),
+    /// With calls of functions, whose answers it waits for.
+    Calls,
     /// With an error.
     Error(AgentError),
 }
@@ -23,11 +25,11 @@ pub(super) enum Verdict {
 /// | end | outcome |
 /// |---|---|
 /// | a refusal in a message | `REFUSED` |
+/// | completed, with calls of functions | the calls are answered |
 /// | completed | `complete` |
 /// | incomplete, `max_output_tokens` | output with `maxTokens` |
 /// | incomplete, `content_filter` | `REFUSED` |
 /// | incomplete, anything else | `complete`, with a warning |
-/// | a call of a function | `PROTOCOL`: none was offered |
 pub(super) fn judge(said: &Said) -> Verdict {
     if let Some(refusal) = &said.refusal {
         let words: String = refusal.chars().take(500).collect();
@@ -38,11 +40,8 @@ pub(super) fn judge(said: &Said) -> Verdict {
             format!("{lead}: {words}")
         }));
     }
-    if let Some(call) = said.calls.first() {
-        let message = format!("the model called the function `{}`, and none was offered", head(&call.name));
-        return Verdict::Error(AgentError::new(ErrorCode::Protocol, message).kind("unexpectedTool"));
-    }
     match &said.ending {
+        Ending::Completed if !said.calls.is_empty() => Verdict::Calls,
         Ending::Completed => Verdict::Output(StopReason::Complete, None),
         Ending::Incomplete(reason) => match reason.as_deref() {
             Some("max_output_tokens") => Verdict::Output(StopReason::MaxTokens, None),
@@ -68,26 +67,18 @@ fn refused(message: String) -> AgentError {
     AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal")
 }
 
-/// The output of a turn; the session and the time are the caller's to add.
-pub(super) fn output(said: Said, stop_reason: StopReason, form: Option<&Form>) -> TurnOutput {
-    let text = text(&said, stop_reason);
+/// The output of a turn that said this; the sums, the session and the time are the caller's to add.
+pub(super) fn output(text: String, stop_reason: StopReason, form: Option<&Form>) -> TurnOutput {
     let structured_output = match (form, stop_reason) {
         // One that is no JSON is none: the engine asks for another.
         (Some(form), StopReason::Complete) => form.answer(&text),
         _ => None,
     };
-    TurnOutput {
-        structured_output,
-        usage: said.usage,
-        num_turns: u32::from(said.response.is_some() || said.model.is_some() || !text.is_empty()),
-        model: said.model,
-        text,
-        ..TurnOutput::new(stop_reason)
-    }
+    TurnOutput { structured_output, text, ..TurnOutput::new(stop_reason) }
 }
 
-/// The answer; of a turn that was cut short all that was said.
-fn text(said: &Said, stop_reason: StopReason) -> String {
+/// The answer; of one that was cut short all that was said.
+pub(super) fn text(said: &Said, stop_reason: StopReason) -> String {
     let texts = |phases: &[Phase]| {
         let words =
             said.messages.iter().filter(|words| phases.contains(&words.phase) && !words.text.is_empty());

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::decode::message as answer;
 use super::options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
 use super::schema::Form;
+use crate::tools::Offered;
 
 /// The model unless one is named.
 pub(super) const DEFAULT_MODEL: &str = "gpt-5.6-terra";
@@ -100,6 +101,7 @@ pub(super) fn body(
     settings: &Settings,
     thread: &Thread,
     form: Option<&Form>,
+    offered: &[Offered],
     items: &[Value],
 ) -> Result<Vec<u8>, AgentError> {
     let model = settings.model();
@@ -137,7 +139,22 @@ pub(super) fn body(
         });
         body["text"] = json!({ "format": format });
     }
+    if !offered.is_empty() {
+        body["tools"] = offered.iter().map(tool).collect();
+    }
     serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
+}
+
+/// What the model is told of a tool. It is not held to the schema, which may need more than the vendor can hold it to;
+/// whoever runs the tool looks at the arguments anyway.
+fn tool(tool: &Offered) -> Value {
+    let mut told = json!({
+        "type": "function", "name": tool.name, "parameters": tool.input_schema, "strict": false,
+    });
+    if !tool.description.is_empty() {
+        told["description"] = json!(tool.description);
+    }
+    told
 }
 
 fn reasoning(settings: &Settings) -> Option<Value> {
@@ -217,21 +234,34 @@ fn message(message: &Message) -> Result<Value, AgentError> {
 }
 
 /// A block in the vendor's form; a text of nothing but white space is none.
-fn block(block: &ContentBlock) -> Result<Option<Value>, AgentError> {
+pub(super) fn block(block: &ContentBlock) -> Result<Option<Value>, AgentError> {
     Ok(match block {
-        ContentBlock::Text { text } => {
-            (!text.trim().is_empty()).then(|| json!({ "type": "input_text", "text": text }))
-        }
+        ContentBlock::Text { text } => text_block(text),
         ContentBlock::Image { media_type, data } => {
             let address = format!("data:{media_type};base64,{data}");
             Some(json!({ "type": "input_image", "image_url": address, "detail": "auto" }))
         }
-        _ => {
-            return Err(invalid(
-                "`messages` may hold texts and pictures only; what tools said is the conversation's",
-            ));
-        }
+        ContentBlock::Document { media_type, data, title } => match media_type.as_str() {
+            "application/pdf" => {
+                let name = title.as_deref().unwrap_or("document.pdf");
+                let file = format!("data:{media_type};base64,{data}");
+                Some(json!({ "type": "input_file", "filename": name, "file_data": file }))
+            }
+            // The vendor takes no files of plain text inline; it is said instead.
+            "text/plain" => text_block(&match title {
+                Some(title) => format!("{title}\n\n{data}"),
+                None => data.clone(),
+            }),
+            _ => {
+                return Err(invalid("a document in `messages` has to be `application/pdf` or `text/plain`"));
+            }
+        },
+        _ => return Err(invalid("`messages` may hold texts, pictures and documents only")),
     })
+}
+
+fn text_block(text: &str) -> Option<Value> {
+    (!text.trim().is_empty()).then(|| json!({ "type": "input_text", "text": text }))
 }
 
 fn invalid(message: &str) -> AgentError {

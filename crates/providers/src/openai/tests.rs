@@ -6,3 +6,4 @@ mod keys;
 mod replay;
 mod server;
 mod threads;
+mod tools;

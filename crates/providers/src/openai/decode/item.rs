@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::tools::Call;
+
 /// Items that are understood.
 pub(super) const KNOWN: [&str; 4] = ["message", "reasoning", "function_call", "compaction"];
 
@@ -26,15 +28,6 @@ impl Phase {
     fn of(word: Option<&str>) -> Self {
         if word == Some("commentary") { Self::Commentary } else { Self::Answer }
     }
-}
-
-/// A function that the model wants called.
-#[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct Call {
-    pub(in super::super) id: String,
-    pub(in super::super) name: String,
-    /// JSON, as the model wrote it.
-    pub(in super::super) arguments: String,
 }
 
 /// One item, by what is known of it.
@@ -138,11 +131,8 @@ impl Item {
     pub(super) fn call(&self) -> Option<Call> {
         let Self::Done(value) = self else { return None };
         let text = |key: &str| word(value, key).unwrap_or_default();
-        (value["type"] == "function_call" && value["status"] != "incomplete").then(|| Call {
-            id: text("call_id"),
-            name: text("name"),
-            arguments: text("arguments"),
-        })
+        (value["type"] == "function_call" && value["status"] != "incomplete")
+            .then(|| Call::new(text("call_id"), text("name"), &text("arguments")))
     }
 
     /// The item as the next request has to hold it, if it may. The vendor's ids name what it keeps, and here it keeps

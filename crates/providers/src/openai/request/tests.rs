@@ -6,7 +6,8 @@ fn request(options: Value, thread: &str) -> Value {
     let options: OpenAiOptions = serde_json::from_value(options).unwrap();
     let form = options.output_schema.as_ref().map(Form::of);
     let thread = Thread::of(ProviderSessionId::from(thread));
-    let body = body(&Settings::default().with(&options), &thread, form.as_ref(), &[json!("said")]).unwrap();
+    let body =
+        body(&Settings::default().with(&options), &thread, form.as_ref(), &[], &[json!("said")]).unwrap();
     serde_json::from_slice(&body).unwrap()
 }
 
@@ -142,6 +143,23 @@ fn messages_and_pictures_take_the_vendors_form() {
                 item("assistant", json!([{ "type": "output_text", "text": "b" }])),
                 item("user", json!([picture, text("c")])),
             ])),
+        ),
+        (
+            json!({ "messages": [user(json!([
+                { "type": "document", "media_type": "application/pdf", "data": "JVBE", "title": "a.pdf" },
+                { "type": "document", "media_type": "text/plain", "data": "words", "title": "notes" },
+            ]))] }),
+            Ok(json!([item(
+                "user",
+                json!([
+                    { "type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE" },
+                    text("notes\n\nwords"),
+                ])
+            )])),
+        ),
+        (
+            json!({ "messages": [user(json!([{ "type": "document", "media_type": "text/html", "data": "" }]))] }),
+            Err("a document in `messages` has to be `application/pdf` or `text/plain`".to_owned()),
         ),
         (
             json!({ "messages": [answer(json!([image])), user(json!("a"))] }),

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use inspan_protocol::ProviderSessionId;
 use inspan_testkit::{
     case_folders, check_golden, cut_in_two, fixture_dir, read_json, sorted, split_everywhere,
 };
@@ -16,9 +17,12 @@ use serde_json::{Value, json};
 
 use super::super::decode::{Decoded, Decoder};
 use super::super::error::answered;
-use super::super::outcome::{self, Verdict, judge};
+use super::super::ledger::Ledger;
+use super::super::outcome::{Verdict, judge};
+use super::super::request::Thread;
 use super::super::schema::Form;
 use crate::streamed::Decode as _;
+use crate::tools::Call;
 
 /// Transcripts up to this many bytes are also cut in two at every byte.
 const SHORT: usize = 2048;
@@ -63,13 +67,27 @@ fn lines(decoded: Decoded, input: &Input) -> Vec<Value> {
         Decoded::Failed(error) => vec![json!({ "error": error })],
         Decoded::End(said) => match judge(&said) {
             Verdict::Error(error) => vec![json!({ "error": error })],
+            Verdict::Calls => {
+                let calls: Vec<Value> = said.calls.iter().map(call).collect();
+                vec![json!({ "kept": said.items }), json!({ "calls": calls })]
+            }
             Verdict::Output(reason, warning) => {
-                let kept = said.items.clone();
                 let warning = warning.map(|event| json!({ "event": event }));
-                let output = outcome::output(*said, reason, input.schema.as_ref().map(Form::of).as_ref());
+                let form = input.schema.as_ref().map(Form::of);
+                let thread = Thread::Own(ProviderSessionId::from("s"));
+                let mut ledger = Ledger::begin(thread, vec![], vec![]);
+                let output = ledger.end(*said, reason, form.as_ref());
+                let kept = ledger.items;
                 warning.into_iter().chain([json!({ "kept": kept }), json!({ "output": output })]).collect()
             }
         },
+    }
+}
+
+fn call(call: &Call) -> Value {
+    match &call.input {
+        Ok(input) => json!({ "id": call.id, "name": call.name, "input": input }),
+        Err(words) => json!({ "id": call.id, "name": call.name, "broken": words }),
     }
 }
 

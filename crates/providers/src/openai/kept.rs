@@ -1,0 +1,61 @@
+//! What is known here of a conversation between turns: all of it, or nothing if the vendor keeps it.
+//! What is said in it is left to `ledger.rs`.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use serde_json::Value;
+
+use super::TYPE;
+use super::request::{Settings, Thread};
+use crate::conversation::{Conversation, ConversationStore, Held, not_found};
+use crate::kind::Kind;
+
+/// A conversation that a turn has.
+pub(super) struct Kept {
+    /// None if the vendor keeps it.
+    held: Option<Held>,
+    pub(super) conversation: Conversation,
+}
+
+impl Kept {
+    /// Takes a conversation for one turn; a new one unless it is gone on with.
+    pub(super) async fn take(
+        thread: &Thread,
+        resume: Option<&ProviderSessionId>,
+        store: Arc<dyn ConversationStore>,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let Thread::Own(session) = thread else {
+            return Ok(Self { held: None, conversation: Conversation::new(TYPE) });
+        };
+        let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
+        let conversation = match resume {
+            Some(_) => held.read().await?,
+            None => Conversation::new(TYPE),
+        };
+        Ok(Self { held: Some(held), conversation })
+    }
+
+    /// Writes it with what was said.
+    pub(super) async fn write(&mut self, items: &[Value]) -> Result<(), AgentError> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        items.clone_into(&mut self.conversation.messages);
+        held.write(&self.conversation).await
+    }
+
+    /// How the model was asked last in a conversation of this provider.
+    pub(super) fn settings(&self, session: &ProviderSessionId) -> Result<Settings, AgentError> {
+        if self.conversation.provider != TYPE {
+            return Err(not_found(session));
+        }
+        if self.conversation.settings == Value::Null {
+            return Ok(Settings::default());
+        }
+        serde_json::from_value(self.conversation.settings.clone()).map_err(|_| {
+            let message =
+                format!("the conversation {session} is damaged: its settings are not this provider's");
+            AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
+        })
+    }
+}
