@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use inspan_testkit::{Ending, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_testkit::{Block, Ending, MCP_SERVER, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
 use serde_json::{Value, json};
 
 use crate::{
@@ -193,20 +193,49 @@ fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
     assert_eq!(ran_without.code, Some(4));
     assert!(ran_without.stderr.contains("there is no key"), "{}", ran_without.stderr);
     assert!(ran_without.stderr.contains("set OPENAI_API_KEY"), "{}", ran_without.stderr);
-    let tools = "
-flow: { name: tools }
+    let odd = "
+flow: { name: odd }
 nodes:
-  - { id: a, type: openai.agent, input: { prompt: hello, options: { tools: [Read] } } }
+  - { id: a, type: openai.agent, input: { prompt: hello, options: { permissionMode: plan } } }
 ";
-    fs::write(folder.path().join("tools.yaml"), tools).unwrap();
-    let refused = run(folder.path(), &server, &["run", "tools.yaml"]);
+    fs::write(folder.path().join("odd.yaml"), odd).unwrap();
+    let refused = run(folder.path(), &server, &["run", "odd.yaml"]);
     assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
-    assert!(
-        refused.stderr.contains("the provider `openai` cannot have its tools chosen"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("permissionMode"), "{}", refused.stderr);
     let doctor = run(folder.path(), &server, &["doctor"]);
     assert!(doctor.stdout.contains("127.0.0.1, with OPENAI_API_KEY"), "{}", doctor.stdout);
     assert!(!format!("{}{}", doctor.stdout, doctor.stderr).contains(PLANTED));
+}
+
+#[test]
+fn an_agent_of_a_flow_calls_the_tools_of_a_server() {
+    let flow = "
+flow: { name: tools }
+nodes:
+  - id: a
+    type: openai.agent
+    input:
+      prompt: hello
+      options:
+        allowedTools: [mcp__herd__say]
+        mcpServers: { herd: { command: sh, args: [herd.sh], env: { HERD_TOKEN: planted-herd-token } } }
+";
+    let call = |name: &str| Block::tool(name, json!({ "text": "moo" }));
+    let calls = Turn { blocks: vec![call("mcp__herd__say"), call("mcp__herd__count")], ..Turn::default() };
+    let server = server([calls, Turn::text("Heard.")]);
+    let folder = folder(flow);
+    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json", "--events", "events.jsonl"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = &result["outputs"]["a"];
+    assert_eq!((&output["content"], &output["numTurns"]), (&json!("Heard."), &json!(2)));
+    // Nobody is there to be asked for the other.
+    assert_eq!(output["permissionDenials"][0]["toolName"], "mcp__herd__count");
+    let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("agent:tool:complete").count(), 2, "{events}");
+    let mut kept = ran.stdout;
+    files(folder.path(), &mut kept);
+    // But for the flow, in which the author wrote it.
+    assert_eq!(kept.matches("planted-herd-token").count(), 1, "{kept}");
 }

@@ -13,6 +13,7 @@ use inspan_protocol::{
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::TYPE;
 use super::account::Account;
 use super::decode::Decoder;
 use super::kept::Kept;
@@ -20,9 +21,9 @@ use super::ledger::{Ledger, Settled};
 use super::options::OpenAiInput;
 use super::outcome::{Verdict, judge};
 use super::output::OpenAiOutput;
-use super::request::{self, Thread};
+use super::request::{self, Settings, Thread};
 use super::schema::Form;
-use crate::conversation::ConversationStore;
+use crate::conversation::{ConversationStore, not_kept};
 use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
@@ -62,7 +63,7 @@ pub(super) fn exchange(
         let session = options.resume.clone().unwrap_or_else(|| ProviderSessionId::from(crate::ids::fresh()));
         let thread = Thread::of(session.clone());
         let mut kept = Kept::take(&thread, options.resume.as_ref(), store, &context).await?;
-        let settings = kept.settings(&session)?.with(&options);
+        let settings = kept.conversation.settings_of::<Settings>(TYPE, &session)?.with(&options);
         let before = kept.conversation.settings.clone();
         let mut ledger = Ledger::begin(thread.clone(), std::mem::take(&mut kept.conversation.messages), said);
         // What cannot be asked is told before anything is started.
@@ -203,11 +204,6 @@ pub(super) fn exchange(
         yield finish(end.map_err(|error: AgentError| error.with("sessionId", next.as_str()))?, Some(next));
     };
     stream.boxed()
-}
-
-fn not_kept(what: &str, error: &AgentError) -> StreamEvent {
-    let message = format!("{what} is not in the conversation: {}", error.message);
-    StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
 }
 
 /// The vendor says in words only that it has no such conversation.

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, ExecutionContext, ProviderSessionId};
 use serde_json::Value;
 
 use super::TYPE;
-use super::request::{Settings, Thread};
-use crate::conversation::{Conversation, ConversationStore, Held, not_found};
-use crate::kind::Kind;
+use super::request::Thread;
+use crate::conversation::{Conversation, ConversationStore, Held};
 
 /// A conversation that a turn has.
 pub(super) struct Kept {
@@ -42,20 +41,5 @@ impl Kept {
         let Some(held) = &mut self.held else { return Ok(()) };
         items.clone_into(&mut self.conversation.messages);
         held.write(&self.conversation).await
-    }
-
-    /// How the model was asked last in a conversation of this provider.
-    pub(super) fn settings(&self, session: &ProviderSessionId) -> Result<Settings, AgentError> {
-        if self.conversation.provider != TYPE {
-            return Err(not_found(session));
-        }
-        if self.conversation.settings == Value::Null {
-            return Ok(Settings::default());
-        }
-        serde_json::from_value(self.conversation.settings.clone()).map_err(|_| {
-            let message =
-                format!("the conversation {session} is damaged: its settings are not this provider's");
-            AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
-        })
     }
 }
