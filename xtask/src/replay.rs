@@ -18,6 +18,7 @@ pub(crate) use case::FlowCase;
 const TESTED: &[(&str, &str)] = &[
     ("fixtures/providers/anthropic", "anthropic::tests::replay::"),
     ("fixtures/providers/claude", "claude::tests::replay::"),
+    ("fixtures/providers/openai", "openai::tests::replay::"),
     ("fixtures/compile", "compile::tests::fixtures_give_their_diagnostics"),
 ];
 

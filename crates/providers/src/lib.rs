@@ -8,12 +8,16 @@ mod conversation;
 mod echo;
 mod ids;
 mod kind;
+mod openai;
 mod output;
 mod prompt;
+#[cfg(test)]
+mod raw_server;
 mod registry;
 mod scripted;
 mod stage;
 mod status;
+mod streamed;
 mod tools;
 mod transport;
 
@@ -24,6 +28,7 @@ pub use claude::{
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
+pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary, probe_openai};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Erased};
 
-use crate::{AnthropicProvider, ClaudeProvider, EchoProvider, ScriptedProvider};
+use crate::{AnthropicProvider, ClaudeProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
@@ -12,6 +12,7 @@ pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
         Arc::new(Erased(AnthropicProvider::new())),
         Arc::new(Erased(ClaudeProvider::new())),
         Arc::new(Erased(EchoProvider)),
+        Arc::new(Erased(OpenAiProvider::new())),
         Arc::new(Erased(ScriptedProvider)),
     ]
 }
@@ -27,7 +28,7 @@ mod tests {
     fn each_is_there_under_its_name_and_describes_itself() {
         let names: Vec<String> =
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
-        assert_eq!(names, ["anthropic", "claude", "echo", "scripted"]);
+        assert_eq!(names, ["anthropic", "claude", "echo", "openai", "scripted"]);
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
             for schema in [provider.input_schema(), provider.output_schema()] {
@@ -43,6 +44,7 @@ mod tests {
             json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "maxTokens": 9 } }),
             json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "model": "m" } }),
             json!({ "prompt": "a" }),
+            json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
             json!({ "prompt": "a", "options": { "turns": [[{ "text": "b" }, "hang"]] } }),
         ];
         let session = ProviderSessionId::from("s-1");
@@ -57,6 +59,7 @@ mod tests {
                 json!({ "prompt": "more", "options": { "maxTokens": 9, "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "model": "m", "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "resume": "s-1" } }),
+                json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
                 json!({ "prompt": "more", "options": { "turns": [[{ "text": "b" }, "hang"]], "resume": "s-1" } }),
             ]
         );
@@ -65,10 +68,7 @@ mod tests {
             .zip(&next)
             .map(|(provider, input)| provider.input_facts(input).unwrap().session)
             .collect();
-        assert_eq!(
-            sessions,
-            [Some(session.clone()), Some(session.clone()), Some(session.clone()), Some(session)]
-        );
+        assert_eq!(sessions, vec![Some(session); 5]);
     }
 
     #[test]
@@ -77,17 +77,18 @@ mod tests {
             json!({ "prompt": "a", "options": { "tools": ["Read"] } }),
             json!({ "prompt": "a", "options": { "temperature": 1 } }),
             json!({ "prompt": "a", "option": {} }),
+            json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }),
             json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }),
         ];
         let seen: Vec<bool> = builtin()
             .iter()
             .zip(inputs)
-            .zip(["tools", "temperature", "option", "txt"])
+            .zip(["tools", "temperature", "option", "maxThinkingTokens", "txt"])
             .map(|((provider, input), key)| {
                 let error = provider.input_facts(&input).unwrap_err();
                 error.code == inspan_protocol::ErrorCode::ConfigInvalid && error.message.contains(key)
             })
             .collect();
-        assert_eq!(seen, [true; 4]);
+        assert_eq!(seen, [true; 5]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use inspan_providers::{ProgramStatus, ServiceStatus, probe_anthropic, probe_claude};
+use inspan_providers::{ProgramStatus, ServiceStatus, probe_anthropic, probe_claude, probe_openai};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -19,7 +19,8 @@ use crate::{
 /// How the program of a provider is got.
 const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
 /// Variables that hold keys.
-const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+const KEYS: [&str; 4] =
+    ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "OPENAI_API_KEY"];
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -32,7 +33,7 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
             .map(Program::judged)
             .collect();
     // A missing key is no fault: nobody needs every service.
-    let services = [probe_anthropic(&invocation.env)];
+    let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
     let healthy = programs.iter().all(|program| program.status.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {

@@ -8,6 +8,7 @@ mod embedding;
 mod examples;
 mod looking;
 mod model_server;
+mod openai;
 #[cfg(target_os = "linux")]
 mod orphans;
 mod processes;

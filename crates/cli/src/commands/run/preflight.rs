@@ -1,8 +1,8 @@
 //! What a flow needs beyond its own files, looked for before anything is started: the programs and keys of its agents.
 
 use inspan_flow::{Graph, Loaded};
-use inspan_protocol::ErrorCode;
-use inspan_providers::{find_claude, probe_anthropic};
+use inspan_protocol::{Environment, ErrorCode};
+use inspan_providers::{ServiceStatus, find_claude, probe_anthropic, probe_openai};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -12,13 +12,20 @@ pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> 
     program(graph, loaded, invocation)
 }
 
+/// Agents that ask a service with a key, and how to find out whether it is there.
+const SERVICES: [(&str, fn(&Environment) -> ServiceStatus); 2] =
+    [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
+
 fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
-    let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == "anthropic.agent") else {
-        return Ok(());
-    };
-    let status = probe_anthropic(&invocation.env);
-    let code = if status.key.is_none() { ErrorCode::ConfigMissing } else { ErrorCode::ConfigInvalid };
-    status.problem.map_or(Ok(()), |problem| Err(refusal(&node.id, code, &problem)))
+    for (kind, probe) in SERVICES {
+        let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == kind) else { continue };
+        let status = probe(&invocation.env);
+        let code = if status.key.is_none() { ErrorCode::ConfigMissing } else { ErrorCode::ConfigInvalid };
+        if let Some(problem) = status.problem {
+            return Err(refusal(&node.id, code, &problem));
+        }
+    }
+    Ok(())
 }
 
 fn program(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
