@@ -75,6 +75,7 @@ impl Provider for CodexProvider {
                 images: true,
                 cost: false,
                 native_steer: true,
+                host_tools: false,
             },
         }
     }

@@ -17,6 +17,7 @@ mod said;
 mod scripted;
 mod stage;
 mod status;
+mod tools;
 mod transport;
 
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};

@@ -57,6 +57,12 @@ pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(Stri
         .collect()
 }
 
+/// The variables that belong to no vendor: what a program of the user's own may see.
+pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
+    let others = environment.iter().filter(|(name, _)| !RULES.iter().any(|(pattern, _)| fits(pattern, name)));
+    others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
@@ -83,12 +89,13 @@ mod tests {
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen =
-            |vendor| for_vendor(&environment, vendor).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let seen = |vendor| names(for_vendor(&environment, vendor));
         assert_eq!(
             seen(Vendor::Claude),
             ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
         );
         assert_eq!(seen(Vendor::Codex), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
+        assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }
