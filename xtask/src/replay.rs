@@ -19,6 +19,7 @@ const TESTED: &[(&str, &str)] = &[
     ("fixtures/providers/anthropic", "anthropic::tests::replay::"),
     ("fixtures/providers/claude", "claude::tests::replay::"),
     ("fixtures/providers/openai", "openai::tests::replay::"),
+    ("fixtures/providers/codex", "codex::tests::replay::"),
     ("fixtures/compile", "compile::tests::fixtures_give_their_diagnostics"),
 ];
 

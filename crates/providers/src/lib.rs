@@ -4,16 +4,19 @@
 
 mod anthropic;
 mod claude;
+mod codex;
 mod conversation;
 mod echo;
 mod ids;
 mod kind;
 mod openai;
 mod output;
+mod pool;
 mod prompt;
 #[cfg(test)]
 mod raw_server;
 mod registry;
+mod said;
 mod scripted;
 mod stage;
 mod status;
@@ -25,6 +28,10 @@ pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptC
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
     PermissionMode, SettingSource, find_claude, probe_claude,
+};
+pub use codex::{
+    ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode, find_codex,
+    probe_codex,
 };
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};

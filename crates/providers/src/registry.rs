@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Erased};
 
-use crate::{AnthropicProvider, ClaudeProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
+use crate::{
+    AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider, ScriptedProvider,
+};
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
     vec![
         Arc::new(Erased(AnthropicProvider::new())),
         Arc::new(Erased(ClaudeProvider::new())),
+        Arc::new(Erased(CodexProvider::new())),
         Arc::new(Erased(EchoProvider)),
         Arc::new(Erased(OpenAiProvider::new())),
         Arc::new(Erased(ScriptedProvider)),
@@ -28,7 +31,7 @@ mod tests {
     fn each_is_there_under_its_name_and_describes_itself() {
         let names: Vec<String> =
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
-        assert_eq!(names, ["anthropic", "claude", "echo", "openai", "scripted"]);
+        assert_eq!(names, ["anthropic", "claude", "codex", "echo", "openai", "scripted"]);
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
             for schema in [provider.input_schema(), provider.output_schema()] {
@@ -43,6 +46,7 @@ mod tests {
         let inputs = [
             json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "maxTokens": 9 } }),
             json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "model": "m" } }),
+            json!({ "prompt": "a", "options": { "resume": "s-0", "model": "m" } }),
             json!({ "prompt": "a" }),
             json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
             json!({ "prompt": "a", "options": { "turns": [[{ "text": "b" }, "hang"]] } }),
@@ -58,6 +62,7 @@ mod tests {
             [
                 json!({ "prompt": "more", "options": { "maxTokens": 9, "resume": "s-1" } }),
                 json!({ "prompt": "more", "options": { "model": "m", "resume": "s-1" } }),
+                json!({ "prompt": "more", "sessionToken": "s-1", "options": { "model": "m" } }),
                 json!({ "prompt": "more", "options": { "resume": "s-1" } }),
                 json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
                 json!({ "prompt": "more", "options": { "turns": [[{ "text": "b" }, "hang"]], "resume": "s-1" } }),
@@ -68,7 +73,7 @@ mod tests {
             .zip(&next)
             .map(|(provider, input)| provider.input_facts(input).unwrap().session)
             .collect();
-        assert_eq!(sessions, vec![Some(session); 5]);
+        assert_eq!(sessions, vec![Some(session); builtin().len()]);
     }
 
     #[test]
@@ -76,6 +81,7 @@ mod tests {
         let inputs = [
             json!({ "prompt": "a", "options": { "tools": ["Read"] } }),
             json!({ "prompt": "a", "options": { "temperature": 1 } }),
+            json!({ "prompt": "a", "options": { "allowedTools": ["Read"] } }),
             json!({ "prompt": "a", "option": {} }),
             json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }),
             json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }),
@@ -83,12 +89,12 @@ mod tests {
         let seen: Vec<bool> = builtin()
             .iter()
             .zip(inputs)
-            .zip(["tools", "temperature", "option", "maxThinkingTokens", "txt"])
+            .zip(["tools", "temperature", "allowedTools", "option", "maxThinkingTokens", "txt"])
             .map(|((provider, input), key)| {
                 let error = provider.input_facts(&input).unwrap_err();
                 error.code == inspan_protocol::ErrorCode::ConfigInvalid && error.message.contains(key)
             })
             .collect();
-        assert_eq!(seen, [true; 5]);
+        assert_eq!(seen, vec![true; builtin().len()]);
     }
 }

@@ -1,6 +1,7 @@
 //! The cases of the real program, one row each, and the words that they share.
 //! Conversations, tools, interruptions, errors and the bare programs are each left to a file.
 
+mod codex;
 mod conversations;
 mod errors;
 mod interruptions;
@@ -108,6 +109,41 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "connection_refused", needs: CLAUDE, bound: 30, prove: errors::connection_refused },
     Case { name: "unknown_session", needs: CLAUDE, bound: 30, prove: errors::unknown_session },
     Case { name: "missing_program", needs: CLAUDE, bound: 15, prove: errors::missing_program },
+    Case { name: "codex_one_turn", needs: CODEX, bound: 30, prove: codex::one_turn },
+    Case {
+        name: "codex_resume_in_a_new_process",
+        needs: CODEX,
+        bound: 40,
+        prove: codex::resume_in_a_new_process,
+    },
+    Case { name: "codex_steered", needs: CODEX, bound: 30, prove: codex::steered },
+    Case { name: "codex_structured_output", needs: CODEX, bound: 30, prove: codex::structured_output },
+    Case { name: "codex_tool_allowed", needs: CODEX, bound: 30, prove: codex::tool_allowed },
+    Case {
+        name: "codex_tool_denied_without_anyone",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::tool_denied_without_anyone,
+    },
+    Case {
+        name: "codex_tool_allowed_by_a_person",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::tool_allowed_by_a_person,
+    },
+    Case { name: "codex_interrupt_mid_text", needs: CODEX, bound: 50, prove: codex::interrupt_mid_text },
+    Case { name: "codex_interrupt_mid_tool", needs: CODEX, bound: 40, prove: codex::interrupt_mid_tool },
+    Case {
+        name: "codex_runtime_killed_mid_tool",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::runtime_killed_mid_tool,
+    },
+    Case { name: "codex_error_401", needs: CODEX, bound: 30, prove: codex::error_401 },
+    Case { name: "codex_error_429", needs: CODEX, bound: 30, prove: codex::error_429 },
+    Case { name: "codex_stall", needs: CODEX, bound: 40, prove: codex::stall },
+    Case { name: "codex_unknown_session", needs: CODEX, bound: 30, prove: codex::unknown_session },
+    Case { name: "codex_missing_program", needs: CODEX, bound: 15, prove: codex::missing_program },
 ];
 
 /// A flow of one node `a`, a Claude agent.

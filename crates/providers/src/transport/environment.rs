@@ -8,6 +8,8 @@ use inspan_protocol::Environment;
 pub(crate) enum Vendor {
     /// Claude Code.
     Claude,
+    /// Codex.
+    Codex,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -17,11 +19,14 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("CLAUDECODE", &[]),
     ("CLAUDE_CODE_ENTRYPOINT", &[]),
     ("CLAUDE_CODE_SSE_PORT", &[]),
+    ("CODEX_THREAD_ID", &[]),
+    ("CODEX_SANDBOX*", &[]),
+    ("CODEX_MANAGED_*", &[]),
     ("ANTHROPIC_*", &[Vendor::Claude]),
     ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[]),
-    ("AZURE_OPENAI_*", &[]),
-    ("CODEX_*", &[]),
+    ("OPENAI_*", &[Vendor::Codex]),
+    ("AZURE_OPENAI_*", &[Vendor::Codex]),
+    ("CODEX_*", &[Vendor::Codex]),
     ("OPENCODE_*", &[]),
     ("GEMINI_*", &[]),
     ("GOOGLE_API_KEY", &[]),
@@ -74,6 +79,9 @@ mod tests {
             "CLAUDECODE",
             "CLAUDE_CODE_ENTRYPOINT",
             "CLAUDE_CONFIG_DIR",
+            "CODEX_HOME",
+            "CODEX_SANDBOX_NETWORK_DISABLED",
+            "CODEX_THREAD_ID",
             "GEMINI_API_KEY",
             "HOME",
             "OPENAI_API_KEY",
@@ -81,10 +89,13 @@ mod tests {
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen: Vec<String> =
-            for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
-        let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
+        let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let seen = |vendor| names(for_vendor(&environment, vendor));
+        assert_eq!(
+            seen(Vendor::Claude),
+            ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
+        );
+        assert_eq!(seen(Vendor::Codex), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
+        assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }
