@@ -2,11 +2,13 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
+mod acp;
 mod anthropic;
 mod claude;
 mod conversation;
 mod echo;
 mod ids;
+mod instructed;
 mod kind;
 mod output;
 mod pool;
@@ -18,6 +20,7 @@ mod stage;
 mod status;
 mod transport;
 
+pub use acp::{AcpInput, AcpOptions, AcpProvider, find_acp, probe_acp};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,

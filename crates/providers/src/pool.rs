@@ -133,7 +133,11 @@ impl<S: Session> Pool<S> {
 
     /// Takes a conversation for a turn. If its process is warm and was started as this turn would start it, the
     /// lease holds it; a process started otherwise is ended first. Waits for another turn of the conversation.
-    pub(crate) async fn lease(&self, id: &ProviderSessionId, launch: &S::Launch) -> Result<Lease<S>, AgentError> {
+    pub(crate) async fn lease(
+        &self,
+        id: &ProviderSessionId,
+        launch: &S::Launch,
+    ) -> Result<Lease<S>, AgentError> {
         let until = Instant::now() + self.limits.busy;
         loop {
             if self.closing.is_cancelled() {

@@ -6,8 +6,14 @@ use inspan_protocol::Environment;
 /// The vendor that a program belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
+    /// No vendor that is known: an agent of the user's choice.
+    Any,
     /// Claude Code.
     Claude,
+    /// Factory's Droid.
+    Droid,
+    /// Google's Gemini CLI.
+    Gemini,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -23,10 +29,10 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("AZURE_OPENAI_*", &[]),
     ("CODEX_*", &[]),
     ("OPENCODE_*", &[]),
-    ("GEMINI_*", &[]),
-    ("GOOGLE_API_KEY", &[]),
+    ("GEMINI_*", &[Vendor::Gemini]),
+    ("GOOGLE_API_KEY", &[Vendor::Gemini]),
     ("GOOGLE_GENERATIVE_AI_API_KEY", &[]),
-    ("FACTORY_API_KEY", &[]),
+    ("FACTORY_API_KEY", &[Vendor::Droid]),
     ("CURSOR_API_KEY", &[]),
     ("OPENROUTER_API_KEY", &[]),
     ("MISTRAL_API_KEY", &[]),
@@ -52,7 +58,8 @@ pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(Stri
         .collect()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a variable is meant by a name that may end with `*`.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 

@@ -59,6 +59,8 @@ pub(crate) async fn ask(asked: Asked, supervisor: Option<Supervisor>) -> Result<
     let number = words.nth(asked.word).filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     match number {
         Some(number) if exit.code == Some(0) => Ok(number.to_owned()),
-        _ => Err(fault(format!("the program is not {}, or broken: `--version` ended with {exit}", asked.name))),
+        _ => {
+            Err(fault(format!("the program is not {}, or broken: `--version` ended with {exit}", asked.name)))
+        }
     }
 }
