@@ -34,6 +34,8 @@ use tools::Tools;
 
 /// The code for parameters that cannot be read.
 const INVALID_PARAMS: i64 = -32602;
+/// Why a turn ends, in the protocol's words.
+const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
 /// Kinds that are warned of once a turn at most; beyond that the agent is talking nonsense.
 const WARNED_LIMIT: usize = 32;
 
@@ -158,8 +160,8 @@ impl Decoder {
                     Ok(notice) => self.update(notice, &mut out),
                     Err(_) => self.warn_once(
                         "brokenUpdate",
-                        "update",
-                        "passed over what cannot be read: an",
+                        "",
+                        "passed over an update that cannot be read",
                         &mut out,
                     ),
                 }
@@ -174,7 +176,7 @@ impl Decoder {
                 let message = "the agent said something longer than 16 MiB, which is lost";
                 out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
             }
-            Incoming::Odd(what) => self.warn_once("oddLine", what, "the agent's output:", &mut out),
+            Incoming::Odd(what) => self.odd(what, &mut out),
         }
         out
     }
@@ -191,7 +193,7 @@ impl Decoder {
         if let (Some(ours), Some(theirs)) = (&self.session, &notice.session_id)
             && ours.as_str() != theirs
         {
-            return self.warn_once("otherSession", "another session", "passed over what was said in", out);
+            return self.warn_once("otherSession", "", "passed over what was said in another session", out);
         }
         let update = notice.update;
         if update.session_update == "usage_update" {
@@ -231,7 +233,12 @@ impl Decoder {
             ("text", Some("")) => return,
             ("text", Some(text)) => text.to_owned(),
             _ => {
-                return self.warn_once("passedOver", kind, "passed over a part of an answer of the kind", out);
+                return self.warn_once(
+                    "passedOver",
+                    kind,
+                    "passed over a part of an answer of the kind",
+                    out,
+                );
             }
         };
         match voice {
@@ -248,7 +255,7 @@ impl Decoder {
 
     fn tool(&mut self, call: wire::ToolCall, out: &mut Vec<Decoded>) {
         if call.tool_call_id.is_none() {
-            return self.warn_once("brokenUpdate", "id", "passed over the update of a tool without an", out);
+            return self.warn_once("brokenUpdate", "", "passed over an update that cannot be read", out);
         }
         let events = self.turn.tools.update(call);
         self.tell(events, out);
@@ -307,6 +314,10 @@ impl Decoder {
         match result {
             Ok(Ok(prompted)) => {
                 end.usage = prompted.usage.map(spent::usage).unwrap_or_default();
+                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
+                    let what = "took the turn for complete, which ended for the unknown reason";
+                    self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
+                }
                 end.stop_reason = Some(prompted.stop_reason);
             }
             Ok(Err(_)) => {
@@ -361,11 +372,20 @@ impl Decoder {
         }
     }
 
+    /// Some agents write more to their output than the protocol; each kind of it is told once.
+    fn odd(&mut self, what: &str, out: &mut Vec<Decoded>) {
+        let code = "oddLine";
+        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {what}")) {
+            let message = format!("in the agent's output, {what}");
+            out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
+        }
+    }
+
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
         let kind = head(kind);
         if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
-            let message = format!("{what} `{kind}`");
+            let message = if kind.is_empty() { what.to_owned() } else { format!("{what} `{kind}`") };
             out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
         }
     }

@@ -104,11 +104,7 @@ mod tests {
             ("thinking within the output", tokens(160, 100, 20, 40, 7), (100, 20, 40, 7)),
             ("both within", tokens(120, 100, 20, 40, 7), (60, 20, 40, 7)),
             ("no sum", tokens(0, 100, 20, 0, 0), (100, 20, 0, 0)),
-            (
-                "nonsense",
-                tokens(u64::MAX, u64::MAX, 1, u64::MAX, u64::MAX),
-                (0, u64::MAX, u64::MAX, u64::MAX),
-            ),
+            ("nonsense", tokens(u64::MAX, u64::MAX, 1, u64::MAX, u64::MAX), (0, 1, u64::MAX, u64::MAX)),
         ];
         for (name, said, expected) in rows {
             let seen = usage(said);
