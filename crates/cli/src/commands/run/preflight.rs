@@ -2,14 +2,30 @@
 
 use inspan_flow::{Graph, Loaded};
 use inspan_protocol::ErrorCode;
-use inspan_providers::{find_claude, probe_anthropic};
+use inspan_providers::{find_acp, find_claude, probe_anthropic};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
     key(graph, invocation)?;
+    agent(graph, loaded, invocation)?;
     program(graph, loaded, invocation)
+}
+
+/// The programs of agents that are driven over the Agent Client Protocol.
+fn agent(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
+    // A node may name its own program, by a template even: then only its run can tell.
+    if loaded.text().contains("command") {
+        return Ok(());
+    }
+    for node in &graph.nodes {
+        let found = node.node_type.strip_suffix(".agent").and_then(|name| find_acp(name, &invocation.env));
+        if let Some(Err(error)) = found {
+            return Err(refusal(&node.id, error.code, &error.message));
+        }
+    }
+    Ok(())
 }
 
 fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
