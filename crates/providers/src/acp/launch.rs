@@ -13,6 +13,15 @@ use crate::transport::environment::{fits, for_vendor};
 use crate::transport::program::{Wanted, find};
 use crate::transport::redact::Redactor;
 
+/// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
+/// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code
+/// hears it by these; the others have no such variables.
+const FIXED: &[(&str, &str)] = &[
+    ("CLAUDE_CODE_MAX_RETRIES", "0"),
+    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
+    ("DISABLE_AUTOUPDATER", "1"),
+];
+
 /// All that a session is begun with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
 pub(super) struct Launch {
@@ -140,9 +149,11 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
             all.push((name.to_owned(), value.to_owned()));
         }
     }
-    for (name, value) in options.env.iter().flatten() {
-        all.retain(|(known, _)| known != name);
-        all.push((name.clone(), value.clone()));
+    let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let named = options.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+    for (name, value) in fixed.chain(named) {
+        all.retain(|(known, _)| *known != name);
+        all.push((name, value));
     }
     all
 }

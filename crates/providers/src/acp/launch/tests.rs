@@ -34,7 +34,12 @@ fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<Stri
     let launch = Launch::new(preset, options, &context(folder.path())).unwrap();
     let name = launch.program.file_name().unwrap().to_string_lossy().into_owned();
     let seen = launch.environment.iter().map(|(name, _)| name.clone());
-    let mut seen: Vec<String> = seen.filter(|name| name != "PATH" && name != "HOME").collect();
+    let mut seen: Vec<String> = seen
+        .filter(|name| {
+            let mut everyones = ["PATH", "HOME"].into_iter().chain(FIXED.iter().map(|(name, _)| *name));
+            everyones.all(|known| name != known)
+        })
+        .collect();
     seen.sort();
     assert!(!format!("{launch:?} {:?}", launch.redactor()).contains("planted"));
     (name, launch.arguments, seen)
