@@ -18,6 +18,7 @@ mod said;
 mod scripted;
 mod stage;
 mod status;
+mod tools;
 mod transport;
 
 pub use acp::{AcpInput, AcpOptions, AcpProvider, find_acp, probe_acp};

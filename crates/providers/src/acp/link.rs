@@ -199,8 +199,8 @@ impl Link {
     }
 
     /// What a prompt may hold beside text.
-    pub(super) fn takes_images(&self) -> bool {
-        self.abilities.prompt_capabilities.unwrap_or_default().image
+    pub(super) fn takes(&self) -> wire::PromptCapabilities {
+        self.abilities.prompt_capabilities.unwrap_or_default()
     }
 
     /// What surrounds the commands that the agent runs through us.

@@ -16,7 +16,7 @@ pub struct AcpInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// What the user says, in several messages, with pictures or documents. Messages of the assistant are refused: go on in a
     /// conversation with `options.resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,

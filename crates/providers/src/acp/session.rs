@@ -3,7 +3,7 @@
 
 use futures::Stream;
 use inspan_protocol::{
-    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId,
+    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, StreamEvent,
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::launch::{Launch, invalid};
 use super::link::{Link, State};
 use super::turn::{Manner, Turn};
+use super::wire::PromptCapabilities;
 use crate::conversation::busy;
 use crate::output::TurnOutput;
 use crate::pool::{Reuse, Session};
@@ -24,6 +25,9 @@ pub(super) struct AcpSession {
     id: ProviderSessionId,
     link: Mutex<Link>,
 }
+
+/// The media type of a document whose text stands in the block as it is.
+const PLAIN: &str = "text/plain";
 
 /// How a prompt is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +65,8 @@ impl AcpSession {
         if link.state != State::Idle {
             return Err(busy(&self.id));
         }
-        let mut prompt = prompt(message, commands, link.takes_images())?;
+        let mut prompt = prompt(message, commands, link.takes())?;
+        link.warnings.extend(message.iter().find_map(unread));
         prompt.extend(instruction.map(|text| json!({ "type": "text", "text": text })));
         link.catch_up()?;
         let params = json!({ "sessionId": self.id, "prompt": prompt });
@@ -124,7 +129,11 @@ impl Session for AcpSession {
 }
 
 /// The blocks of a prompt in the protocol's form.
-fn prompt(message: &[ContentBlock], commands: Commands, images: bool) -> Result<Vec<Value>, AgentError> {
+fn prompt(
+    message: &[ContentBlock],
+    commands: Commands,
+    takes: PromptCapabilities,
+) -> Result<Vec<Value>, AgentError> {
     let mut prompt = Vec::new();
     for block in message {
         prompt.push(match block {
@@ -133,12 +142,68 @@ fn prompt(message: &[ContentBlock], commands: Commands, images: bool) -> Result<
                 let text = if lead { format!("{LEAD}{text}") } else { text.clone() };
                 json!({ "type": "text", "text": text })
             }
-            ContentBlock::Image { media_type, data } if images => {
+            ContentBlock::Image { media_type, data } if takes.image => {
                 json!({ "type": "image", "mimeType": media_type, "data": data })
             }
             ContentBlock::Image { .. } => return Err(invalid("this agent takes no pictures".to_owned())),
-            _ => return Err(invalid("a message to this provider may hold texts and images only".to_owned())),
+            ContentBlock::Document { media_type, data, title } if takes.embedded_context => {
+                let content = if media_type == PLAIN { "text" } else { "blob" };
+                let uri = uri(title.as_deref().unwrap_or("document"));
+                json!({ "type": "resource", "resource": { "uri": uri, "mimeType": media_type, content: data } })
+            }
+            ContentBlock::Document { .. } => return Err(invalid("this agent takes no documents".to_owned())),
+            _ => {
+                let message = "a message to this provider may hold texts, pictures and documents only";
+                return Err(invalid(message.to_owned()));
+            }
         });
     }
     Ok(prompt)
+}
+
+/// The protocol has a place for such a document, and no way for an agent to say that it cannot read it.
+fn unread(block: &ContentBlock) -> Option<StreamEvent> {
+    let ContentBlock::Document { media_type, .. } = block else { return None };
+    let message = format!("agents that cannot read `{media_type}` pass over it without a word");
+    (media_type != PLAIN).then(|| StreamEvent::Warning { code: "documentMayBeUnread".to_owned(), message })
+}
+
+/// A name for a document that lies nowhere.
+fn uri(title: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let part = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    format!("document:///{}", title.bytes().map(part).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_become_resources_where_they_are_taken() {
+        let document = |media_type: &str, data: &str, title: Option<&str>| ContentBlock::Document {
+            media_type: media_type.to_owned(),
+            data: data.to_owned(),
+            title: title.map(str::to_owned),
+        };
+        let message = [
+            document("text/plain", "oxen", Some("The \u{e4} list.txt")),
+            document("application/pdf", "AA==", None),
+        ];
+        let takes = PromptCapabilities { embedded_context: true, ..PromptCapabilities::default() };
+        assert_eq!(
+            prompt(&message, Commands::No, takes).unwrap(),
+            [
+                json!({ "type": "resource", "resource": {
+                    "uri": "document:///The%20%C3%A4%20list.txt", "mimeType": "text/plain", "text": "oxen",
+                } }),
+                json!({ "type": "resource", "resource": {
+                    "uri": "document:///document", "mimeType": "application/pdf", "blob": "AA==",
+                } }),
+            ]
+        );
+        assert_eq!(message.iter().map(|block| unread(block).is_some()).collect::<Vec<_>>(), [false, true]);
+        let refused = prompt(&message, Commands::No, PromptCapabilities::default()).unwrap_err();
+        assert_eq!(refused.message, "this agent takes no documents");
+    }
 }
