@@ -95,9 +95,11 @@ impl Provider for AcpProvider {
                 structured_output: true,
                 permissions: true,
                 tools: true,
+                host_tools: false,
                 thinking: true,
                 images: true,
-                cost: true,
+                // The two agents that were seen say it; nobody knows of the others.
+                cost: self.preset.program.is_none(),
                 native_steer: false,
             },
         }

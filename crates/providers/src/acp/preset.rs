@@ -35,7 +35,7 @@ pub(super) struct Program {
 
 /// Any agent.
 pub(super) static ANY: Preset =
-    Preset { provider: "acp", name: "Agent Client Protocol", program: None, vendor: Vendor::Any };
+    Preset { provider: "acp", name: "Custom ACP", program: None, vendor: Vendor::Any };
 
 /// Factory's Droid.
 pub(super) static DROID: Preset = Preset {
