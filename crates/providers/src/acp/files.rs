@@ -132,7 +132,8 @@ fn too_large(path: &str) -> Refusal {
     Refusal::new(INVALID, format!("{path} is larger than {} MiB", LIMIT / 1024 / 1024))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -13,15 +13,11 @@ use tokio::time::Instant;
 #[cfg(test)]
 mod world;
 
-use world::{AGENTS, Agent, World, run, tools};
+use world::{AGENTS, Agent, World, run, shell, tools};
 
 /// A picture of one pixel.
 const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-
-fn shell(command: &str) -> Turn {
-    serde_json::from_value(json!({ "blocks": [{ "type": "shell", "command": command }] })).unwrap()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_share_a_process_and_count_apart() {

@@ -205,3 +205,8 @@ pub(crate) fn tools(events: &[StreamEvent]) -> Vec<(String, bool)> {
     }
     seen
 }
+
+/// A turn in which the model runs a command by whichever tool the agent has for it.
+pub(crate) fn shell(command: &str) -> inspan_testkit::Turn {
+    serde_json::from_value(json!({ "blocks": [{ "type": "shell", "command": command }] })).unwrap()
+}

@@ -33,7 +33,7 @@ enum Outcome {
     /// The agent's own question was decided.
     Decided { question: Box<Question>, ruled: Ruled, decision: PermissionDecision },
     /// It was decided whether something may be done for the agent.
-    Leave { task: Task, request: PermissionRequest, decision: PermissionDecision },
+    Leave { task: Box<Task>, request: Box<PermissionRequest>, decision: PermissionDecision },
     /// Something was done for the agent, or could not be.
     Done(Result<Value, Refusal>),
 }
@@ -148,7 +148,7 @@ impl Turn {
                     self.warn("permissionNotPassedOn", format!("denied `{}`: {why}", request.tool_name));
                     refuse(&link.peer.stdin(), &id, FAILED, &format!("permission denied: {why}"))
                 }
-                PermissionDecision::Allow { .. } => match task {
+                PermissionDecision::Allow { .. } => match *task {
                     Task::Write(wanted) => {
                         let root = link.launch.root.clone();
                         self.work(id, move || write(&root, &wanted).map(|()| json!({})));
@@ -180,11 +180,9 @@ impl Turn {
     fn leave(&mut self, id: TheirId, task: Task, request: PermissionRequest, names: &[String]) {
         let ruled = self.manner.policy.rule(names, &request.tool_name);
         let decision = self.decide(ruled, request.clone());
-        self.open(
-            id,
-            About::Leave,
-            async move { Outcome::Leave { decision: decision.await, task, request } },
-        );
+        self.open(id, About::Leave, async move {
+            Outcome::Leave { decision: decision.await, task: Box::new(task), request: Box::new(request) }
+        });
     }
 
     fn decide(&self, ruled: Ruled, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
