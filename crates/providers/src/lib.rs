@@ -2,12 +2,14 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
+mod acp;
 mod anthropic;
 mod claude;
 mod codex;
 mod conversation;
 mod echo;
 mod ids;
+mod instructed;
 mod kind;
 mod openai;
 mod output;
@@ -24,6 +26,7 @@ mod streamed;
 mod tools;
 mod transport;
 
+pub use acp::{AcpInput, AcpOptions, AcpProvider, find_acp, probe_acp};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,

@@ -6,10 +6,16 @@ use inspan_protocol::Environment;
 /// The vendor that a program belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
+    /// No vendor that is known: an agent of the user's choice.
+    Any,
     /// Claude Code.
     Claude,
     /// Codex.
     Codex,
+    /// Factory's Droid.
+    Droid,
+    /// Google's Gemini CLI.
+    Gemini,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -28,10 +34,10 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("AZURE_OPENAI_*", &[Vendor::Codex]),
     ("CODEX_*", &[Vendor::Codex]),
     ("OPENCODE_*", &[]),
-    ("GEMINI_*", &[]),
-    ("GOOGLE_API_KEY", &[]),
+    ("GEMINI_*", &[Vendor::Gemini]),
+    ("GOOGLE_API_KEY", &[Vendor::Gemini]),
     ("GOOGLE_GENERATIVE_AI_API_KEY", &[]),
-    ("FACTORY_API_KEY", &[]),
+    ("FACTORY_API_KEY", &[Vendor::Droid]),
     ("CURSOR_API_KEY", &[]),
     ("OPENROUTER_API_KEY", &[]),
     ("MISTRAL_API_KEY", &[]),
@@ -63,7 +69,8 @@ pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
     others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a variable is meant by a name that may end with `*`.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 

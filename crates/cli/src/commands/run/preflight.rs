@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use inspan_flow::{Graph, Loaded};
 use inspan_protocol::{AgentError, Environment, ErrorCode};
-use inspan_providers::{ServiceStatus, find_claude, find_codex, probe_anthropic, probe_openai};
+use inspan_providers::{ServiceStatus, find_acp, find_claude, find_codex, probe_anthropic, probe_openai};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -17,12 +17,28 @@ const PROGRAMS: [(&str, Find); 2] = [("claude.agent", find_claude), ("codex.agen
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
     key(graph, invocation)?;
+    agent(graph, loaded, invocation)?;
     program(graph, loaded, invocation)
 }
 
 /// Agents that ask a service with a key, and how to find out whether it is there.
 const SERVICES: [(&str, fn(&Environment) -> ServiceStatus); 2] =
     [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
+
+/// The programs of agents that are driven over the Agent Client Protocol.
+fn agent(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
+    // A node may name its own program, by a template even: then only its run can tell.
+    if loaded.text().contains("command") {
+        return Ok(());
+    }
+    for node in &graph.nodes {
+        let found = node.node_type.strip_suffix(".agent").and_then(|name| find_acp(name, &invocation.env));
+        if let Some(Err(error)) = found {
+            return Err(refusal(&node.id, error.code, &error.message));
+        }
+    }
+    Ok(())
+}
 
 fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
     for (kind, probe) in SERVICES {
