@@ -71,6 +71,7 @@ impl Provider for CodexProvider {
                 structured_output: true,
                 permissions: true,
                 tools: false,
+                host_tools: false,
                 thinking: true,
                 images: true,
                 cost: false,

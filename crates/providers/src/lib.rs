@@ -12,6 +12,7 @@ mod ids;
 mod instructed;
 mod kind;
 mod openai;
+mod opencode;
 mod output;
 mod pool;
 mod prompt;
@@ -39,6 +40,7 @@ pub use codex::{
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary, probe_openai};
+pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, find_opencode, probe_opencode};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};

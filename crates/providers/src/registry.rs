@@ -5,7 +5,8 @@ use std::sync::Arc;
 use inspan_protocol::{DynProvider, Erased};
 
 use crate::{
-    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider, ScriptedProvider,
+    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider, OpenCodeProvider,
+    ScriptedProvider,
 };
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
@@ -19,6 +20,7 @@ pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
         Arc::new(Erased(EchoProvider)),
         Arc::new(Erased(AcpProvider::gemini())),
         Arc::new(Erased(OpenAiProvider::new())),
+        Arc::new(Erased(OpenCodeProvider::new())),
         Arc::new(Erased(ScriptedProvider)),
     ]
 }
@@ -36,7 +38,9 @@ mod tests {
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
         assert_eq!(
             names,
-            ["acp", "anthropic", "claude", "codex", "droid", "echo", "gemini", "openai", "scripted"]
+            [
+                "acp", "anthropic", "claude", "codex", "droid", "echo", "gemini", "openai", "opencode", "scripted"
+            ]
         );
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
@@ -88,6 +92,11 @@ mod tests {
                 json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
             ),
             (
+                "opencode",
+                json!({ "messages": said(), "options": { "agent": "plan" } }),
+                more(json!({ "agent": "plan", "resume": "s-1" })),
+            ),
+            (
                 "scripted",
                 json!({ "prompt": "a", "options": { "turns": turns() } }),
                 more(json!({ "turns": turns(), "resume": "s-1" })),
@@ -113,6 +122,7 @@ mod tests {
             ("echo", json!({ "prompt": "a", "option": {} }), "option"),
             ("gemini", json!({ "prompt": "a", "options": { "maxTurns": 1 } }), "maxTurns"),
             ("openai", json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }), "maxThinkingTokens"),
+            ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
             ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
         ];
         assert_eq!(rows.len(), builtin().len());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use inspan_providers::{
     ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude, probe_codex, probe_openai,
+    probe_opencode,
 };
 use serde_json::{Value, json};
 
@@ -19,8 +20,11 @@ use crate::{
 };
 
 /// How the program of a provider is got.
-const INSTALL: [(&str, &str); 2] =
-    [("claude", "npm install -g @anthropic-ai/claude-code"), ("codex", "npm install -g @openai/codex")];
+const INSTALL: [(&str, &str); 3] = [
+    ("claude", "npm install -g @anthropic-ai/claude-code"),
+    ("codex", "npm install -g @openai/codex"),
+    ("opencode", "npm install -g opencode-ai"),
+];
 /// The provider whose program each node names.
 const ANY_AGENT: &str = "acp";
 /// Variables that hold keys.
@@ -41,6 +45,7 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let statuses = [
         runtime.block_on(probe_claude(env, supervise::supervisor())),
         runtime.block_on(probe_codex(env, supervise::supervisor())),
+        runtime.block_on(probe_opencode(env, supervise::supervisor())),
     ];
     let others = runtime.block_on(probe_acp(env, supervise::supervisor()));
     let statuses = statuses.into_iter().map(|status| Program::judged(status, Need::Expected));

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use inspan_flow::{Graph, Loaded};
 use inspan_protocol::{AgentError, Environment, ErrorCode};
-use inspan_providers::{ServiceStatus, find_acp, find_claude, find_codex, probe_anthropic, probe_openai};
+use inspan_providers::{
+    ServiceStatus, find_acp, find_claude, find_codex, find_opencode, probe_anthropic, probe_openai,
+};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -12,7 +14,8 @@ use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 type Find = fn(&Environment) -> Result<PathBuf, AgentError>;
 
 /// The nodes that run a program.
-const PROGRAMS: [(&str, Find); 2] = [("claude.agent", find_claude), ("codex.agent", find_codex)];
+const PROGRAMS: [(&str, Find); 3] =
+    [("claude.agent", find_claude), ("codex.agent", find_codex), ("opencode.agent", find_opencode)];
 
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
