@@ -76,6 +76,7 @@ impl Provider for CodexProvider {
                 images: true,
                 cost: false,
                 native_steer: true,
+                host_tools: false,
             },
         }
     }

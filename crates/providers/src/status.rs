@@ -22,7 +22,7 @@ pub struct ProgramStatus {
     pub provider: String,
     /// Its usual name.
     pub program: String,
-    /// The version that the adapter was tested with.
+    /// The version that the adapter was tested with; empty if it was tested with none.
     pub tested_version: String,
     /// Where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! The cases of the real program, one row each, and the words that they share.
-//! Conversations, tools, interruptions, errors and the bare programs are each left to a file.
+//! Conversations, tools, interruptions, errors, agents of the Agent Client Protocol and the bare programs are each left to a file.
 
+mod acp;
 mod codex;
 mod conversations;
 mod errors;
@@ -32,6 +33,92 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "codex_alone", needs: CODEX, bound: 20, prove: programs::codex },
     Case { name: "opencode_alone", needs: OPENCODE, bound: 40, prove: programs::opencode },
     Case { name: "claude_acp_alone", needs: CLAUDE_ACP, bound: 20, prove: programs::claude_acp },
+    Case { name: "acp_claude_text", needs: CLAUDE_ACP, bound: 40, prove: acp::text::<acp::Claude> },
+    Case { name: "acp_opencode_text", needs: OPENCODE, bound: 40, prove: acp::text::<acp::OpenCode> },
+    Case {
+        name: "acp_claude_tool_allowed",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::tool_allowed::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_tool_allowed",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::tool_allowed::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_tool_denied",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::tool_denied::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_tool_denied",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::tool_denied::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_structured",
+        needs: CLAUDE_ACP,
+        bound: 60,
+        prove: acp::structured::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_structured",
+        needs: OPENCODE,
+        bound: 60,
+        prove: acp::structured::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_cancelled_and_resumed",
+        needs: CLAUDE_ACP,
+        bound: 80,
+        prove: acp::cancelled_and_resumed::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_cancelled_and_resumed",
+        needs: OPENCODE,
+        bound: 80,
+        prove: acp::cancelled_and_resumed::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_resumed_in_a_new_process",
+        needs: CLAUDE_ACP,
+        bound: 70,
+        prove: acp::resumed_in_a_new_process::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_resumed_in_a_new_process",
+        needs: OPENCODE,
+        bound: 70,
+        prove: acp::resumed_in_a_new_process::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_key_refused",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::key_refused::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_key_refused",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::key_refused::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_unknown_session",
+        needs: CLAUDE_ACP,
+        bound: 40,
+        prove: acp::unknown_session::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_unknown_session",
+        needs: OPENCODE,
+        bound: 40,
+        prove: acp::unknown_session::<acp::OpenCode>,
+    },
     Case { name: "one_turn", needs: CLAUDE, bound: 30, prove: conversations::one_turn },
     Case {
         name: "two_turns_by_session",

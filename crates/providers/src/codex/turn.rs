@@ -5,23 +5,22 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem, StopReason,
-    StreamEvent,
-};
-use serde_json::{Value, json};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderItem, StopReason, StreamEvent};
+use serde_json::json;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
-use super::decode::{Decoded, Form, TurnEnd};
+use super::decode::{Decoded, TurnEnd};
 use super::error::{Kind, died, refused};
 use super::outcome::{Asked, conclude, output};
 use super::session::Request;
 use super::session::link::{Link, State};
 use super::wire;
 use crate::output::TurnOutput;
-use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, OurId, RpcError, TheirId, refuse, respond};
+use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, OurId, RpcError, refuse, respond};
+
+mod consent;
+
+use consent::{Answer, Consent, Questions, elicitation};
 
 /// How long an interrupted turn may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
@@ -43,8 +42,7 @@ pub(super) struct Turn {
     /// The program's name for the turn.
     id: Option<String>,
     next: VecDeque<Step>,
-    questions: FuturesUnordered<BoxFuture<'static, Option<Answer>>>,
-    open_questions: Vec<(TheirId, CancellationToken)>,
+    questions: Questions,
     /// The user's next message, awaited over the whole turn.
     steering: Option<BoxFuture<'static, String>>,
     /// The request by which such a message was handed over.
@@ -81,13 +79,6 @@ fn far() -> Instant {
     Instant::now() + Duration::from_secs(365 * 24 * 60 * 60)
 }
 
-struct Answer {
-    id: TheirId,
-    request: PermissionRequest,
-    form: Form,
-    decision: PermissionDecision,
-}
-
 /// What the turn waited for.
 enum Woken {
     Message(Option<Incoming>),
@@ -117,8 +108,7 @@ impl Turn {
             started,
             id: None,
             next: early.into_iter().map(Step::Decoded).collect(),
-            questions: FuturesUnordered::new(),
-            open_questions: Vec::new(),
+            questions: Questions::default(),
             steering,
             steered: None,
         }
@@ -160,7 +150,7 @@ impl Turn {
                 }
                 Woken::Answered(answer) => {
                     if let Some(answer) = answer
-                        && self.answer(answer, link).is_err()
+                        && self.answer(&answer, link).is_err()
                     {
                         self.abandon(link).await;
                     }
@@ -194,7 +184,7 @@ impl Turn {
             () = sleep_until(limit) => over,
             message = steering, if steerable => Woken::Steer(message),
             message = link.peer.next() => Woken::Message(message),
-            Some(answer) = self.questions.next(), if !self.questions.is_empty() => Woken::Answered(answer),
+            answer = self.questions.next(), if self.questions.are_pending() => Woken::Answered(answer),
             () = sleep_until(silence), if running => Woken::Stop(Why::Stalled),
         }
     }
@@ -205,7 +195,7 @@ impl Turn {
 
     /// When the program has said nothing for too long.
     fn silence_ends(&self, link: &Link) -> Option<Instant> {
-        if !self.open_questions.is_empty() {
+        if self.questions.are_open() {
             // A person may take their time; the broker that asks them has its own deadline.
             return None;
         }
@@ -297,13 +287,11 @@ impl Turn {
             }
             Decoded::Event(event) => Some(Ok(ProviderItem::Event(event))),
             Decoded::Asked { id, request, form } => {
-                self.ask(id, request, form);
+                self.questions.ask(self.context.permissions.as_deref(), id, request, form);
                 None
             }
             Decoded::Withdrawn { id } => {
-                if let Some(open) = self.open_questions.iter().position(|(open, _)| *open == id) {
-                    self.open_questions.remove(open).1.cancel();
-                }
+                self.questions.withdraw(&id);
                 None
             }
             Decoded::Unsupported { id, method } => {
@@ -376,73 +364,20 @@ impl Turn {
         AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)
     }
 
-    fn ask(&mut self, id: TheirId, request: PermissionRequest, form: Form) {
-        let decision: BoxFuture<'static, PermissionDecision> = match &self.context.permissions {
-            Some(broker) => broker.request(request.clone()),
-            None => {
-                let message = format!("nobody is there who could allow {}", request.tool_name);
-                Box::pin(std::future::ready(PermissionDecision::Deny { message }))
-            }
-        };
-        let withdrawn = CancellationToken::new();
-        self.open_questions.push((id.clone(), withdrawn.clone()));
-        self.questions.push(Box::pin(async move {
-            let decision = withdrawn.run_until_cancelled(decision).await?;
-            Some(Answer { id, request, form, decision })
-        }));
-    }
-
-    fn answer(&mut self, answer: Answer, link: &mut Link) -> Result<(), AgentError> {
-        let Some(open) = self.open_questions.iter().position(|(open, _)| *open == answer.id) else {
-            return Ok(());
-        };
-        self.open_questions.remove(open);
+    fn answer(&mut self, answer: &Answer, link: &mut Link) -> Result<(), AgentError> {
         // What the person took to answer is not the program's silence.
         self.last_message = Instant::now();
-        let Answer { id, request, form, decision } = answer;
-        let allowed = match decision {
-            PermissionDecision::Allow { updated_input: Some(other) } if other != request.input => {
-                // Running it unchanged would be another thing than what was allowed.
-                let message = format!(
-                    "{} was denied, because the program cannot run it with other arguments",
-                    request.tool_name
-                );
-                let warning = StreamEvent::Warning { code: "inputNotChanged".to_owned(), message };
-                self.next.push_back(Step::Decoded(Decoded::Event(warning)));
-                false
-            }
-            PermissionDecision::Allow { .. } => true,
-            PermissionDecision::Deny { .. } => false,
-        };
-        if !allowed {
-            link.decoder.denied(&request);
+        let consent = answer.consent();
+        if consent == Consent::Changed {
+            let tool = &answer.request.tool_name;
+            let message =
+                format!("{tool} was denied, because the program cannot run it with other arguments");
+            let warning = StreamEvent::Warning { code: "inputNotChanged".to_owned(), message };
+            self.next.push_back(Step::Decoded(Decoded::Event(warning)));
         }
-        respond(&link.peer.stdin(), &id, reply(&form, allowed))
-    }
-}
-
-/// The answer to a question, in the form that it wants.
-fn reply(form: &Form, allowed: bool) -> Value {
-    match (form, allowed) {
-        (Form::Decision, true) => json!({ "decision": "accept" }),
-        (Form::Decision, false) => json!({ "decision": "decline" }),
-        (Form::Permissions(wanted), true) => {
-            let granted: Value = match wanted {
-                Value::Object(map) => map
-                    .iter()
-                    .filter(|(_, value)| !value.is_null())
-                    .map(|(name, value)| (name.clone(), value.clone()))
-                    .collect(),
-                _ => json!({}),
-            };
-            json!({ "permissions": granted, "scope": "turn" })
+        if consent != Consent::Given {
+            link.decoder.denied(&answer.request);
         }
-        (Form::Permissions(_), false) => json!({ "permissions": {}, "scope": "turn" }),
-        (Form::Elicitation, true) => elicitation("accept"),
-        (Form::Elicitation, false) => elicitation("decline"),
+        respond(&link.peer.stdin(), &answer.id, answer.reply())
     }
-}
-
-fn elicitation(action: &str) -> Value {
-    json!({ "action": action, "content": null, "_meta": null })
 }

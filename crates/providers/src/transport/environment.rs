@@ -6,10 +6,16 @@ use inspan_protocol::Environment;
 /// The vendor that a program belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
+    /// No vendor that is known: an agent of the user's choice.
+    Any,
     /// Claude Code.
     Claude,
     /// Codex.
     Codex,
+    /// Factory's Droid.
+    Droid,
+    /// Google's Gemini CLI.
+    Gemini,
     /// OpenCode, which asks the models of many vendors and so may see their keys.
     OpenCode,
 }
@@ -34,10 +40,10 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("OPENCODE_PERMISSION", &[]),
     ("OPENCODE_PID", &[]),
     ("OPENCODE_*", &[Vendor::OpenCode]),
-    ("GEMINI_*", &[Vendor::OpenCode]),
-    ("GOOGLE_API_KEY", &[Vendor::OpenCode]),
+    ("GEMINI_*", &[Vendor::Gemini, Vendor::OpenCode]),
+    ("GOOGLE_API_KEY", &[Vendor::Gemini, Vendor::OpenCode]),
     ("GOOGLE_GENERATIVE_AI_API_KEY", &[Vendor::OpenCode]),
-    ("FACTORY_API_KEY", &[]),
+    ("FACTORY_API_KEY", &[Vendor::Droid]),
     ("CURSOR_API_KEY", &[]),
     ("OPENROUTER_API_KEY", &[Vendor::OpenCode]),
     ("MISTRAL_API_KEY", &[Vendor::OpenCode]),
@@ -69,7 +75,8 @@ pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
     others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a variable is meant by a name that may end with `*`.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
@@ -98,8 +105,8 @@ mod tests {
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen =
-            |vendor| for_vendor(&environment, vendor).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let seen = |vendor| names(for_vendor(&environment, vendor));
         assert_eq!(
             seen(Vendor::Claude),
             ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
@@ -115,7 +122,6 @@ mod tests {
             "PATH",
         ];
         assert_eq!(seen(Vendor::OpenCode), many);
-        let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
+        assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use inspan_flow::{Graph, Loaded};
 use inspan_protocol::{AgentError, Environment, ErrorCode};
-use inspan_providers::{find_claude, find_codex, find_opencode, probe_anthropic};
+use inspan_providers::{
+    ServiceStatus, find_acp, find_claude, find_codex, find_opencode, probe_anthropic, probe_openai,
+};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -18,16 +20,39 @@ const PROGRAMS: [(&str, Find); 3] =
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
     key(graph, invocation)?;
+    agent(graph, loaded, invocation)?;
     program(graph, loaded, invocation)
 }
 
-fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
-    let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == "anthropic.agent") else {
+/// Agents that ask a service with a key, and how to find out whether it is there.
+const SERVICES: [(&str, fn(&Environment) -> ServiceStatus); 2] =
+    [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
+
+/// The programs of agents that are driven over the Agent Client Protocol.
+fn agent(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
+    // A node may name its own program, by a template even: then only its run can tell.
+    if loaded.text().contains("command") {
         return Ok(());
-    };
-    let status = probe_anthropic(&invocation.env);
-    let code = if status.key.is_none() { ErrorCode::ConfigMissing } else { ErrorCode::ConfigInvalid };
-    status.problem.map_or(Ok(()), |problem| Err(refusal(&node.id, code, &problem)))
+    }
+    for node in &graph.nodes {
+        let found = node.node_type.strip_suffix(".agent").and_then(|name| find_acp(name, &invocation.env));
+        if let Some(Err(error)) = found {
+            return Err(refusal(&node.id, error.code, &error.message));
+        }
+    }
+    Ok(())
+}
+
+fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
+    for (kind, probe) in SERVICES {
+        let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == kind) else { continue };
+        let status = probe(&invocation.env);
+        let code = if status.key.is_none() { ErrorCode::ConfigMissing } else { ErrorCode::ConfigInvalid };
+        if let Some(problem) = status.problem {
+            return Err(refusal(&node.id, code, &problem));
+        }
+    }
+    Ok(())
 }
 
 fn program(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
