@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Erased};
 
-use crate::{AcpProvider, AnthropicProvider, ClaudeProvider, EchoProvider, ScriptedProvider};
+use crate::{
+    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider, OpenCodeProvider,
+    ScriptedProvider,
+};
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
@@ -12,9 +15,12 @@ pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
         Arc::new(Erased(AcpProvider::new())),
         Arc::new(Erased(AnthropicProvider::new())),
         Arc::new(Erased(ClaudeProvider::new())),
+        Arc::new(Erased(CodexProvider::new())),
         Arc::new(Erased(AcpProvider::droid())),
         Arc::new(Erased(EchoProvider)),
         Arc::new(Erased(AcpProvider::gemini())),
+        Arc::new(Erased(OpenAiProvider::new())),
+        Arc::new(Erased(OpenCodeProvider::new())),
         Arc::new(Erased(ScriptedProvider)),
     ]
 }
@@ -30,7 +36,12 @@ mod tests {
     fn each_is_there_under_its_name_and_describes_itself() {
         let names: Vec<String> =
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
-        assert_eq!(names, ["acp", "anthropic", "claude", "droid", "echo", "gemini", "scripted"]);
+        assert_eq!(
+            names,
+            [
+                "acp", "anthropic", "claude", "codex", "droid", "echo", "gemini", "openai", "opencode", "scripted"
+            ]
+        );
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
             for schema in [provider.input_schema(), provider.output_schema()] {
@@ -67,9 +78,24 @@ mod tests {
                 json!({ "messages": said(), "options": { "model": "m" } }),
                 more(json!({ "model": "m", "resume": "s-1" })),
             ),
+            (
+                "codex",
+                json!({ "prompt": "a", "options": { "resume": "s-0", "model": "m" } }),
+                json!({ "prompt": "more", "sessionToken": "s-1", "options": { "model": "m" } }),
+            ),
             ("droid", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
             ("echo", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
             ("gemini", json!({ "messages": said() }), more(json!({ "resume": "s-1" }))),
+            (
+                "openai",
+                json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
+                json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
+            ),
+            (
+                "opencode",
+                json!({ "messages": said(), "options": { "agent": "plan" } }),
+                more(json!({ "agent": "plan", "resume": "s-1" })),
+            ),
             (
                 "scripted",
                 json!({ "prompt": "a", "options": { "turns": turns() } }),
@@ -91,9 +117,12 @@ mod tests {
             ("acp", json!({ "prompt": "a", "options": { "systemPrompt": "x" } }), "systemPrompt"),
             ("anthropic", json!({ "prompt": "a", "options": { "tools": ["Read"] } }), "tools"),
             ("claude", json!({ "prompt": "a", "options": { "temperature": 1 } }), "temperature"),
+            ("codex", json!({ "prompt": "a", "options": { "allowedTools": ["Read"] } }), "allowedTools"),
             ("droid", json!({ "prompt": "a", "options": { "tools": [] } }), "tools"),
             ("echo", json!({ "prompt": "a", "option": {} }), "option"),
             ("gemini", json!({ "prompt": "a", "options": { "maxTurns": 1 } }), "maxTurns"),
+            ("openai", json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }), "maxThinkingTokens"),
+            ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
             ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
         ];
         assert_eq!(rows.len(), builtin().len());

@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use inspan_providers::{ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude};
+use inspan_providers::{
+    ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude, probe_codex, probe_openai,
+    probe_opencode,
+};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -17,26 +20,41 @@ use crate::{
 };
 
 /// How the program of a provider is got.
-const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
+const INSTALL: [(&str, &str); 3] = [
+    ("claude", "npm install -g @anthropic-ai/claude-code"),
+    ("codex", "npm install -g @openai/codex"),
+    ("opencode", "npm install -g opencode-ai"),
+];
 /// The provider whose program each node names.
 const ANY_AGENT: &str = "acp";
 /// Variables that hold keys.
-const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+const KEYS: [&str; 5] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CODEX_API_KEY",
+    "OPENAI_API_KEY",
+];
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let claude = runtime.block_on(probe_claude(&invocation.env, supervise::supervisor()));
-    let others = runtime.block_on(probe_acp(&invocation.env, supervise::supervisor()));
+    let env = &invocation.env;
+    let statuses = [
+        runtime.block_on(probe_claude(env, supervise::supervisor())),
+        runtime.block_on(probe_codex(env, supervise::supervisor())),
+        runtime.block_on(probe_opencode(env, supervise::supervisor())),
+    ];
+    let others = runtime.block_on(probe_acp(env, supervise::supervisor()));
+    let statuses = statuses.into_iter().map(|status| Program::judged(status, Need::Expected));
     let others = others.into_iter().map(|status| Program::judged(status, Need::Optional));
-    let programs: Vec<Program> =
-        std::iter::once(Program::judged(claude, Need::Expected)).chain(others).collect();
+    let programs: Vec<Program> = statuses.chain(others).collect();
     // A missing key is no fault: nobody needs every service.
-    let services = [probe_anthropic(&invocation.env)];
-    let healthy =
-        programs.iter().all(|program| program.status.problem.is_none() || program.need == Need::Optional);
+    let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
+    // Nobody needs every program either; but with one that is there, something may be wrong.
+    let healthy = programs.iter().any(|program| program.status.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
         Form::Json => invocation.json(&json(&programs, &services, exit, invocation)),
@@ -155,6 +173,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
         say(&line);
     };
     title("Agents");
+    let one_works = programs.iter().any(|program| program.status.problem.is_none());
     for program in programs {
         let status = &program.status;
         match &status.problem {
@@ -165,7 +184,10 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
             }
             Some(problem) => {
                 let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
-                row(Tone::Bad, "✘", &status.provider, what);
+                // What is not there is no fault, as long as there is another.
+                let absent = status.path.is_none() && one_works;
+                let (tone, sign) = if absent { (Tone::Faint, "·") } else { (Tone::Bad, "✘") };
+                row(tone, sign, &status.provider, what);
                 if !help_too.is_empty() {
                     help(help_too);
                 }

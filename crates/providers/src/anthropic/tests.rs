@@ -5,3 +5,4 @@ mod faults;
 mod keys;
 mod replay;
 mod server;
+mod tools;
