@@ -1,9 +1,9 @@
 //! All that was said in a turn, and which part of it a retraction voids.
-//! Deciding that something is void is left to `message.rs`.
+//! Deciding that something is void is left to the decoders.
 
 /// The text of a turn.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(crate) struct Said {
     text: String,
     /// Where the last boundary stands: what a reader of the events voids on a retraction begins here.
     boundary: usize,
@@ -24,7 +24,7 @@ enum Join {
 
 impl Said {
     /// Appends a text.
-    pub(super) fn push(&mut self, text: &str) {
+    pub(crate) fn push(&mut self, text: &str) {
         if self.join == Join::Apart && !self.text.is_empty() {
             self.text.push_str("\n\n");
         }
@@ -33,21 +33,21 @@ impl Said {
     }
 
     /// A new message begins. One that takes up an answer cut at the token limit goes on where that stopped.
-    pub(super) fn begin_message(&mut self, after_stop: Option<&str>) {
+    pub(crate) fn begin_message(&mut self, after_stop: Option<&str>) {
         self.message = self.text.len();
         let takes_up = matches!(after_stop, Some("max_tokens" | "model_context_window_exceeded"));
         self.join = if takes_up { Join::GoesOn } else { Join::Apart };
     }
 
     /// A tool event or a whole text: what stands until here is not voided any more.
-    pub(super) fn boundary(&mut self) {
+    pub(crate) fn boundary(&mut self) {
         self.boundary = self.text.len();
         self.join = Join::Apart;
     }
 
     /// Voids the message in progress. What of the voided stretch belongs to earlier messages is returned, to be
     /// said again.
-    pub(super) fn retract(&mut self) -> Option<String> {
+    pub(crate) fn retract(&mut self) -> Option<String> {
         self.text.truncate(self.message.max(self.boundary));
         let kept = self.text[self.boundary..].trim_start().to_owned();
         self.boundary = self.text.len();
@@ -56,7 +56,7 @@ impl Said {
     }
 
     /// All of it.
-    pub(super) fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 }
