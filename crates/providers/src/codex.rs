@@ -76,7 +76,6 @@ impl Provider for CodexProvider {
                 images: true,
                 cost: false,
                 native_steer: true,
-                host_tools: false,
             },
         }
     }
