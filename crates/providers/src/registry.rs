@@ -5,8 +5,8 @@ use std::sync::Arc;
 use inspan_protocol::{DynProvider, Erased};
 
 use crate::{
-    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider, OpenCodeProvider,
-    ScriptedProvider,
+    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+    OpenCodeProvider, ScriptedProvider,
 };
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
@@ -39,7 +39,16 @@ mod tests {
         assert_eq!(
             names,
             [
-                "acp", "anthropic", "claude", "codex", "droid", "echo", "gemini", "openai", "opencode", "scripted"
+                "acp",
+                "anthropic",
+                "claude",
+                "codex",
+                "droid",
+                "echo",
+                "gemini",
+                "openai",
+                "opencode",
+                "scripted"
             ]
         );
         for provider in builtin() {
@@ -121,7 +130,11 @@ mod tests {
             ("droid", json!({ "prompt": "a", "options": { "tools": [] } }), "tools"),
             ("echo", json!({ "prompt": "a", "option": {} }), "option"),
             ("gemini", json!({ "prompt": "a", "options": { "maxTurns": 1 } }), "maxTurns"),
-            ("openai", json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }), "maxThinkingTokens"),
+            (
+                "openai",
+                json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }),
+                "maxThinkingTokens",
+            ),
             ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
             ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
         ];
