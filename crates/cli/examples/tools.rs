@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "properties": { "kind": { "type": "string", "description": "Such as `oxen`." } },
     });
     let tool =
-        FnTool::new("count_animals", "Counts the animals of a kind.", schema, |input, _cancel| count(input));
+        FnTool::new("count_animals", "Counts animals of a kind.", schema, |input, _cancel| count(input));
     let options = AgentOptions::new()
         .host_tool(tool)
         .allowed_tools(["count_animals"])

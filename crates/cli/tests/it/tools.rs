@@ -2,14 +2,22 @@
 //! that a crash runs nothing twice, and that no process is left.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
+use inspan_protocol::{FnTool, HostTools, Outcome, ToolOutput};
 use inspan_testkit::{Block, MCP_SERVER, ModelServer, Scenario, Turn};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     processes::{signal, until},
@@ -143,4 +151,49 @@ fn a_server_that_does_not_start_fails_the_flow_by_its_name() {
     assert_eq!((ran.code, server.requests().len()), (Some(1), 0));
     let told = "the MCP server `herd` ended with exit code 4; it said: lost [redacted]";
     assert!(ran.stderr.contains(told), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_flow_of_a_program_calls_its_functions_within_the_turns_of_the_whole_run() {
+    let flow = "
+flow: { name: counted }
+nodes:
+  - id: a
+    type: anthropic.agent
+    input:
+      prompt: how many?
+      options: { maxTurns: 3, allowedTools: [count], outputSchema: { type: object, required: [oxen] } }
+";
+    let call = || Turn::tool("count", json!({}));
+    // The answer does not fit, and mending it has one turn of three left.
+    let server = server([call(), Turn::text("many"), call(), Turn::text("never")]);
+    let folder = tempfile::tempdir().unwrap();
+    let env = [
+        ("ANTHROPIC_API_KEY", "none".to_owned()),
+        ("ANTHROPIC_BASE_URL", server.base_url()),
+        ("INSPAN_HOME", folder.path().display().to_string()),
+    ];
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let tool = FnTool::new("count", "Counts.", json!({}), move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok(ToolOutput::text("16")) }
+    });
+    let mut providers = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        providers.register(provider);
+    }
+    let nodes = builtin_nodes(&providers);
+    let compiled = compile(&Loaded::from_text("flow.yaml", flow, BTreeMap::new()), &nodes).unwrap();
+    let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes)
+        .env(env.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+        .tools(HostTools::default().with(tool))
+        .build();
+    let result = runner.run(Map::new()).await.unwrap();
+    assert_eq!(
+        (result.outcome, server.requests().len(), calls.load(Ordering::SeqCst)),
+        (Outcome::Failed, 3, 1)
+    );
+    let answered = answers(&server, 1);
+    assert_eq!(answered, ["16"]);
 }
