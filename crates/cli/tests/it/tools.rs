@@ -10,7 +10,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use inspan_engine::ProviderRegistry;
@@ -128,8 +127,8 @@ fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
         let mut child: Child =
             command(folder.path(), &server, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
         until("the tool hangs", || fs::read_to_string(&log).is_ok_and(|log| log.contains("hang")));
-        // The child of the tool is noted a moment after the log.
-        std::thread::sleep(Duration::from_millis(200));
+        let pids = folder.path().join("herd.pids");
+        until("its child is noted", || fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2));
         signal(&child, name);
         child.wait().unwrap();
         nobody_left(folder.path());
