@@ -134,7 +134,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/cli",
         owns: "arguments, wiring, the console, exit codes",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
-        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers"],
+        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers", "inspan-testkit"],
         packages: &[
             "annotate-snippets",
             "anstyle",

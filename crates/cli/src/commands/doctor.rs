@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use inspan_providers::{ProgramStatus, ServiceStatus, probe_anthropic, probe_claude};
+use inspan_providers::{
+    ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude, probe_codex, probe_openai,
+    probe_opencode,
+};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -17,23 +20,41 @@ use crate::{
 };
 
 /// How the program of a provider is got.
-const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
+const INSTALL: [(&str, &str); 3] = [
+    ("claude", "npm install -g @anthropic-ai/claude-code"),
+    ("codex", "npm install -g @openai/codex"),
+    ("opencode", "npm install -g opencode-ai"),
+];
+/// The provider whose program each node names.
+const ANY_AGENT: &str = "acp";
 /// Variables that hold keys.
-const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+const KEYS: [&str; 5] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CODEX_API_KEY",
+    "OPENAI_API_KEY",
+];
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let programs: Vec<Program> =
-        vec![runtime.block_on(probe_claude(&invocation.env, supervise::supervisor()))]
-            .into_iter()
-            .map(Program::judged)
-            .collect();
+    let env = &invocation.env;
+    let statuses = [
+        runtime.block_on(probe_claude(env, supervise::supervisor())),
+        runtime.block_on(probe_codex(env, supervise::supervisor())),
+        runtime.block_on(probe_opencode(env, supervise::supervisor())),
+    ];
+    let others = runtime.block_on(probe_acp(env, supervise::supervisor()));
+    let statuses = statuses.into_iter().map(|status| Program::judged(status, Need::Expected));
+    let others = others.into_iter().map(|status| Program::judged(status, Need::Optional));
+    let programs: Vec<Program> = statuses.chain(others).collect();
     // A missing key is no fault: nobody needs every service.
-    let services = [probe_anthropic(&invocation.env)];
-    let healthy = programs.iter().all(|program| program.status.problem.is_none());
+    let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
+    // Nobody needs every program either; but with one that is there, something may be wrong.
+    let healthy = programs.iter().any(|program| program.status.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
         Form::Json => invocation.json(&json(&programs, &services, exit, invocation)),
@@ -48,14 +69,23 @@ struct Program {
     /// Versions that the adapter is made for, as `2.1.x`.
     supported: String,
     is_supported: bool,
+    need: Need,
     /// What to do about its problem.
     hint: Option<String>,
 }
 
+/// Whether it is a fault that a program is not there.
+#[derive(Clone, Copy, PartialEq)]
+enum Need {
+    Expected,
+    Optional,
+}
+
 impl Program {
-    fn judged(status: ProgramStatus) -> Self {
+    fn judged(status: ProgramStatus, need: Need) -> Self {
         let series = series(&status.tested_version);
-        let is_supported = status.version.as_deref().is_none_or(|version| self::series(version) == series);
+        let fits = |version: &str| series.is_empty() || self::series(version) == series;
+        let is_supported = status.version.as_deref().is_none_or(fits);
         let install = INSTALL.iter().find(|(provider, _)| *provider == status.provider);
         let hint = match (&status.path, install) {
             // The problem itself says how to get it.
@@ -63,7 +93,8 @@ impl Program {
             _ if !is_supported => install.map(|(_, command)| format!("{command}@{}", status.tested_version)),
             _ => None,
         };
-        Self { supported: format!("{series}.x"), is_supported, hint, status }
+        let supported = if series.is_empty() { String::new() } else { format!("{series}.x") };
+        Self { supported, is_supported, need, hint, status }
     }
 }
 
@@ -77,6 +108,7 @@ fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
     let external = |name: &&str| {
         programs.iter().any(|program| program.status.provider == **name)
             || services.iter().any(|service| service.provider == **name)
+            || *name == ANY_AGENT
     };
     registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
 }
@@ -86,8 +118,10 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
         .iter()
         .map(|program| {
             let mut value = json!(program.status);
-            value["supported"] = json!(program.supported);
-            value["isSupported"] = json!(program.is_supported);
+            if !program.supported.is_empty() {
+                value["supported"] = json!(program.supported);
+                value["isSupported"] = json!(program.is_supported);
+            }
             if let Some(hint) = &program.hint {
                 value["hint"] = json!(hint);
             }
@@ -139,12 +173,21 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
         say(&line);
     };
     title("Agents");
+    let one_works = programs.iter().any(|program| program.status.problem.is_none());
     for program in programs {
         let status = &program.status;
         match &status.problem {
+            // Nobody needs every agent.
+            Some(problem) if program.need == Need::Optional => {
+                let what = problem.split_once("; ").map_or(problem.as_str(), |(what, _)| what);
+                row(Tone::Faint, "·", &status.provider, what);
+            }
             Some(problem) => {
                 let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
-                row(Tone::Bad, "✘", &status.provider, what);
+                // What is not there is no fault, as long as there is another.
+                let absent = status.path.is_none() && one_works;
+                let (tone, sign) = if absent { (Tone::Faint, "·") } else { (Tone::Bad, "✘") };
+                row(tone, sign, &status.provider, what);
                 if !help_too.is_empty() {
                     help(help_too);
                 }
@@ -179,6 +222,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
             ),
         }
     }
+    row(Tone::Faint, "·", ANY_AGENT, "any agent of yours; a node names its program by the option `command`");
     for name in built_in(programs, services) {
         row(Tone::Good, "✔", &name, "built in, needs nothing");
     }

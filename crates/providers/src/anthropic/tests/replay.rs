@@ -18,6 +18,7 @@ use super::super::decode::{Decoded, Decoder};
 use super::super::error::answered;
 use super::super::ledger::Ledger;
 use super::super::outcome::{Verdict, Wanted, judge};
+use crate::streamed::Decode as _;
 use crate::tools::Call;
 
 /// Transcripts up to this many bytes are also cut in two at every byte.
