@@ -18,3 +18,4 @@ mod sessions;
 mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
+mod tools;

@@ -124,6 +124,7 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
     let asks = [
         ("outputSchema", can.structured_output, "answer by a schema"),
         ("tools", can.tools, "have its tools chosen"),
+        ("allowedTools", can.tools, "have its tools chosen"),
         ("disallowedTools", can.tools, "have its tools chosen"),
         ("permissionMode", can.permissions, "ask before it uses a tool"),
         ("thinking", can.thinking, "have its thinking chosen"),
