@@ -86,6 +86,8 @@ pub(crate) enum Do {
     AwaitCancel,
     /// Asks for permission and says the decision as text.
     Ask(&'static str),
+    /// Waits for a message that steers and says it.
+    Steer,
     Output(Value),
     Fail(AgentError),
     Panic,
@@ -190,11 +192,21 @@ impl ProviderOutput for ScriptOutput {
 pub(crate) struct Script {
     calls: Arc<Mutex<VecDeque<Vec<Do>>>>,
     inputs: Arc<Mutex<Vec<Value>>>,
+    native_steer: bool,
 }
 
 impl Script {
     pub(crate) fn new(calls: impl IntoIterator<Item = Vec<Do>>) -> Self {
-        Self { calls: Arc::new(Mutex::new(calls.into_iter().collect())), inputs: Arc::default() }
+        Self {
+            calls: Arc::new(Mutex::new(calls.into_iter().collect())),
+            inputs: Arc::default(),
+            native_steer: false,
+        }
+    }
+
+    /// The same script of a provider that can take messages within a turn.
+    pub(crate) fn steerable(self) -> Self {
+        Self { native_steer: true, ..self }
     }
 
     pub(crate) fn provider(&self) -> Arc<dyn DynProvider> {
@@ -215,7 +227,11 @@ impl Provider for Script {
         ProviderDescriptor {
             provider_type: "script".to_owned(),
             display_name: "Script".to_owned(),
-            capabilities: ProviderCapabilities { structured_output: true, ..Default::default() },
+            capabilities: ProviderCapabilities {
+                structured_output: true,
+                native_steer: self.native_steer,
+                ..Default::default()
+            },
         }
     }
 
@@ -239,6 +255,10 @@ impl Provider for Script {
                             }).await),
                         };
                         yield Ok(ProviderItem::Event(say(&decision)));
+                    }
+                    Do::Steer => {
+                        let message = context.steering.as_ref().unwrap().next().await;
+                        yield Ok(ProviderItem::Event(say(&message)));
                     }
                     Do::Output(output) => {
                         yield Ok(ProviderItem::Output(serde_json::from_value(output).unwrap()));

@@ -57,6 +57,7 @@ pub const FACTS: &[&str] = &[
     "loop:iterate",
     "agent:start",
     "agent:turn",
+    "agent:steer",
     "agent:session",
     "agent:usage",
     "agent:complete",
@@ -222,6 +223,7 @@ impl RunState {
             }
             Event::AgentStart { .. }
             | Event::AgentTurn { .. }
+            | Event::AgentSteer { .. }
             | Event::AgentSession { .. }
             | Event::AgentUsage { .. }
             | Event::AgentComplete { .. } => self.agent(graph, task, event),

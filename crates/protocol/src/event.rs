@@ -7,6 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};
 
+mod words;
+
+pub use words::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, SteerStrength, WaitingOn};
+
 use crate::{
     AgentError, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason,
     Timestamp, Usage,
@@ -193,6 +197,15 @@ events! {
         run_id: RunId,
         /// The turn, counting on from the one that `agent:start` names.
         turn: u32,
+    }
+    /// A message that steers reached the run's turn in progress.
+    "agent:steer" AgentSteer {
+        /// The run.
+        run_id: RunId,
+        /// The message.
+        content: String,
+        /// What it does to the turn.
+        strength: SteerStrength,
     }
     /// The vendor named its conversation. Written down at once, so that a crash can be resumed.
     "agent:session" AgentSession {
@@ -494,89 +507,6 @@ impl<'de> Deserialize<'de> for Event {
             Ok(Self::Unknown(UnknownEvent { name, payload: map }))
         }
     }
-}
-
-/// How a session ended, or why it rests: `paused` and `waiting` never stand in `harness:complete`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub enum Outcome {
-    /// All that was to run ran well; handled failures included.
-    Success,
-    /// Something failed, and what did not depend on it finished.
-    Partial,
-    /// A failure ended the flow.
-    Failed,
-    /// It was stopped on purpose.
-    Stopped,
-    /// A budget was used up.
-    BudgetExceeded,
-    /// The flow's own time was up.
-    TimedOut,
-    /// Not ended: paused, to be resumed.
-    Paused,
-    /// Not ended: nothing can run until a person answers or a limit is lifted.
-    Waiting,
-}
-
-/// Why a node did not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub enum SkipReason {
-    /// Its own `when` did not hold.
-    When,
-    /// None of its incoming edges fired.
-    Edge,
-    /// Something it depends on failed, or the flow ended before its turn.
-    Failure,
-}
-
-/// When a message reaches a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum MessageMode {
-    /// After the turn in progress.
-    #[default]
-    FollowUp,
-    /// At once: the turn in progress is interrupted.
-    Steer,
-}
-
-/// What kind of question is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub enum PromptKind {
-    /// The flow asks a person.
-    Input,
-    /// An agent asks whether it may use a tool.
-    Permission,
-}
-
-/// What a session waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub enum WaitingOn {
-    /// A person's answer.
-    Input,
-    /// A vendor's usage limit.
-    Limit,
-}
-
-/// How grave a log line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// For those who look for a fault.
-    Debug,
-    /// For the reader.
-    Info,
-    /// Something to look at.
-    Warn,
-    /// Something failed.
-    Error,
 }
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ pub use context::EventContext;
 pub use envelope::Envelope;
 pub use error::{AgentError, ErrorCode, ErrorTag};
 pub use event::{Event, UnknownEvent};
-pub use event::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, WaitingOn};
+pub use event::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, SteerStrength, WaitingOn};
 pub use id::{EventId, InvalidNodeId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId};
 pub use message::{Content, ContentBlock, Message, Role};
 pub use provider::{
     DynProvider, Environment, Erased, ExecutionContext, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
-    ProviderOutput, ProviderStream,
+    ProviderOutput, ProviderStream, Steering,
 };
 pub use snapshot::{
     AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, PendingPrompt, PromptReply,

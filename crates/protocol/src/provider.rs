@@ -47,7 +47,7 @@ pub struct ProviderCapabilities {
     pub images: bool,
     /// It says what a turn cost.
     pub cost: bool,
-    /// A message can reach a turn in progress without interrupting it.
+    /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].
     pub native_steer: bool,
 }
 
@@ -111,6 +111,8 @@ pub struct ExecutionContext {
     pub cancel: CancellationToken,
     /// Answers the agent's questions for permission. Without one every question is denied.
     pub permissions: Option<Arc<dyn PermissionBroker>>,
+    /// Messages for the turn in progress, for a provider that says it can take them.
+    pub steering: Option<Arc<dyn Steering>>,
     /// The environment that a vendor's program or client may draw from.
     pub env: Environment,
     /// The directory the agent works in, unless its input names one.
@@ -202,6 +204,14 @@ pub enum PermissionDecision {
 pub trait PermissionBroker: Send + Sync {
     /// Asks, and waits for the answer. Ends within the broker's own deadline.
     fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision>;
+}
+
+/// Messages that are to join a turn in progress.
+pub trait Steering: Send + Sync {
+    /// Waits for the next message, as long as it takes; dropping the wait loses nothing but the place in the order, so
+    /// keep it over the whole turn. Once the vendor has taken the message, say
+    /// [`StreamEvent::Steered`]; a message of which that is not said begins the next turn.
+    fn next(&self) -> BoxFuture<'static, String>;
 }
 
 /// A provider without its types: JSON in, JSON out, both checked. This is what registries hold.

@@ -43,6 +43,9 @@ pub enum StreamEvent {
     /// The text and thinking said since the last tool event, whole text or retraction are void: the vendor's stream
     /// broke and began anew. What of it was not broken is said again, whole.
     Retract,
+    /// The oldest message that [`Steering::next`](crate::Steering::next) gave, and that was not told so yet, has joined
+    /// the turn in progress.
+    Steered,
     /// A tool was called.
     ToolStart {
         /// The tool.

@@ -11,11 +11,9 @@ mod request;
 
 use self::message::{Content, Delta, Event, Message, MessageEnd, StartedContent, WireError, WireUsage};
 use crate::request::RequestView;
-use crate::scenario::{Block, ErrorEvent, Turn};
-use crate::wire::{Beat, Wire, sorted};
-
-/// The tool through which a structured answer is given.
-const STRUCTURED_TOOL: &str = "StructuredOutput";
+use crate::scenario::{ErrorEvent, Turn};
+use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
+use crate::wire::{Beat, Complaint, Wire, sorted};
 
 /// What the vendor calls the errors of each status.
 const ERROR_KINDS: [(u16, &str); 11] = [
@@ -32,11 +30,15 @@ const ERROR_KINDS: [(u16, &str); 11] = [
     (529, "overloaded_error"),
 ];
 
+/// Words of other vendors that a scenario may use, in the words of this one.
+const ADOPTED_KINDS: [(&str, &str); 2] =
+    [("context_length_exceeded", "invalid_request_error"), ("insufficient_quota", "billing_error")];
+
 /// The format itself; it holds nothing.
 pub(crate) struct Anthropic;
 
 impl Wire for Anthropic {
-    fn view(&self, body: &Value) -> Result<RequestView, String> {
+    fn view(&self, body: &Value) -> Result<RequestView, Complaint> {
         request::view(body)
     }
 
@@ -45,23 +47,25 @@ impl Wire for Anthropic {
             beat(&Event::MessageStart { message: empty_message(turn, request, stem) }),
             beat(&Event::Ping {}),
         ];
+        let said = spoken(turn, request);
+        let stop_reason = stop_reason(turn, &said);
         let mut index = 0;
-        for block in spoken(turn, request) {
+        for block in said {
             let (started, deltas) = match block {
-                Block::Pause { ms } => {
+                Spoken::Pause { ms } => {
                     beats.push(Beat::Pause(Duration::from_millis(ms)));
                     continue;
                 }
-                Block::Text { text, chunks } => {
+                Spoken::Text { text, chunks } => {
                     let deltas = pieces(&text, chunks).map(|text| Delta::Text { text }).collect();
                     (StartedContent::Text { text: "" }, deltas)
                 }
-                Block::Thinking { text, signature, chunks } => {
+                Spoken::Thinking { text, signature, chunks } => {
                     let thoughts = pieces(&text, chunks).map(|thinking| Delta::Thinking { thinking });
                     let deltas: Vec<Delta> = thoughts.chain([Delta::Signature { signature }]).collect();
                     (StartedContent::Thinking { thinking: "", signature: "" }, deltas)
                 }
-                Block::ToolUse { name, input, id, chunks } => {
+                Spoken::ToolUse { name, input, id, chunks } => {
                     let id = id.unwrap_or_else(|| tool_id(stem, index));
                     let deltas = pieces(&sorted(&input).to_string(), chunks)
                         .map(|partial_json| Delta::InputJson { partial_json })
@@ -76,7 +80,7 @@ impl Wire for Anthropic {
         }
         beats.push(beat(&Event::MessageDelta {
             delta: MessageEnd {
-                stop_reason: stop_reason(turn, request),
+                stop_reason,
                 stop_sequence: None,
                 stop_details: turn.stop_details.as_ref().map(sorted),
             },
@@ -89,15 +93,16 @@ impl Wire for Anthropic {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let mut message = empty_message(turn, request, stem);
         message.usage.output_tokens = turn.usage.output_tokens;
-        message.stop_reason = Some(stop_reason(turn, request));
+        let said = spoken(turn, request);
+        message.stop_reason = Some(stop_reason(turn, &said));
         message.stop_details = turn.stop_details.as_ref().map(sorted);
-        for block in spoken(turn, request) {
+        for block in said {
             let index = message.content.len();
             message.content.push(match block {
-                Block::Pause { .. } => continue,
-                Block::Text { text, .. } => Content::Text { text },
-                Block::Thinking { text, signature, .. } => Content::Thinking { thinking: text, signature },
-                Block::ToolUse { name, input, id, .. } => Content::ToolUse {
+                Spoken::Pause { .. } => continue,
+                Spoken::Text { text, .. } => Content::Text { text },
+                Spoken::Thinking { text, signature, .. } => Content::Thinking { thinking: text, signature },
+                Spoken::ToolUse { name, input, id, .. } => Content::ToolUse {
                     id: id.unwrap_or_else(|| tool_id(stem, index)),
                     name,
                     input: sorted(&input),
@@ -109,7 +114,11 @@ impl Wire for Anthropic {
 
     fn error_body(&self, status: u16, kind: Option<&str>, message: &str, stem: &str) -> String {
         let usual = ERROR_KINDS.iter().find(|(known, _)| *known == status).map(|(_, kind)| *kind);
-        let kind = kind.or(usual).unwrap_or(if status < 500 { "invalid_request_error" } else { "api_error" });
+        let kind = kind.map(adopted).or(usual).unwrap_or(if status < 500 {
+            "invalid_request_error"
+        } else {
+            "api_error"
+        });
         text_of(&Event::Error {
             error: WireError { kind: kind.to_owned(), message: message.to_owned() },
             request_id: Some(request_id(stem)),
@@ -117,11 +126,11 @@ impl Wire for Anthropic {
     }
 
     fn error_status(&self, kind: &str) -> u16 {
-        ERROR_KINDS.iter().find(|(_, known)| *known == kind).map_or(500, |(status, _)| *status)
+        ERROR_KINDS.iter().find(|(_, known)| *known == adopted(kind)).map_or(500, |(status, _)| *status)
     }
 
-    fn error_event(&self, error: &ErrorEvent) -> String {
-        let error = WireError { kind: error.kind.clone(), message: error.message.clone() };
+    fn error_event(&self, error: &ErrorEvent, _sent: usize) -> String {
+        let error = WireError { kind: adopted(&error.kind).to_owned(), message: error.message.clone() };
         frame(&Event::Error { error, request_id: None })
     }
 
@@ -161,18 +170,13 @@ fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
     }
 }
 
-/// The blocks with the structured answer in the form this request can take.
-fn spoken(turn: &Turn, request: &RequestView) -> Vec<Block> {
-    let structured = turn.structured.as_ref().map(|value| match request.offers(STRUCTURED_TOOL) {
-        true => Block::tool(STRUCTURED_TOOL, value.clone()),
-        false => Block::text(sorted(value).to_string()),
-    });
-    turn.blocks.iter().cloned().chain(structured).collect()
+fn stop_reason(turn: &Turn, said: &[Spoken]) -> String {
+    let usual = if calls_a_tool(said) { "tool_use" } else { "end_turn" };
+    turn.stop_reason.clone().unwrap_or_else(|| usual.to_owned())
 }
 
-fn stop_reason(turn: &Turn, request: &RequestView) -> String {
-    let calls = || spoken(turn, request).iter().any(|block| matches!(block, Block::ToolUse { .. }));
-    turn.stop_reason.clone().unwrap_or_else(|| if calls() { "tool_use" } else { "end_turn" }.to_owned())
+fn adopted(kind: &str) -> &str {
+    ADOPTED_KINDS.iter().find(|(other, _)| *other == kind).map_or(kind, |(_, own)| own)
 }
 
 fn tool_id(stem: &str, index: usize) -> String {
@@ -183,28 +187,12 @@ fn request_id(stem: &str) -> String {
     format!("req_{stem}")
 }
 
-/// `count` pieces of nearly equal length, cut between characters; one empty piece for an empty text.
-fn pieces(text: &str, count: usize) -> impl Iterator<Item = String> + use<> {
-    let letters: Vec<char> = text.chars().collect();
-    let count = count.clamp(1, letters.len().max(1));
-    (0..count).map(move |piece| {
-        let start = piece * letters.len() / count;
-        let end = (piece + 1) * letters.len() / count;
-        letters[start..end].iter().collect()
-    })
-}
-
 fn beat(event: &Event) -> Beat {
     Beat::Event(frame(event))
 }
 
 fn frame(event: &Event) -> String {
     format!("event: {}\ndata: {}\n\n", event.name(), text_of(event))
-}
-
-/// Our own wire types have string keys only, which is all that could fail.
-fn text_of(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]

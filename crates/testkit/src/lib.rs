@@ -4,12 +4,14 @@
 mod anthropic;
 mod fixtures;
 mod golden;
+mod openai;
 mod plan;
 mod record;
 mod request;
 mod scenario;
 mod script;
 mod server;
+mod speech;
 mod split;
 mod wire;
 

@@ -135,7 +135,7 @@ fn stream(wire: &dyn Wire, scenario: &Scenario, turn: &Turn, beats: Vec<Beat>) -
             return steps;
         }
         if let Some(error) = turn.error_event_after.as_ref().filter(|error| at(error.after) == sent) {
-            steps.push(Step::Send(wire.error_event(error)));
+            steps.push(Step::Send(wire.error_event(error, sent)));
             return steps;
         }
         let Some(Beat::Event(event)) = next else { return steps };

@@ -4,21 +4,27 @@
 use crate::scenario::Matcher;
 
 /// Whether the client wants events as they come or one whole body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Delivery {
     Stream,
+    #[default]
     Whole,
 }
 
 /// What every wire format can say about a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct RequestView {
     pub(crate) model: String,
     pub(crate) delivery: Delivery,
     /// Names of the tools offered.
     pub(crate) tools: Vec<String>,
+    /// Those of them that take a text instead of a JSON object.
+    pub(crate) freeform_tools: Vec<String>,
     pub(crate) system: String,
-    /// The text of each user message, tool results included, oldest first.
+    /// Whether a stream shall end with the token counts, in formats that leave the choice.
+    pub(crate) counts_tokens: bool,
+    /// The text of each user message, tool results included, oldest first. Where a format keeps tool results
+    /// apart from messages, results that stand together are one message.
     pub(crate) user_messages: Vec<String>,
 }
 

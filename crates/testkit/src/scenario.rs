@@ -60,9 +60,9 @@ pub use self::load::ScenarioError;
 /// | `times` | how often a rule may answer; no limit if absent |
 /// | `blocks` | what the model says, in order; see below |
 /// | `structured` | a JSON value: a call of the tool `StructuredOutput` if the request offers it, else the JSON as text; comes after `blocks` |
-/// | `stopReason` | the vendor's own word; default `tool_use` if a tool is called, else `end_turn` |
-/// | `stopDetails` | a JSON value sent beside the stop reason |
-/// | `usage` | `inputTokens` (100), `outputTokens` (20), `cacheReadTokens` (0), `cacheCreationTokens` (0) |
+/// | `stopReason` | why the model stops, see below; default `tool_use` if a tool is called, else `end_turn` |
+/// | `stopDetails` | a JSON value sent beside the stop reason, where the format has a place for it |
+/// | `usage` | `inputTokens` (100), `outputTokens` (20), `cacheReadTokens` (0), `cacheCreationTokens` (0), `reasoningTokens` (0, among the output tokens) |
 /// | `messageId` | the message's id, instead of the counted one |
 /// | `headers` | further response headers |
 /// | `firstMs` | wait before the response's first byte |
@@ -75,9 +75,37 @@ pub use self::load::ScenarioError;
 /// | `errorEventAfter` | `{after, type?, message?}`: an error event after K events, then a regular end of the body |
 /// | `garbageAfter` | K: a malformed event after K events; the rest follows |
 ///
-/// K counts every event, the opening ping too; a K beyond the last event acts after it. If the client
+/// K counts every event, the opening ping and the closing `[DONE]` of a format that has them too; a K beyond the last event acts after it. If the client
 /// asked for one JSON body instead of a stream, `truncateAfter` and `stallAfter` act after half of that body,
 /// `errorEventAfter` becomes an HTTP error and `garbageAfter` breaks the JSON.
+///
+/// # Words that every format understands
+///
+/// The server speaks several formats, and a scenario serves them all. Stop reasons and error types are given in the
+/// words of the first column; any other word is sent as it stands where the format has a place for it.
+///
+/// | `stopReason` | Anthropic Messages | OpenAI Responses | OpenAI Chat Completions |
+/// |---|---|---|---|
+/// | `end_turn`, `tool_use` | the same | `completed` | `stop`, `tool_calls` |
+/// | `max_tokens` | the same | `incomplete`, `max_output_tokens` | `length` |
+/// | `content_filter` | the same | `incomplete`, `content_filter` | `content_filter` |
+/// | `refusal` | the same | `completed`, the texts become refusals | `stop`, the texts become refusals |
+/// | `model_context_window_exceeded` | the same | `failed`, `context_length_exceeded` | `length` |
+/// | `failed` | the same | `failed`, with `code` and `message` of `stopDetails` | the same |
+///
+/// | `type` of an error | Anthropic `type` | OpenAI `type`, `code` |
+/// |---|---|---|
+/// | `invalid_request_error` | the same | `invalid_request_error`, none |
+/// | `authentication_error` | the same | `invalid_request_error`, `invalid_api_key` |
+/// | `billing_error`, `insufficient_quota` | `billing_error` | `insufficient_quota` twice |
+/// | `permission_error` | the same | `invalid_request_error`, `insufficient_permissions` |
+/// | `not_found_error` | the same | `invalid_request_error`, `model_not_found` |
+/// | `context_length_exceeded` | `invalid_request_error` | `invalid_request_error`, `context_length_exceeded` |
+/// | `rate_limit_error` | the same | `requests`, `rate_limit_exceeded` |
+/// | `api_error`, `timeout_error` | the same | `server_error`, `server_error` |
+/// | `overloaded_error` | the same | `service_unavailable_error`, `server_is_overloaded` |
+///
+/// Where a format streams no thinking of its own accord (OpenAI Responses), it comes as a reasoning summary.
 ///
 /// # Blocks
 ///
@@ -86,6 +114,7 @@ pub use self::load::ScenarioError;
 /// | `text` | `text`, `chunks` (pieces it is streamed in, default 4) |
 /// | `thinking` | `text`, `signature` (a fixed word if absent), `chunks` |
 /// | `tool_use` | `name`, `input`, `id` (counted if absent), `chunks` |
+/// | `shell` | `command`, `id`, `chunks`: a call of whichever shell tool the request offers, so that one scenario serves every agent |
 /// | `pause` | `ms`: a wait between two events |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -141,7 +170,7 @@ pub struct Turn {
     /// A structured answer, after the blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
-    /// The vendor's own stop word.
+    /// Why the model stops.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
     /// Sent beside the stop reason.
@@ -239,6 +268,17 @@ pub enum Block {
         #[serde(default = "four_chunks")]
         chunks: usize,
     },
+    /// A shell command, through whatever shell tool the request offers.
+    Shell {
+        /// The command line.
+        command: String,
+        /// The call's id, counted if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// Pieces the arguments are streamed in.
+        #[serde(default = "four_chunks")]
+        chunks: usize,
+    },
     /// A wait between two events.
     Pause {
         /// Milliseconds.
@@ -258,6 +298,8 @@ pub struct Usage {
     pub cache_read_tokens: u64,
     /// Tokens written to the cache.
     pub cache_creation_tokens: u64,
+    /// Tokens of hidden thought, which are among the tokens written; only some formats report them.
+    pub reasoning_tokens: u64,
 }
 
 /// An HTTP error instead of an answer.
@@ -308,7 +350,13 @@ impl Scenario {
 
 impl Default for Usage {
     fn default() -> Self {
-        Self { input_tokens: 100, output_tokens: 20, cache_read_tokens: 0, cache_creation_tokens: 0 }
+        Self {
+            input_tokens: 100,
+            output_tokens: 20,
+            cache_read_tokens: 0,
+            cache_creation_tokens: 0,
+            reasoning_tokens: 0,
+        }
     }
 }
 

@@ -124,6 +124,7 @@ mod tests {
             tools: vec!["Bash".to_owned()],
             system: "be brief".to_owned(),
             user_messages: vec!["first".to_owned(), message.to_owned()],
+            ..RequestView::default()
         }
     }
 

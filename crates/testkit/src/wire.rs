@@ -17,10 +17,24 @@ pub(crate) enum Beat {
     Pause(Duration),
 }
 
+/// What a vendor finds wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    /// The word for it; the usual one of the status if absent.
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) message: String,
+}
+
+impl From<&str> for Complaint {
+    fn from(message: &str) -> Self {
+        Self { kind: None, message: message.to_owned() }
+    }
+}
+
 /// One vendor's way of putting requests and answers into bytes.
 pub(crate) trait Wire: Send + Sync {
     /// Reads a request, or says in the vendor's words what is wrong with it.
-    fn view(&self, body: &Value) -> Result<RequestView, String>;
+    fn view(&self, body: &Value) -> Result<RequestView, Complaint>;
 
     /// The turn as a stream of events. `stem` is what its ids are made of.
     fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat>;
@@ -28,14 +42,15 @@ pub(crate) trait Wire: Send + Sync {
     /// The turn as one JSON body.
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String;
 
-    /// The body of an HTTP error; without a kind the usual one of that status.
+    /// The body of an HTTP error; without a kind the usual one of that status. A kind that another vendor
+    /// uses is put into the words of this one.
     fn error_body(&self, status: u16, kind: Option<&str>, message: &str, stem: &str) -> String;
 
     /// The status under which the vendor reports errors of that kind.
     fn error_status(&self, kind: &str) -> u16;
 
-    /// An error within a stream.
-    fn error_event(&self, error: &ErrorEvent) -> String;
+    /// An error within a stream, after so many events.
+    fn error_event(&self, error: &ErrorEvent, sent: usize) -> String;
 
     /// An event that says nothing.
     fn ping(&self) -> String;

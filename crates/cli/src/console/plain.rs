@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use inspan_protocol::{Envelope, Event, LogLevel, NodePath, PromptId, PromptKind, RunId, WaitingOn};
+use inspan_protocol::{
+    Envelope, Event, LogLevel, NodePath, PromptId, PromptKind, RunId, SteerStrength, WaitingOn,
+};
 
 use super::{
     agent::call,
@@ -218,6 +220,13 @@ fn note(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
     let (tone, sign, text) = match &envelope.event {
         Event::AgentWarning { code, message, .. } => {
             (Tone::Warning, "!", format!("{} [{}]", clean(message), clean(code)))
+        }
+        Event::AgentSteer { content, strength, .. } => {
+            let what = match strength {
+                SteerStrength::Native => "joins the turn",
+                _ => "interrupts the turn",
+            };
+            (Tone::Accent, "»", format!("a message {what}: {}", clean(content)))
         }
         Event::SessionRejected { command, reason } => {
             (Tone::Warning, "!", format!("{command:?} refused: {}", clean(reason)).to_lowercase())

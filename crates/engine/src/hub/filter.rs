@@ -123,6 +123,7 @@ pub(crate) fn run_of(event: &Event) -> Option<&RunId> {
     match event {
         Event::AgentStart { run_id, .. }
         | Event::AgentTurn { run_id, .. }
+        | Event::AgentSteer { run_id, .. }
         | Event::AgentSession { run_id, .. }
         | Event::AgentText { run_id, .. }
         | Event::AgentThinking { run_id, .. }

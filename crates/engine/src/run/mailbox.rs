@@ -3,7 +3,11 @@
 
 use std::{collections::VecDeque, sync::Arc, sync::Mutex};
 
-use inspan_protocol::{MessageMode, RunId};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, pending},
+};
+use inspan_protocol::{MessageMode, RunId, Steering};
 use tokio::sync::Notify;
 
 use crate::hub::{Hub, lock};
@@ -24,12 +28,18 @@ pub struct Mail {
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
     changed: Notify,
+    /// For the turn in progress, which waits beside the run.
+    steers: Notify,
 }
 
 #[derive(Default)]
 struct InboxState {
     waiting: VecDeque<Mail>,
     stage: Stage,
+    /// The turn that may take messages that steer, by its number.
+    steerable: u64,
+    /// How many of them it was given and has not said to have taken, from the first on.
+    given: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -60,6 +70,7 @@ impl Inbox {
         state.waiting.push_back(mail);
         drop(state);
         self.changed.notify_one();
+        self.steers.notify_one();
         Posted::Taken
     }
 
@@ -162,8 +173,33 @@ impl Mailbox {
 
     /// Waits for a message that wants to interrupt the turn in progress.
     pub async fn steered(&self) {
-        let steers = |mail: &Mail| mail.mode == MessageMode::Steer;
         self.when(|state| state.waiting.iter().any(steers).then_some(())).await;
+    }
+
+    /// The messages that want to interrupt the turn in progress.
+    pub(crate) fn steering(&self) -> Vec<String> {
+        lock(&self.inbox.state)
+            .waiting
+            .iter()
+            .filter(|mail| steers(mail))
+            .map(|m| m.content.clone())
+            .collect()
+    }
+
+    /// What the turn that begins now may take messages by. What an earlier one was given and has not taken waits again.
+    pub(crate) fn steerable(&self) -> Arc<dyn Steering> {
+        let mut state = lock(&self.inbox.state);
+        state.steerable += 1;
+        state.given = 0;
+        Arc::new(Reins { inbox: Arc::clone(&self.inbox), turn: state.steerable })
+    }
+
+    /// Takes the oldest message that the turn in progress was given.
+    pub(crate) fn take_given(&self) -> Option<String> {
+        let mut state = lock(&self.inbox.state);
+        state.given = state.given.checked_sub(1)?;
+        let place = state.waiting.iter().position(steers)?;
+        state.waiting.remove(place).map(|mail| mail.content)
     }
 
     /// One task at a time waits here: a change wakes one.
@@ -174,6 +210,41 @@ impl Mailbox {
             }
             self.inbox.changed.notified().await;
         }
+    }
+}
+
+fn steers(mail: &Mail) -> bool {
+    mail.mode == MessageMode::Steer
+}
+
+/// The messages that steer, for one turn.
+struct Reins {
+    inbox: Arc<Inbox>,
+    turn: u64,
+}
+
+impl Steering for Reins {
+    fn next(&self) -> BoxFuture<'static, String> {
+        let (inbox, turn) = (Arc::clone(&self.inbox), self.turn);
+        async move {
+            loop {
+                {
+                    let mut state = lock(&inbox.state);
+                    if state.steerable != turn {
+                        break;
+                    }
+                    if let Some(mail) = state.waiting.iter().filter(|mail| steers(mail)).nth(state.given) {
+                        let content = mail.content.clone();
+                        state.given += 1;
+                        return content;
+                    }
+                }
+                inbox.steers.notified().await;
+            }
+            // The turn is over.
+            pending().await
+        }
+        .boxed()
     }
 }
 

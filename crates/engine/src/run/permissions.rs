@@ -1,14 +1,21 @@
 //! How an agent's question for permission becomes a prompt of the session, and the reply a decision.
 //! Asking and waiting are the hub's.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind};
 use serde_json::{Map, Value};
 
 use crate::{
-    hub::{Hub, Prompt, Reply, Unanswered},
+    hub::{Hub, Prompt, Reply, Unanswered, lock},
     redact::Redactor,
 };
 
@@ -18,7 +25,8 @@ pub enum PermissionPolicy {
     /// Nobody: every question is denied.
     #[default]
     Deny,
-    /// A person, by a `session:prompt` of kind `permission`; no answer by the deadline is a denial.
+    /// A person, by a `session:prompt` of kind `permission`, whose choices are `allow`, `always` (this tool, for the
+    /// rest of the run) and `deny`; no answer by the deadline is a denial.
     Ask {
         /// How long to wait for the answer.
         deadline: Duration,
@@ -26,6 +34,8 @@ pub enum PermissionPolicy {
 }
 
 const ALLOW: &str = "allow";
+/// The tool is not asked for again in this run.
+const ALWAYS: &str = "always";
 const DENY: &str = "deny";
 
 impl PermissionPolicy {
@@ -34,7 +44,8 @@ impl PermissionPolicy {
         match self {
             Self::Deny => None,
             Self::Ask { deadline } => {
-                Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone() }))
+                let allowed = Arc::default();
+                Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone(), allowed }))
             }
         }
     }
@@ -44,10 +55,16 @@ struct HubBroker {
     hub: Hub,
     deadline: Duration,
     redactor: Redactor,
+    /// The tools that were allowed for the rest of the run.
+    allowed: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl PermissionBroker for HubBroker {
     fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        let tool = request.tool_name.clone();
+        if lock(&self.allowed).contains(&tool) {
+            return ready(PermissionDecision::Allow { updated_input: None }).boxed();
+        }
         let question = match &request.description {
             Some(description) => format!("Allow `{}`? {description}", request.tool_name),
             None => format!("Allow `{}`?", request.tool_name),
@@ -57,20 +74,27 @@ impl PermissionBroker for HubBroker {
         detail.insert("input".to_owned(), request.input);
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         let asked = self.hub.ask(Prompt {
-            choices: Some(vec![ALLOW.to_owned(), DENY.to_owned()]),
+            choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
             detail: Some(self.redactor.value(Value::Object(detail))),
             deadline: Some(self.hub.clock().now() + self.deadline),
             default: Some(DENY.to_owned()),
             ..Prompt::new(PromptKind::Permission, self.redactor.text(&question))
         });
-        asked.map(decide).boxed()
+        let allowed = Arc::clone(&self.allowed);
+        let answered = move |answer: Result<Reply, Unanswered>| {
+            if matches!(&answer, Ok(Reply { choice: Some(choice), .. }) if choice == ALWAYS) {
+                lock(&allowed).insert(tool);
+            }
+            decide(answer)
+        };
+        asked.map(answered).boxed()
     }
 }
 
-/// Only the word of allowance allows; whatever else comes is a denial.
+/// Only the words of allowance allow; whatever else comes is a denial.
 fn decide(answer: Result<Reply, Unanswered>) -> PermissionDecision {
     match answer {
-        Ok(Reply { choice: Some(choice), .. }) if choice == ALLOW => {
+        Ok(Reply { choice: Some(choice), .. }) if choice == ALLOW || choice == ALWAYS => {
             PermissionDecision::Allow { updated_input: None }
         }
         Ok(Reply { content, .. }) if content != DENY && !content.is_empty() => {

@@ -17,11 +17,13 @@
 //! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:tool:complete → unseen |
 //! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
 //!
-//! Every turn but the first is told with `agent:turn`. A session id is told once per distinct id; text, thinking, retractions and warnings pass as they are;
-//! usage is kept and told once, at the turn's end.
+//! Every turn but the first is told with `agent:turn`, a message that steers with `agent:steer`. A session id is told
+//! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is kept
+//! and told once, at the turn's end.
 
 use inspan_protocol::{
-    Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, StopReason, StreamEvent, Usage,
+    Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason, StreamEvent,
+    Usage,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -43,6 +45,8 @@ pub(crate) enum Input<'a> {
     },
     TurnBegins,
     Stream(StreamEvent),
+    /// A message reached the turn in progress, or is about to interrupt it.
+    Steer(String, SteerStrength),
     /// With the facts of the output if there was one.
     TurnEnds(Option<&'a OutputFacts>),
     End {
@@ -135,6 +139,9 @@ impl RunState {
                 self.turn += 1;
                 vec![Event::AgentTurn { run_id: self.run(), turn: self.turn }]
             }
+            (Stage::Turn, Input::Steer(content, strength)) => {
+                vec![Event::AgentSteer { run_id: self.run(), content, strength }]
+            }
             (Stage::Turn, Input::Stream(event)) => self.stream(event),
             (Stage::Between, Input::Stream(event)) => {
                 let what = serde_json::to_value(&event).ok();
@@ -166,6 +173,8 @@ impl RunState {
             StreamEvent::Thinking { content, chunk } => {
                 Event::AgentThinking { content, delta: chunk == Chunk::Delta, run_id }
             }
+            // Which message it was is known to the mailbox, and told by `Input::Steer`.
+            StreamEvent::Steered => return Vec::new(),
             StreamEvent::Retract => Event::AgentRetract { run_id },
             StreamEvent::Warning { code, message } => Event::AgentWarning { code, message, run_id },
             StreamEvent::ToolStart { tool_name, tool_use_id, input } => {

@@ -52,6 +52,7 @@ fn brief(envelopes: &[Envelope]) -> Vec<String> {
         Event::AgentToolStart { tool_use_id, .. } | Event::AgentToolComplete { tool_use_id, .. } => {
             tool_use_id.clone()
         }
+        Event::AgentSteer { strength, content, .. } => format!("{strength:?} {content}"),
         Event::AgentWarning { code, .. } => code.clone(),
         Event::AgentComplete { stop_reason, .. } => format!("{stop_reason:?}"),
         Event::SessionRejected { reason, .. } => reason.clone(),

@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, OutputFacts, PermissionBroker,
-    ProviderItem, ProviderStream, StreamEvent, Supervisor,
+    ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -88,6 +88,7 @@ impl Setting {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             supervisor: self.supervisor.clone(),
+            steering: self.native_steer.then(|| live.mailbox().steerable()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))
@@ -113,7 +114,9 @@ impl Setting {
                 () = &mut cancelled, if running => Next::Cut(Cut::Cancelled),
                 () = &mut timer => if running { Next::Cut(Cut::Deadline) } else { Next::Unresponsive },
                 // Before the vendor has named its conversation an interruption would lose the turn's prompt.
-                () = &mut steered, if running && live.session().is_some() => Next::Cut(Cut::Steered),
+                () = &mut steered, if running && !self.native_steer && live.session().is_some() => {
+                    Next::Cut(Cut::Steered)
+                }
                 item = AssertUnwindSafe(stream.next()).catch_unwind() => {
                     item.map_or(Next::Panicked, Next::Item)
                 }
@@ -129,6 +132,12 @@ impl Setting {
                         () = live.apply_and_keep(Input::Stream(event)) => {}
                         () = self.cancel.cancelled() => {}
                         () = &mut timer => timer.as_mut().reset(Instant::now()),
+                    }
+                }
+                Next::Item(Some(Ok(ProviderItem::Event(StreamEvent::Steered)))) => {
+                    // A recording tells of messages too, which nobody has sent now.
+                    if let Some(content) = mailbox.take_given() {
+                        live.apply(Input::Steer(content, SteerStrength::Native));
                     }
                 }
                 Next::Item(Some(Ok(ProviderItem::Event(event)))) => {
@@ -160,8 +169,10 @@ impl Setting {
                     return (TurnEnd::Failed(error), cut);
                 }
                 Next::Cut(why) => {
-                    if why == Cut::Steered && !self.native_steer {
-                        live.warn("steer", "a message interrupts the turn in progress");
+                    if why == Cut::Steered {
+                        for content in mailbox.steering() {
+                            live.apply(Input::Steer(content, SteerStrength::Interrupt));
+                        }
                     }
                     live.cancel_turn();
                     cut = Some(why);

@@ -1,6 +1,6 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
-use inspan_protocol::{Event, MultiTurn, NodePath, RunId};
+use inspan_protocol::{Event, MultiTurn, NodePath, RunId, SteerStrength};
 
 use super::{
     RunState,
@@ -34,6 +34,13 @@ impl RunState {
                 more.taken.append(&mut more.waiting);
                 if let Some(run) = &mut more.run {
                     run.between_turns = false;
+                }
+            }
+            // One that interrupts is in the turn that follows.
+            Event::AgentSteer { content, strength: SteerStrength::Native, .. } => {
+                let more = node.more();
+                if let Some(place) = more.waiting.iter().position(|waiting| waiting == content) {
+                    more.taken.extend(more.waiting.drain(place..=place));
                 }
             }
             Event::AgentSession { session_id, .. } => {

@@ -4,9 +4,10 @@
 use serde_json::Value;
 
 use crate::request::{Delivery, RequestView};
+use crate::wire::Complaint;
 
 /// Reads the request, or says what the vendor would say about it.
-pub(super) fn view(body: &Value) -> Result<RequestView, String> {
+pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     let model = body["model"].as_str().ok_or("model: Field required")?;
     let messages = body["messages"].as_array().ok_or("messages: Field required")?;
     let delivery = match body["stream"].as_bool() {
@@ -21,6 +22,7 @@ pub(super) fn view(body: &Value) -> Result<RequestView, String> {
         tools: tools.filter_map(|tool| tool["name"].as_str()).map(str::to_owned).collect(),
         system: text_of(&body["system"]),
         user_messages: from_user.map(|message| text_of(&message["content"])).collect(),
+        ..RequestView::default()
     })
 }
 
@@ -69,14 +71,15 @@ mod tests {
             tools: vec!["Bash".to_owned(), "Read".to_owned()],
             system: "one\ntwo".to_owned(),
             user_messages: vec!["hello".to_owned(), "plain\nblock\nand text".to_owned()],
+            ..RequestView::default()
         };
         assert_eq!(view(&body), Ok(expected));
     }
 
     #[test]
     fn a_request_without_model_or_messages_is_refused() {
-        assert_eq!(view(&json!({"messages": []})), Err("model: Field required".to_owned()));
-        assert_eq!(view(&json!({"model": "m", "messages": "x"})), Err("messages: Field required".to_owned()));
-        assert_eq!(view(&Value::Null), Err("model: Field required".to_owned()));
+        assert_eq!(view(&json!({"messages": []})), Err("model: Field required".into()));
+        assert_eq!(view(&json!({"model": "m", "messages": "x"})), Err("messages: Field required".into()));
+        assert_eq!(view(&Value::Null), Err("model: Field required".into()));
     }
 }

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::request::Delivery;
+use crate::scenario::Block;
 
 fn request(tools: &[&str]) -> RequestView {
     RequestView {
@@ -12,6 +13,7 @@ fn request(tools: &[&str]) -> RequestView {
         tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
         system: String::new(),
         user_messages: vec![],
+        ..RequestView::default()
     }
 }
 
@@ -39,8 +41,13 @@ fn thinking_text_and_a_tool_call_as_the_vendor_streams_them() {
             chunks: 2,
         },
     ];
-    let usage =
-        crate::Usage { input_tokens: 3, output_tokens: 9, cache_read_tokens: 5, cache_creation_tokens: 7 };
+    let usage = crate::Usage {
+        input_tokens: 3,
+        output_tokens: 9,
+        cache_read_tokens: 5,
+        cache_creation_tokens: 7,
+        ..Default::default()
+    };
     let turn = Turn { blocks, usage, ..Turn::default() };
     let expected = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_main_7","type":"message","role":"assistant","model":"claude-test","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":3,"cache_creation_input_tokens":7,"cache_read_input_tokens":5,"output_tokens":1}}}
@@ -104,24 +111,17 @@ data: {"type":"message_stop"}
 #[test]
 fn a_structured_answer_takes_the_form_the_request_offers() {
     let turn = Turn::structured(json!({"b": 1, "a": 2}));
-    let spoken_with = |tools: &[&str]| (spoken(&turn, &request(tools)), stop_reason(&turn, &request(tools)));
-    let called = vec![Block::tool("StructuredOutput", json!({"a": 2, "b": 1}))];
+    let spoken_with = |tools: &[&str]| {
+        let said = spoken(&turn, &request(tools));
+        let reason = stop_reason(&turn, &said);
+        (said, reason)
+    };
+    let input = json!({"a": 2, "b": 1});
+    let name = "StructuredOutput".to_owned();
+    let called = vec![Spoken::ToolUse { name, input, id: None, chunks: 4 }];
+    let told = vec![Spoken::Text { text: r#"{"a":2,"b":1}"#.to_owned(), chunks: 4 }];
     assert_eq!(spoken_with(&["StructuredOutput"]), (called, "tool_use".to_owned()));
-    assert_eq!(spoken_with(&["Bash"]), (vec![Block::text(r#"{"a":2,"b":1}"#)], "end_turn".to_owned()));
-}
-
-#[test]
-fn pieces_are_nearly_equal_and_never_empty() {
-    let rows: [(&str, usize, &[&str]); 5] = [
-        ("abcdefg", 3, &["ab", "cd", "efg"]),
-        ("ab", 9, &["a", "b"]),
-        ("ab", 0, &["ab"]),
-        ("", 4, &[""]),
-        ("äöü", 2, &["ä", "öü"]),
-    ];
-    for (text, count, expected) in rows {
-        assert_eq!(pieces(text, count).collect::<Vec<_>>(), expected, "{text:?} in {count}");
-    }
+    assert_eq!(spoken_with(&["Bash"]), (told, "end_turn".to_owned()));
 }
 
 #[test]
@@ -150,4 +150,9 @@ fn errors_carry_the_vendors_words() {
         r#"{"type":"error","error":{"type":"odd_error","message":"m"},"request_id":"req_main_1"}"#
     );
     assert_eq!(["overloaded_error", "odd_error"].map(|kind| Anthropic.error_status(kind)), [529, 500]);
+    let adopted = Anthropic.error_body(400, Some("context_length_exceeded"), "m", "main_1");
+    assert_eq!(
+        adopted,
+        r#"{"type":"error","error":{"type":"invalid_request_error","message":"m"},"request_id":"req_main_1"}"#
+    );
 }

@@ -81,6 +81,12 @@ impl Block {
         Self::Thinking { text: text.into(), signature: fixed_signature(), chunks: four_chunks() }
     }
 
+    /// A shell command, through whatever shell tool the request offers.
+    #[must_use]
+    pub fn shell(command: impl Into<String>) -> Self {
+        Self::Shell { command: command.into(), id: None, chunks: four_chunks() }
+    }
+
     /// A tool call with a counted id.
     #[must_use]
     pub fn tool(name: impl Into<String>, input: Value) -> Self {

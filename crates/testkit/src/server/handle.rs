@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::send::{respond, send};
 use super::shared::{Exchange, Shared};
 use crate::anthropic::Anthropic;
+use crate::openai::{self, Chat, Responses};
 use crate::plan::{Headers, Plan, Reply, plan};
 use crate::record::{Ending, RecordedRequest, RequestKind, safe_headers, safe_path};
 use crate::scenario::Scenario;
@@ -26,6 +27,9 @@ use crate::wire::Wire;
 
 /// Above this a request is answered with 413, as the vendor does.
 const BODY_LIMIT: usize = 32 * 1024 * 1024;
+
+/// The one model on the list; a request may name any.
+const MODEL: &str = "scripted-model";
 
 /// What a path means.
 enum Route {
@@ -61,15 +65,27 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
             fixed(&shared, &parts, parsed, 200, count.to_string())
         }
         Route::Models => {
-            let list = json!({ "data": [model("scripted-model")], "first_id": "scripted-model",
-                               "last_id": "scripted-model", "has_more": false });
+            let list = match speaks_openai(&parts.headers) {
+                true => openai::models(&[MODEL]),
+                false => {
+                    json!({ "data": [model(MODEL)], "first_id": MODEL, "last_id": MODEL, "has_more": false })
+                }
+            };
             fixed(&shared, &parts, parsed, 200, list.to_string())
         }
-        Route::OneModel(id) => fixed(&shared, &parts, parsed, 200, model(&id).to_string()),
+        Route::OneModel(id) => {
+            let model = if speaks_openai(&parts.headers) { openai::model(&id) } else { model(&id) };
+            fixed(&shared, &parts, parsed, 200, model.to_string())
+        }
         Route::Alive => fixed(&shared, &parts, parsed, 200, String::new()),
         Route::Unknown => {
             let message = format!("no {} {}", parts.method, parts.uri.path());
-            fixed(&shared, &parts, parsed, 404, Anthropic.error_body(404, None, &message, "other"))
+            let kind = Some("not_found_error");
+            let error = match speaks_openai(&parts.headers) {
+                true => openai::error_body(404, kind, &message),
+                false => Anthropic.error_body(404, kind, &message, "other"),
+            };
+            fixed(&shared, &parts, parsed, 404, error)
         }
     };
     Ok(send(plan, exchange).await)
@@ -79,7 +95,9 @@ fn route(method: &Method, path: &str) -> Route {
     match (method.as_str(), path) {
         ("POST", "/v1/messages") => Route::Model(&Anthropic),
         ("POST", "/v1/messages/count_tokens") => Route::CountTokens,
-        ("GET", "/v1/models") => Route::Models,
+        ("POST", "/v1/responses" | "/responses") => Route::Model(&Responses),
+        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(&Chat),
+        ("GET", "/v1/models" | "/models") => Route::Models,
         ("HEAD" | "GET", "/") => Route::Alive,
         ("GET", path) => match path.strip_prefix("/v1/models/") {
             Some(id) if !id.is_empty() => Route::OneModel(id.to_owned()),
@@ -94,7 +112,7 @@ fn ask(shared: &Arc<Shared>, parts: &Parts, body: Value, wire: &dyn Wire) -> (Pl
     let view = match wire.view(&body) {
         Ok(view) => view,
         Err(problem) => {
-            let error = wire.error_body(400, None, &problem, "other");
+            let error = wire.error_body(400, problem.kind, &problem.message, "other");
             return fixed(shared, parts, body, 400, error);
         }
     };
@@ -128,6 +146,12 @@ fn record(parts: &Parts, body: Value) -> RecordedRequest {
         events_sent: 0,
         ending: Ending::Open,
     }
+}
+
+/// On paths that several vendors have: OpenAI's clients send a bearer token and nothing of Anthropic's.
+fn speaks_openai(headers: &HeaderMap) -> bool {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    bearer.is_some_and(|value| value.starts_with("Bearer ")) && !headers.contains_key("anthropic-version")
 }
 
 fn model(id: &str) -> Value {

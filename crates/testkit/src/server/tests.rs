@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod client;
+mod openai;
 mod scenarios;
 mod timing;
 

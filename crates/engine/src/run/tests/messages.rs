@@ -237,7 +237,7 @@ async fn a_steering_message_interrupts_the_turn() {
             "agent:tool:start t",
             "session:message by the way",
             "session:message stop that",
-            "agent:warning steer",
+            "agent:steer Interrupt stop that",
             "agent:tool:complete t",
             "agent:turn",
             "agent:text other",
@@ -270,9 +270,44 @@ async fn a_steering_message_waits_until_the_conversation_has_a_name() {
             "agent:start",
             "session:message stop that",
             "agent:session s-1",
-            "agent:warning steer",
+            "agent:steer Interrupt stop that",
             "agent:turn",
             "agent:text other",
+            "agent:complete Complete",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_joins_the_turn_of_an_agent_that_can_take_it() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    // The second message is given to the turn, which ends before it has taken it; the third comes too late for it.
+    let script = Script::new([
+        vec![Do::Say(session("s-1")), Do::Steer, Do::Say(StreamEvent::Steered), Do::Steer, output("one")],
+        vec![Do::Sleep(Duration::from_secs(1)), output("two")],
+    ]);
+    let running = tokio::spawn(run(&hub, &script.clone().steerable(), json!({})).execute());
+    settle().await;
+    message(&hub, "not yet", FollowUp).unwrap();
+    message(&hub, "first", Steer).unwrap();
+    settle().await;
+    message(&hub, "second", Steer).unwrap();
+    let end = running.await.unwrap().unwrap();
+    assert_eq!((end.facts.text.as_str(), end.turns), ("two", 2));
+    assert_eq!(script.inputs()[1..], [follow("not yet\n\nsecond")]);
+    assert_eq!(
+        brief(&watch.envelopes()),
+        [
+            "agent:start",
+            "agent:session s-1",
+            "session:message not yet",
+            "session:message first",
+            "agent:text first",
+            "agent:steer Native first",
+            "session:message second",
+            "agent:text second",
+            "agent:turn",
             "agent:complete Complete",
         ]
     );

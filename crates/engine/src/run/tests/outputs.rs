@@ -96,7 +96,7 @@ async fn permission_is_asked_of_a_person_or_denied() {
         let prompt = Event::SessionPrompt {
             prompt_id: "prompt-1".into(),
             prompt: "Allow `Bash`?".to_owned(),
-            choices: Some(vec!["allow".to_owned(), "deny".to_owned()]),
+            choices: Some(["allow", "always", "deny"].map(str::to_owned).into()),
             allow_text: None,
             kind: inspan_protocol::PromptKind::Permission,
             detail: Some(json!({ "toolName": "Bash", "input": { "command": "ls" }, "toolUseId": "t1" })),
@@ -107,4 +107,30 @@ async fn permission_is_asked_of_a_person_or_denied() {
         let said = Event::AgentText { content: expected.to_owned(), delta: true, run_id: "run-1".into() };
         assert_eq!(events.iter().filter(|event| **event == said).count(), 1, "{events:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_is_always_allowed_is_asked_for_once_in_a_run() {
+    let ask = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    for prompts in ["prompt-1", "prompt-3"] {
+        let script = Script::new([vec![Do::Ask("Bash"), Do::Ask("Bash"), Do::Ask("Write"), output("x")]]);
+        let running = tokio::spawn(run(&hub, &script, json!({})).permissions(ask).execute());
+        settle().await;
+        hub.reply(prompts.into(), "", Some("always".to_owned())).unwrap();
+        settle().await;
+        let other = hub.open_prompts().pop().unwrap();
+        hub.reply(other.prompt_id, "", Some("deny".to_owned())).unwrap();
+        running.await.unwrap().unwrap();
+    }
+    let events = watch.events();
+    let said = events.iter().filter_map(|event| match event {
+        Event::AgentText { content, .. } => Some(content.as_str()),
+        _ => None,
+    });
+    let (yes, no) = ("Allow { updated_input: None }", "Deny { message: \"permission was denied\" }");
+    assert_eq!(said.collect::<Vec<_>>(), [yes, yes, no, yes, yes, no]);
+    let asked = events.iter().filter(|event| matches!(event, Event::SessionPrompt { .. })).count();
+    assert_eq!(asked, 4);
 }

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, Outcome, SessionStatus, Timestamp};
+use inspan_protocol::{
+    AgentError, ErrorCode, Event, NodePath, Outcome, SessionStatus, SteerStrength, Timestamp,
+};
 use serde_json::json;
 
 use super::sim::{Sim, Step, story};
@@ -82,6 +84,25 @@ fn what_was_said_and_not_answered_is_said_again() {
     // That turn has ended, and the next has not begun.
     sim.until_event("agent:usage", talk);
     assert_eq!(started(resumed(&sim, None)), ["2 c-a: two"]);
+}
+
+#[test]
+fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
+    let graph = graph(ONE);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", talk);
+    message(&mut sim, "one");
+    message(&mut sim, "two");
+    let run_id = sim.run.state().nodes[0].run().unwrap().run_id.clone();
+    let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
+    sim.emit(Some(NodePath::root(&graph.nodes[0].id)), event);
+    let mut crashed = resumed(&sim, None);
+    crashed.drive(talk);
+    assert_eq!(crashed.starts("a"), ["2 c-a: two\n\none"]);
+    sim.until_event("agent:usage", talk);
+    let mut after = resumed(&sim, None);
+    after.drive(talk);
+    assert_eq!(after.starts("a"), ["2 c-a: one"]);
 }
 
 #[test]

@@ -44,6 +44,27 @@ pub(super) fn ask(message: &str) -> Value {
     })
 }
 
+/// The same in the OpenAI Responses format.
+pub(super) fn ask_responses(message: &str) -> Value {
+    json!({
+        "model": "gpt-test", "stream": true, "store": false,
+        "tools": [
+            {"type": "function", "name": "exec_command", "parameters": {}},
+            {"type": "custom", "name": "apply_patch"}
+        ],
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": message}]}]
+    })
+}
+
+/// The same in the OpenAI Chat Completions format.
+pub(super) fn ask_chat(message: &str) -> Value {
+    json!({
+        "model": "gpt-test", "stream": true, "stream_options": {"include_usage": true},
+        "tools": [{"type": "function", "function": {"name": "bash", "parameters": {}}}],
+        "messages": [{"role": "user", "content": message}]
+    })
+}
+
 pub(super) fn post(server: &ModelServer, body: &Value) -> Answer {
     Call::post(server, body).finish().expect("an answer")
 }

@@ -1,34 +1,52 @@
-//! Plays every scenario of `fixtures/scenarios/` and compares each byte with `fixtures/scenarios/answers/`.
+//! Plays every scenario of `fixtures/scenarios/` in each format, and compares each byte with what is recorded.
 //! A new scenario needs no new code; `INSPAN_BLESS=1` writes its answers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::client::{Call, ask};
+use serde_json::Value;
+
+use super::client::{Call, ask, ask_chat, ask_responses};
 use crate::{ModelServer, Scenario, check_golden, fixture_dir};
 
 /// What the requests say in turn, so that rules have something to fit.
 const MESSAGES: [&str; 4] = ["role=planner", "role=reviewer", "role=reviewer again", "tool-ran"];
+
+/// A format: the folder of its answers, its path, and a request that holds one message.
+struct Format {
+    answers: &'static str,
+    path: &'static str,
+    ask: fn(&str) -> Value,
+}
+
+const FORMATS: [Format; 3] = [
+    Format { answers: "answers", path: "/v1/messages?beta=true", ask },
+    Format { answers: "answers/responses", path: "/v1/responses", ask: ask_responses },
+    Format { answers: "answers/chat", path: "/v1/chat/completions", ask: ask_chat },
+];
 
 #[test]
 fn every_scenario_is_answered_as_recorded() {
     let folder = fixture_dir().join("scenarios");
     let scenarios = names_of(&folder, "json");
     let mut failures = String::new();
-    for name in &scenarios {
-        let scenario = Scenario::load(folder.join(format!("{name}.json"))).unwrap();
-        let golden = folder.join("answers").join(format!("{name}.txt"));
-        if let Err(difference) = check_golden(golden, &played(scenario)) {
-            writeln!(failures, "{difference}").unwrap();
+    for format in &FORMATS {
+        let answers = folder.join(format.answers);
+        for name in &scenarios {
+            let scenario = Scenario::load(folder.join(format!("{name}.json"))).unwrap();
+            let golden = answers.join(format!("{name}.txt"));
+            if let Err(difference) = check_golden(golden, &played(scenario, format)) {
+                writeln!(failures, "{difference}").unwrap();
+            }
         }
+        assert_eq!(names_of(&answers, "txt"), scenarios, "answers without a scenario");
     }
     assert!(failures.is_empty(), "{failures}");
-    assert_eq!(names_of(&folder.join("answers"), "txt"), scenarios, "answers without a scenario");
 }
 
 /// The answers to one request more than there are turns, so that `after` shows too.
-fn played(mut scenario: Scenario) -> String {
+fn played(mut scenario: Scenario, format: &Format) -> String {
     scenario.hold_limit_ms = 50;
     scenario.turns.iter_mut().for_each(|turn| {
         turn.chunk_ms = turn.chunk_ms.map(|_| 1);
@@ -39,7 +57,8 @@ fn played(mut scenario: Scenario) -> String {
     let server = ModelServer::start(scenario).unwrap();
     let mut text = String::new();
     for message in MESSAGES.iter().cycle().take(requests) {
-        let answer = Call::post(&server, &ask(message)).finish();
+        let body = (format.ask)(message).to_string();
+        let answer = Call::start(&server, "POST", format.path, "", &body).finish();
         writeln!(text, "=== {message}").unwrap();
         match answer {
             None => writeln!(text, "no answer").unwrap(),

@@ -1,0 +1,99 @@
+//! The closed words that stand in events: outcomes, reasons, kinds and modes.
+//! The events themselves are in `event.rs`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How a session ended, or why it rests: `paused` and `waiting` never stand in `harness:complete`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// All that was to run ran well; handled failures included.
+    Success,
+    /// Something failed, and what did not depend on it finished.
+    Partial,
+    /// A failure ended the flow.
+    Failed,
+    /// It was stopped on purpose.
+    Stopped,
+    /// A budget was used up.
+    BudgetExceeded,
+    /// The flow's own time was up.
+    TimedOut,
+    /// Not ended: paused, to be resumed.
+    Paused,
+    /// Not ended: nothing can run until a person answers or a limit is lifted.
+    Waiting,
+}
+
+/// Why a node did not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// Its own `when` did not hold.
+    When,
+    /// None of its incoming edges fired.
+    Edge,
+    /// Something it depends on failed, or the flow ended before its turn.
+    Failure,
+}
+
+/// When a message reaches a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MessageMode {
+    /// After the turn in progress.
+    #[default]
+    FollowUp,
+    /// At once: it joins the turn in progress where the agent can take it, else it interrupts the turn.
+    Steer,
+}
+
+/// What a message that steers does to the turn in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum SteerStrength {
+    /// It joins the turn, which goes on.
+    Native,
+    /// It interrupts the turn, and is the next one.
+    Interrupt,
+}
+
+/// What kind of question is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum PromptKind {
+    /// The flow asks a person.
+    Input,
+    /// An agent asks whether it may use a tool.
+    Permission,
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum WaitingOn {
+    /// A person's answer.
+    Input,
+    /// A vendor's usage limit.
+    Limit,
+}
+
+/// How grave a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// For those who look for a fault.
+    Debug,
+    /// For the reader.
+    Info,
+    /// Something to look at.
+    Warn,
+    /// Something failed.
+    Error,
+}

@@ -1,0 +1,291 @@
+//! JSON-RPC 2.0 over the lines of a process: requests in both directions, told apart by their ids.
+//! What methods there are and what they mean is left to the adapters; so is the end of the process.
+//!
+//! Nothing runs beside its owner: whoever holds a [`Peer`] reads by [`Peer::next`], and all of it can be cancelled at
+//! any wait without losing a message.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::lines::{Line, LineSplitter};
+use super::process::{Exit, Process, Start, Stdin};
+
+/// The code for a method that is not offered.
+pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
+
+/// Messages that are kept while an answer is awaited; more are a fault of the program.
+const BACKLOG: usize = 100_000;
+
+/// The id of a request that the program made: a number or a string, given back as it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct TheirId(Value);
+
+/// The id of a request that was made here.
+pub(crate) type OurId = u64;
+
+/// What the program answered instead of a result.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(crate) struct RpcError {
+    #[serde(default)]
+    pub(crate) code: i64,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) data: Option<Value>,
+}
+
+/// One message of the program.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// It answers a request.
+    Answer { id: OurId, result: Result<Box<RawValue>, RpcError> },
+    /// It asks, and waits for [`respond`] or [`refuse`].
+    Request { id: TheirId, method: String, params: Box<RawValue> },
+    /// It tells.
+    Notification { method: String, params: Box<RawValue> },
+    /// A line that is no message, and is passed over: a sentence about it, without its content.
+    Odd(&'static str),
+}
+
+/// Why an answer did not come.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// The program refused.
+    Refused(RpcError),
+    /// The program ended first.
+    Ended,
+    /// It did not answer in time.
+    Late,
+    /// The request could not be written, or the answer could not be read.
+    Failed(AgentError),
+}
+
+/// Cuts the program's output into messages. Pure.
+#[derive(Debug, Default)]
+pub(crate) struct Codec {
+    splitter: LineSplitter,
+}
+
+impl Codec {
+    /// Takes the bytes of one read and hands on each message that they complete.
+    pub(crate) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Incoming)) {
+        self.splitter.push(bytes, |line| read(&line, &mut each));
+    }
+
+    /// The output ended: hands on what stands there without a line end.
+    pub(crate) fn finish(&mut self, mut each: impl FnMut(Incoming)) {
+        self.splitter.finish(|line| read(&line, &mut each));
+    }
+}
+
+fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
+    let text: &str = match line {
+        Line::Text(text) => text,
+        Line::Repaired(text) => {
+            each(Incoming::Odd("a line held bytes that are no UTF-8; they were replaced"));
+            text
+        }
+        Line::TooLong => return each(Incoming::Odd("a line was too long and is lost")),
+    };
+    each(message(text));
+}
+
+/// A message as it stands on the line. A missing `jsonrpc` is tolerated: Codex leaves it out.
+#[derive(Deserialize)]
+struct Frame {
+    // A request may have the id null, which is not the same as none; nobody we know sends it.
+    #[serde(default)]
+    id: Option<Value>,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Option<Box<RawValue>>,
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    error: Option<RpcError>,
+}
+
+fn message(line: &str) -> Incoming {
+    const NONE: Incoming = Incoming::Odd("a line is no message of the protocol");
+    // A list of values would be taken for the fields in their order.
+    if !line.trim_start().starts_with('{') {
+        return NONE;
+    }
+    let Ok(frame) = serde_json::from_str::<Frame>(line) else { return NONE };
+    let params = frame.params.unwrap_or_else(|| RawValue::NULL.to_owned());
+    match (frame.method, frame.id) {
+        (Some(method), Some(id)) => Incoming::Request { id: TheirId(id), method, params },
+        (Some(method), None) => Incoming::Notification { method, params },
+        (None, Some(id)) => match id.as_u64() {
+            Some(id) => {
+                let result = match frame.error {
+                    Some(error) => Err(error),
+                    None => Ok(frame.result.unwrap_or_else(|| RawValue::NULL.to_owned())),
+                };
+                Incoming::Answer { id, result }
+            }
+            None => Incoming::Odd("an answer names a request that was never made"),
+        },
+        (None, None) => NONE,
+    }
+}
+
+/// A program that is talked to. Dropping it kills the program.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    process: Process,
+    codec: Codec,
+    waiting: VecDeque<Incoming>,
+    /// Came before the answer that is awaited, and is read after it.
+    aside: VecDeque<Incoming>,
+    last_id: OurId,
+}
+
+impl Peer {
+    /// Starts a program. Must be called within a tokio runtime.
+    pub(crate) fn start(start: Start) -> Result<Self, AgentError> {
+        let process = Process::start(start)?;
+        Ok(Self {
+            process,
+            codec: Codec::default(),
+            waiting: VecDeque::new(),
+            aside: VecDeque::new(),
+            last_id: 0,
+        })
+    }
+
+    /// The process behind it, to look at its end and to bring it about.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// A handle to write with while this one reads.
+    pub(crate) fn stdin(&self) -> Stdin {
+        self.process.stdin()
+    }
+
+    /// Makes a request; the answer comes by [`Peer::next`].
+    pub(crate) fn request(&mut self, method: &str, params: impl Serialize) -> Result<OurId, AgentError> {
+        self.last_id += 1;
+        let id = self.last_id;
+        write(&self.stdin(), &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
+        Ok(id)
+    }
+
+    /// Tells the program something.
+    pub(crate) fn notify(&self, method: &str, params: impl Serialize) -> Result<(), AgentError> {
+        write(&self.stdin(), &json!({ "jsonrpc": "2.0", "method": method, "params": params }))
+    }
+
+    /// The next message; `None` once the program has ended and all it said was read. Can be cancelled.
+    pub(crate) async fn next(&mut self) -> Option<Incoming> {
+        self.put_back();
+        self.read().await
+    }
+
+    /// What was set aside comes first again.
+    fn put_back(&mut self) {
+        if !self.aside.is_empty() {
+            self.aside.append(&mut self.waiting);
+            std::mem::swap(&mut self.aside, &mut self.waiting);
+        }
+    }
+
+    async fn read(&mut self) -> Option<Incoming> {
+        loop {
+            if let Some(message) = self.waiting.pop_front() {
+                return Some(message);
+            }
+            let waiting = &mut self.waiting;
+            match self.process.read().await {
+                Some(bytes) => self.codec.push(&bytes, |message| waiting.push_back(message)),
+                None => {
+                    self.codec.finish(|message| waiting.push_back(message));
+                    return self.waiting.pop_front();
+                }
+            }
+        }
+    }
+
+    /// A message that is there already.
+    pub(crate) fn try_next(&mut self) -> Option<Incoming> {
+        self.put_back();
+        let waiting = &mut self.waiting;
+        while waiting.is_empty() {
+            let bytes = self.process.try_read()?;
+            self.codec.push(&bytes, |message| waiting.push_back(message));
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Makes a request and waits for its answer. What else comes meanwhile is shown to `each`, which may keep a
+    /// message for [`Peer::next`] by handing it back.
+    pub(crate) async fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: impl Serialize,
+        limit: Duration,
+        mut each: impl FnMut(&Stdin, Incoming) -> Option<Incoming>,
+    ) -> Result<T, CallError> {
+        self.put_back();
+        let until = Instant::now() + limit;
+        let asked = self.request(method, params).map_err(CallError::Failed)?;
+        let stdin = self.stdin();
+        let answer = loop {
+            match timeout_at(until, self.read()).await {
+                Err(_) => break Err(CallError::Late),
+                Ok(None) => break Err(CallError::Ended),
+                Ok(Some(Incoming::Answer { id, result })) if id == asked => {
+                    break result.map_err(CallError::Refused);
+                }
+                Ok(Some(message)) => {
+                    self.aside.extend(each(&stdin, message));
+                    if self.aside.len() > BACKLOG {
+                        let message = format!("the program talks on and does not answer `{method}`");
+                        break Err(CallError::Failed(AgentError::new(ErrorCode::Protocol, message)));
+                    }
+                }
+            }
+        };
+        serde_json::from_str(answer?.get()).map_err(|error| {
+            let message = format!("the answer to `{method}` does not fit: {error}");
+            CallError::Failed(AgentError::new(ErrorCode::Protocol, message))
+        })
+    }
+
+    /// Ends the program step by step; see [`Process::end`].
+    pub(crate) async fn end(&self) -> Exit {
+        match self.process.exit() {
+            Some(exit) => exit,
+            None => self.process.end().await,
+        }
+    }
+}
+
+/// Answers a request of the program.
+pub(crate) fn respond(stdin: &Stdin, id: &TheirId, result: impl Serialize) -> Result<(), AgentError> {
+    write(stdin, &json!({ "jsonrpc": "2.0", "id": id, "result": result }))
+}
+
+/// Refuses a request of the program.
+pub(crate) fn refuse(stdin: &Stdin, id: &TheirId, code: i64, message: &str) -> Result<(), AgentError> {
+    write(stdin, &json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }))
+}
+
+fn write(stdin: &Stdin, message: &Value) -> Result<(), AgentError> {
+    let mut bytes = message.to_string().into_bytes();
+    bytes.push(b'\n');
+    stdin.send(bytes)
+}
+
+#[cfg(test)]
+mod tests;

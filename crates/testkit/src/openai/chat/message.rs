@@ -1,0 +1,108 @@
+//! The answers of the OpenAI Chat Completions format as types, so that key order is fixed by declaration.
+//! What stands in them is decided in `chat.rs`.
+
+use serde::Serialize;
+
+/// One event of a stream.
+#[derive(Debug, Serialize)]
+pub(super) struct Chunk {
+    pub(super) id: String,
+    pub(super) object: &'static str,
+    pub(super) created: u64,
+    pub(super) model: String,
+    /// Empty in the chunk that counts the tokens.
+    pub(super) choices: Vec<ChunkChoice>,
+    /// Absent unless the client asked for it; then null until the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<WireUsage>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ChunkChoice {
+    pub(super) index: usize,
+    pub(super) delta: Delta,
+    pub(super) finish_reason: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<String>,
+    /// Not OpenAI's own: what servers of this format that show their thinking agreed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<ToolCall>,
+}
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Completion {
+    pub(super) id: String,
+    pub(super) object: &'static str,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) choices: Vec<Choice>,
+    pub(super) usage: WireUsage,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Choice {
+    pub(super) index: usize,
+    pub(super) message: Message,
+    pub(super) finish_reason: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Message {
+    pub(super) role: &'static str,
+    pub(super) content: Option<String>,
+    pub(super) refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<ToolCall>,
+}
+
+/// A call; in a stream the first piece has all keys, the others only more of the arguments.
+#[derive(Debug, Serialize)]
+pub(super) struct ToolCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<&'static str>,
+    pub(super) function: Function,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Function {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    pub(super) arguments: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WireUsage {
+    /// Cached tokens are among them, other than in the scenario.
+    pub(super) prompt_tokens: u64,
+    pub(super) completion_tokens: u64,
+    pub(super) total_tokens: u64,
+    pub(super) prompt_tokens_details: InputDetails,
+    pub(super) completion_tokens_details: OutputDetails,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct InputDetails {
+    pub(super) cached_tokens: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct OutputDetails {
+    pub(super) reasoning_tokens: u64,
+}

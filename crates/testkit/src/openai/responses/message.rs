@@ -1,0 +1,115 @@
+//! The answers of the OpenAI Responses format as types, so that key order is fixed by declaration.
+//! What stands in them, and in which order, is decided in `answer.rs`.
+
+use serde::Serialize;
+
+/// One event of a stream. Of the keys after the first two, each kind of event has a few.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Event<'a> {
+    /// The name on the `event:` line too.
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) sequence_number: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) response: Option<&'a Response>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) item_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output_index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content_index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) summary_index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) item: Option<&'a Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) part: Option<&'a Content>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) delta: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) arguments: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) input: Option<&'a str>,
+}
+
+/// The event that ends a stream with an error.
+#[derive(Debug, Serialize)]
+pub(super) struct StreamError {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) sequence_number: usize,
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) param: Option<String>,
+}
+
+/// The whole answer, or as much of it as there is yet.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Response {
+    pub(super) id: String,
+    pub(super) object: &'static str,
+    pub(super) created_at: u64,
+    pub(super) status: &'static str,
+    pub(super) error: Option<Failure>,
+    pub(super) incomplete_details: Option<Incomplete>,
+    pub(super) model: String,
+    pub(super) output: Vec<Item>,
+    pub(super) parallel_tool_calls: bool,
+    pub(super) previous_response_id: Option<String>,
+    /// Nothing is kept between requests.
+    pub(super) store: bool,
+    pub(super) usage: Option<WireUsage>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Failure {
+    pub(super) code: String,
+    pub(super) message: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Incomplete {
+    pub(super) reason: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Item {
+    Message { id: String, status: &'static str, role: &'static str, content: Vec<Content> },
+    Reasoning { id: String, summary: Vec<Content>, encrypted_content: Option<String> },
+    FunctionCall { id: String, status: &'static str, call_id: String, name: String, arguments: String },
+    CustomToolCall { id: String, status: &'static str, call_id: String, name: String, input: String },
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Content {
+    OutputText { text: String, annotations: Vec<()> },
+    Refusal { refusal: String },
+    SummaryText { text: String },
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct WireUsage {
+    /// Cached tokens are among them, other than in the scenario.
+    pub(super) input_tokens: u64,
+    pub(super) input_tokens_details: InputDetails,
+    pub(super) output_tokens: u64,
+    pub(super) output_tokens_details: OutputDetails,
+    pub(super) total_tokens: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct InputDetails {
+    pub(super) cached_tokens: u64,
+    pub(super) cache_write_tokens: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct OutputDetails {
+    pub(super) reasoning_tokens: u64,
+}

@@ -1,0 +1,63 @@
+//! The OpenAI formats over real connections: paths, headers, whole bodies and complaints.
+//! Their streams are compared byte by byte in `scenarios.rs`.
+
+use serde_json::{Value, json};
+
+use super::client::{Answer, Call, ask_responses};
+use super::start;
+use crate::{ModelServer, SECRET_PRESENT, Turn, TurnRef};
+
+const BEARER: &str = "Authorization: Bearer planted\r\n";
+
+fn call(server: &ModelServer, method: &str, path: &str, body: &Value) -> Answer {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    Call::start(server, method, path, BEARER, &body).finish().expect("an answer")
+}
+
+fn json_of(answer: &Answer) -> Value {
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+#[test]
+fn responses_answers_on_both_paths_and_whole() {
+    let server = start([Turn::text("a"), Turn::text("b")]);
+    let mut body = ask_responses("x");
+    body["stream"] = json!(false);
+    for (path, id) in [("/v1/responses", "main_1"), ("/responses", "main_2")] {
+        let answer = call(&server, "POST", path, &body);
+        let response = json_of(&answer);
+        let seen = (answer.status, &response["id"], &response["object"], &response["status"]);
+        let expected = (200, &json!(format!("resp_{id}")), &json!("response"), &json!("completed"));
+        assert_eq!(seen, expected);
+        assert_eq!(answer.headers["x-request-id"], format!("req_{id}"));
+    }
+    let requests = server.requests();
+    assert_eq!(
+        requests.iter().map(|request| request.turn).collect::<Vec<_>>(),
+        [0, 1].map(|n| Some(TurnRef::Turn(n)))
+    );
+    assert_eq!(requests[0].headers["authorization"], SECRET_PRESENT);
+}
+
+#[test]
+fn complaints_models_and_wrong_paths_have_the_vendors_form() {
+    let server = start([Turn::text("a")]);
+    let error = |message: &str, code: &str| json!({"error": {"message": message, "type": "invalid_request_error", "param": null, "code": code}});
+    let model =
+        |id: &str| json!({"id": id, "object": "model", "created": 1_735_689_600, "owned_by": "inspan"});
+    let unkept = json!({"model": "m", "input": "x", "previous_response_id": "resp_9"});
+    let unknown = "Previous response with id 'resp_9' not found.";
+    let missing = "Missing required parameter: 'model'.";
+    let rows = [
+        ("POST", "/v1/responses", json!({}), 400, error(missing, "missing_required_parameter")),
+        ("POST", "/v1/responses", unkept, 400, error(unknown, "previous_response_not_found")),
+        ("POST", "/v1/nothing", json!({}), 404, error("no POST /v1/nothing", "model_not_found")),
+        ("GET", "/v1/models", Value::Null, 200, json!({"object": "list", "data": [model("scripted-model")]})),
+        ("GET", "/v1/models/gpt-x", Value::Null, 200, model("gpt-x")),
+    ];
+    for (method, path, body, status, expected) in rows {
+        let answer = call(&server, method, path, &body);
+        assert_eq!((answer.status, json_of(&answer)), (status, expected), "{method} {path}");
+    }
+    assert_eq!(server.state().main, 0);
+}
