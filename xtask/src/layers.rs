@@ -102,6 +102,22 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
     },
     Layer {
+        package: "inspan-conformance",
+        folder: "crates/conformance",
+        owns: "the list of what every provider does alike, and what holds a provider against it",
+        must_not_know: "any vendor, flows",
+        knows: &["inspan-engine", "inspan-protocol", "inspan-testkit"],
+        packages: &["futures", "serde", "serde_json", "tempfile", "tokio", "tokio-util"],
+    },
+    Layer {
+        package: "inspan-rigs",
+        folder: "crates/rigs",
+        owns: "how the conformance suite meets each provider",
+        must_not_know: "the hub, flows",
+        knows: &["inspan-conformance", "inspan-protocol", "inspan-providers", "inspan-testkit"],
+        packages: &["serde_json"],
+    },
+    Layer {
         package: "inspan-flow",
         folder: "crates/flow",
         owns: "the flow file, its compiler, the scheduler, the runtime, the nodes",
@@ -133,7 +149,14 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/cli",
         owns: "arguments, wiring, the console, exit codes",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
-        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers"],
+        knows: &[
+            "inspan-conformance",
+            "inspan-engine",
+            "inspan-flow",
+            "inspan-protocol",
+            "inspan-providers",
+            "inspan-rigs",
+        ],
         packages: &[
             "annotate-snippets",
             "anstyle",

@@ -7,7 +7,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder:
 use crate::exit::Exit;
 pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
-pub(crate) use agents::{AgentArgs, ChatArgs, HowArgs};
+pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
     DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
     SessionArgs, StopArgs, StoreVerb, WhyArgs,
@@ -181,7 +181,7 @@ pub(crate) enum Verb {
     /// Print the JSON Schema of the flow file, the events or a provider
     Schema(SchemaArgs),
     /// Say whether the vendors' programs and keys are here, and what to do about what is not
-    Doctor,
+    Doctor(DoctorArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
 }

@@ -7,6 +7,7 @@ use inspan_testkit::Turn;
 
 use crate::behaviours::errors::Fault;
 use crate::finding::Proof;
+use crate::processes;
 use crate::rig::{Reach, Rig, Tool};
 use crate::scene::Scene;
 
@@ -68,6 +69,9 @@ impl Need {
                 (can.permissions, "its descriptor says that it does not ask before it uses a tool")
             }
             Self::Tool => (rig.call(Tool::MakeFile("x")).is_some(), "it has no tool that makes a file"),
+            Self::Shell if !processes::can_be_listed() => {
+                (false, "what runs cannot be looked for on this system")
+            }
             Self::Shell => (rig.call(Tool::RunOn("x", 1)).is_some(), "it has no tool that runs a program"),
             Self::Thinking => (can.thinking, "its descriptor says that its thinking cannot be chosen"),
             Self::Cost => (can.cost, "its descriptor says that it does not tell the cost"),

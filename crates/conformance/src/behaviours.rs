@@ -5,9 +5,7 @@ use futures::FutureExt;
 
 use crate::behaviour::{
     Behaviour,
-    Need::{
-        Cost, NoCost, Permissions, Server, Shell, Streaming, StructuredOutput, Thinking, Tool,
-    },
+    Need::{Cost, NoCost, Permissions, Server, Shell, Streaming, StructuredOutput, Thinking, Tool},
     Prove::{self, By},
 };
 
@@ -214,9 +212,9 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     },
     Behaviour {
         name: "message_steers",
-        sentence: "is interrupted by a message that steers, and takes it as the next turn",
+        sentence: "takes a message that steers into the turn, or is interrupted by it, and tells which",
         needs: &[Server, Streaming],
-        prove: scene!(cancels::stalled, messages::steers),
+        prove: scene!(messages::slow, messages::steers),
     },
     Behaviour {
         name: "key_nowhere",

@@ -34,11 +34,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// A lane with a server and a home of its own.
-    pub(crate) fn new(
-        rig: Arc<dyn Rig>,
-        outer: &Environment,
-        supervisor: Option<Supervisor>,
-    ) -> Proof<Self> {
+    pub(crate) fn new(rig: Arc<dyn Rig>, outer: &Environment, supervisor: Option<Supervisor>) -> Proof<Self> {
         let cannot =
             |what: &str, why: String| Finding::from(format!("{what} for the suite cannot be made")).with(why);
         let server = ModelServer::start(Scenario::of([]))

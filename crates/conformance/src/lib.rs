@@ -19,7 +19,7 @@ mod shape;
 pub use behaviour::{Behaviour, Need};
 pub use behaviours::BEHAVIOURS;
 pub use report::{Outcome, Report, Row};
-pub use rig::{Call, Exception, Kind, Place, Prompt, Reach, Rig, Stop, Tool};
+pub use rig::{Call, Exception, Kind, Place, Prompt, Reach, Rig, Tool};
 pub use run::{Settings, conform};
 pub use secret::PLANTED;
 pub use shape::{THREE_NODES, shape, three_nodes};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Environment};
-use inspan_testkit::Scenario;
+use inspan_testkit::{Block, Scenario};
 use serde_json::{Map, Value, json};
 
 /// One provider as the suite meets it. Only the first two have no usual answer.
@@ -20,6 +20,11 @@ pub trait Rig: Send + Sync {
     /// The name of the row of reports; the provider's type, unless one provider is met in several ways.
     fn name(&self) -> String {
         self.provider().descriptor().provider_type
+    }
+
+    /// What keeps the provider from being run on this machine, such as a program that is not here.
+    fn missing(&self, _outer: &Environment) -> Option<String> {
+        None
     }
 
     /// Whether a model server is asked at all.
@@ -39,14 +44,6 @@ pub trait Rig: Send + Sync {
     /// The scenario in the form in which this provider's requests find their turns.
     fn scenario(&self, scenario: Scenario) -> Scenario {
         scenario
-    }
-
-    /// The word with which the server ends an answer so.
-    fn stop_word(&self, stop: Stop) -> &'static str {
-        match stop {
-            Stop::MaxTokens => "max_tokens",
-            Stop::Refusal => "refusal",
-        }
     }
 
     /// How the model calls a tool that does this; nothing if the provider has none that can.
@@ -97,16 +94,6 @@ pub struct Prompt<'a> {
     pub scenario: &'a Scenario,
 }
 
-/// An end that every vendor has a word for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stop {
-    /// The answer hit the limit of tokens.
-    MaxTokens,
-    /// The model refused.
-    Refusal,
-}
-
 /// What a tool is to do, in the folder the agent works in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -120,12 +107,21 @@ pub enum Tool<'a> {
 /// A call of a tool by the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The tool by the name that the model uses.
-    pub name: String,
-    /// Its arguments.
-    pub input: Value,
+    /// What the model says.
+    pub block: Block,
     /// Options under which the agent has the tool and asks before it uses it.
     pub options: Map<String, Value>,
+}
+
+impl Call {
+    /// A call of whichever shell tool the agent offers, which is asked about without further options.
+    pub fn shell(tool: Tool<'_>) -> Self {
+        let command = match tool {
+            Tool::MakeFile(name) => format!("touch {name}"),
+            Tool::RunOn(name, seconds) => format!("touch {name} && sleep {seconds}"),
+        };
+        Self { block: Block::shell(command), options: Map::new() }
+    }
 }
 
 /// Something of the list that a provider shows in another way, or not at all.

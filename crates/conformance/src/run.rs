@@ -14,6 +14,7 @@ use crate::behaviour::{Behaviour, Prove};
 use crate::behaviours::{BEHAVIOURS, errors};
 use crate::finding::{Finding, Proof};
 use crate::lane::Lane;
+use crate::processes;
 use crate::report::{Outcome, Report, Row};
 use crate::rig::{Exception, Kind, Rig};
 use crate::scene::Scene;
@@ -47,6 +48,9 @@ pub async fn conform(rig: Arc<dyn Rig>, settings: &Settings) -> Report {
     let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     rows.extend(unknown(rig.exceptions()));
     let outcome = match ends.into_iter().find_map(Result::err) {
+        None if !processes::can_be_listed() => {
+            Outcome::NotApplicable { reason: "what runs cannot be looked for on this system".to_owned() }
+        }
         None => Outcome::Holds,
         Some(finding) => Outcome::Failed { finding: finding.to_string() },
     };
@@ -137,9 +141,8 @@ fn judge(rig: &dyn Rig, behaviour: &Behaviour, proof: Proof) -> Outcome {
 
 /// Exceptions to what is not on the list.
 fn unknown(exceptions: &'static [Exception]) -> impl Iterator<Item = Row> {
-    let unknown = |exception: &&Exception| {
-        BEHAVIOURS.iter().all(|behaviour| behaviour.name != exception.behaviour)
-    };
+    let unknown =
+        |exception: &&Exception| BEHAVIOURS.iter().all(|behaviour| behaviour.name != exception.behaviour);
     exceptions.iter().filter(unknown).map(|exception| Row {
         behaviour: exception.behaviour.to_owned(),
         sentence: "is on the list".to_owned(),

@@ -184,10 +184,7 @@ mod tests {
     fn what_breaks_a_law_is_named() {
         let rows = [
             (vec![session("s"), start("1"), complete("1"), text("a")], None),
-            (
-                vec![session("s"), session("other")],
-                Some("it names more than one conversation in one turn"),
-            ),
+            (vec![session("s"), session("other")], Some("it names more than one conversation in one turn")),
             (vec![session("other")], Some("it names more than one conversation in one turn")),
             (vec![start("1"), start("1")], Some("a call of `t` begins twice")),
             (vec![complete("1")], Some("a tool ends that has not begun")),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_engine::{AgentRun, Filter, Hub, RandomIds, RunEnd, SystemClock, check_order};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, Envelope, ExecutionContext, PermissionBroker, ProviderItem,
+    AgentError, DynProvider, Envelope, Environment, ExecutionContext, PermissionBroker, ProviderItem,
     ProviderSessionId, ProviderStream, StreamEvent,
 };
 use inspan_testkit::{RecordedRequest, RequestKind, Scenario};
@@ -140,6 +140,7 @@ impl Scene {
             cwd: Some(self.work.clone()),
             deadline: ask.deadline,
             supervisor: self.lane.supervisor.clone(),
+            ..ExecutionContext::default()
         };
         secret::none_in("the context", &format!("{context:?}"))?;
         Ok(self.lane.provider().execute(input, context))

@@ -57,8 +57,7 @@ pub fn three_nodes(provider: &str, options: &Map<String, Value>) -> (Value, Scen
         })
     };
     let steps = json!({ "type": "array", "items": { "type": "string" } });
-    let mut build =
-        agent("build", "role=builder: {{ plan.structuredOutput.steps | join(', ') }}", None);
+    let mut build = agent("build", "role=builder: {{ plan.structuredOutput.steps | join(', ') }}", None);
     build["dependsOn"] = json!(["plan"]);
     let score = object("score", json!({ "type": "integer" }));
     let mut review = agent("review", "role=reviewer: {{ build.text }}", Some(score));
@@ -79,7 +78,8 @@ pub fn shape(log: &[Envelope]) -> Vec<String> {
     let mut shape: Vec<String> = Vec::new();
     for envelope in log {
         let task = envelope.context.task.as_ref().map(ToString::to_string);
-        let line = |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
+        let line =
+            |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
         match &envelope.event {
             Event::AgentThinking { .. } | Event::AgentWarning { .. } => {}
             Event::AgentUsage { .. } | Event::AgentText { .. } => {

@@ -2,10 +2,36 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Erased};
-use inspan_providers::ClaudeProvider;
-use serde_json::{Map, json};
+use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_providers::{ClaudeProvider, find_claude};
+
+/// What the program does in its own way.
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        behaviour: "max_tokens",
+        kind: Kind::Deviates(concat!(
+            "the text: \"Oxen pull the plough in pairs.Oxen pull the plough in pairs.",
+            "Oxen pull the plough in pairs.Oxen pull the plough in pairs.\", not \"Oxen pull the plough in pairs.\""
+        )),
+        reason: "the program lets the model go on three times before it ends the turn",
+    },
+    Exception {
+        behaviour: "error_404",
+        kind: Kind::Deviates("the requests of the model: 2, not 1"),
+        reason: "the program asks a second time for a model that is not found, whatever its retries are set to",
+    },
+    Exception {
+        behaviour: "error_429_retry_after",
+        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        reason: "the program does not hand on how long the server asks to wait",
+    },
+    Exception {
+        behaviour: "garbage",
+        kind: Kind::Deviates("the code: Network, not Protocol"),
+        reason: "the program tells an event that it cannot read as a connection that failed",
+    },
+];
 
 /// The rig of `claude`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,13 +55,15 @@ impl Rig for ClaudeRig {
         own.into_iter().chain(program).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
+    fn exceptions(&self) -> &'static [Exception] {
+        EXCEPTIONS
+    }
+
+    fn missing(&self, outer: &Environment) -> Option<String> {
+        find_claude(outer).err().map(|error| error.message)
+    }
+
     fn call(&self, tool: Tool<'_>) -> Option<Call> {
-        let command = match tool {
-            Tool::MakeFile(name) => format!("touch {name}"),
-            Tool::RunOn(name, seconds) => format!("touch {name} && sleep {seconds}"),
-            _ => return None,
-        };
-        let input = json!({ "command": command, "description": "make a file" });
-        Some(Call { name: "Bash".to_owned(), input, options: Map::new() })
+        Some(Call::shell(tool))
     }
 }

@@ -23,9 +23,7 @@ pub fn all() -> Vec<Arc<dyn Rig>> {
 
 /// The rigs of a name: one rig's own, or all of a provider that is met in several ways.
 pub fn find(name: &str) -> Vec<Arc<dyn Rig>> {
-    let fits = |rig: &Arc<dyn Rig>| {
-        rig.name() == name || rig.provider().descriptor().provider_type == name
-    };
+    let fits = |rig: &Arc<dyn Rig>| rig.name() == name || rig.provider().descriptor().provider_type == name;
     all().into_iter().filter(fits).collect()
 }
 

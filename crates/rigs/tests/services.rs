@@ -1,31 +1,60 @@
 //! Every provider that needs no program, held against the whole list, in real HTTP against the scripted model server.
 
-use std::sync::Arc;
+use inspan_conformance::{BEHAVIOURS, Outcome, Report, Settings, conform};
 
-use inspan_conformance::{Rig, Settings, conform};
-use inspan_protocol::Environment;
-
-/// Fails with the whole table if a row fails.
-async fn check(name: &str, expected: [usize; 4]) {
-    let rigs: Vec<Arc<dyn Rig>> = inspan_rigs::find(name);
+/// The provider's report; fails with the whole table if a row fails.
+async fn report(name: &str) -> Report {
+    let mut rigs = inspan_rigs::find(name);
     assert_eq!(rigs.len(), 1, "{name}");
-    let settings = Settings { env: Environment::default(), ..Settings::default() };
-    let report = conform(Arc::clone(&rigs[0]), &settings).await;
+    let report = conform(rigs.remove(0), &Settings::default()).await;
     assert!(report.holds(), "{report}");
-    assert_eq!(report.counts(), expected, "{report}");
+    assert_eq!(report.rows.len(), BEHAVIOURS.len() + 1, "a row for each behaviour, and one for what is left");
+    report
+}
+
+fn names(report: &Report, wanted: fn(&Outcome) -> bool) -> Vec<&str> {
+    let rows = report.rows.iter().filter(|row| wanted(&row.outcome));
+    rows.map(|row| row.behaviour.as_str()).collect()
+}
+
+fn holds(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Holds)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anthropic() {
-    check("anthropic", [0; 4]).await;
+    let report = report("anthropic").await;
+    let expected = [
+        "cancel_mid_tool",
+        "cancel_mid_question",
+        "cost_per_turn",
+        "tool",
+        "permission_allowed",
+        "permission_denied",
+        "permission_nobody",
+    ];
+    assert_eq!(names(&report, |outcome| !holds(outcome)), expected, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn echo() {
-    check("echo", [0; 4]).await;
+    let report = report("echo").await;
+    let expected =
+        ["text", "empty_prompt", "unknown_option", "unknown_session", "cancel_before_start", "nothing_left"];
+    assert_eq!(names(&report, holds), expected, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripted() {
-    check("scripted", [0; 4]).await;
+    let report = report("scripted").await;
+    let expected = [
+        "text",
+        "thinking",
+        "empty_prompt",
+        "unknown_option",
+        "unknown_session",
+        "cancel_before_start",
+        "nothing_left",
+    ];
+    assert_eq!(names(&report, holds), expected, "{report}");
 }

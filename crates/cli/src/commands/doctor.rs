@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::registries;
 use crate::{
+    args::DoctorArgs,
     console::{Line, Tone, harmless},
     exit::Exit,
     failure::Failure,
@@ -16,12 +17,17 @@ use crate::{
     terminal::{self, Colour, Person, Progress},
 };
 
+mod conformance;
+
 /// How the program of a provider is got.
 const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
 /// Variables that hold keys.
 const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
 
-pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
+pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if let Some(names) = &args.conformance {
+        return conformance::run(names, args, invocation);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -8,7 +8,7 @@ use inspan_testkit::{Block, Turn};
 use tokio::time::timeout;
 
 use crate::finding::{Finding, Proof, holds, same};
-use crate::rig::{Rig, Stop};
+use crate::rig::Rig;
 use crate::scene::{Ask, PATIENCE, Scene};
 
 /// What is said and answered: the same words, so that a provider that repeats its prompt answers like a model.
@@ -30,12 +30,12 @@ pub(super) fn thought(_: &dyn Rig) -> Vec<Turn> {
     vec![Turn { blocks: vec![Block::thinking(THOUGHT), Block::text(WORDS)], ..Turn::default() }]
 }
 
-pub(super) fn cut(rig: &dyn Rig) -> Vec<Turn> {
-    vec![Turn { stop_reason: Some(rig.stop_word(Stop::MaxTokens).to_owned()), ..Turn::text(WORDS) }]
+pub(super) fn cut(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text(WORDS) }]
 }
 
-pub(super) fn refused(rig: &dyn Rig) -> Vec<Turn> {
-    vec![Turn { stop_reason: Some(rig.stop_word(Stop::Refusal).to_owned()), ..Turn::text("I cannot") }]
+pub(super) fn refused(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn { stop_reason: Some("refusal".to_owned()), ..Turn::text("I cannot") }]
 }
 
 pub(super) async fn text(scene: &Scene) -> Proof {

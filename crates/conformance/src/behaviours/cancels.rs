@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::answers::{SOON, WORDS};
 use super::people::{Answer, Person};
+use super::tools::called;
 use crate::finding::{Finding, Proof, holds, same};
 use crate::rig::{Rig, Tool};
 use crate::said::Said;
@@ -37,9 +38,7 @@ pub(super) fn stalled(_: &dyn Rig) -> Vec<Turn> {
 
 /// A tool that runs on without an end.
 pub(super) fn in_tool(rig: &dyn Rig) -> Vec<Turn> {
-    let call = rig.call(Tool::RunOn(BEGUN, SLEEP));
-    let call = call.map(|call| Turn::tool(call.name, call.input)).unwrap_or_default();
-    vec![call, Turn::text("Done.")]
+    vec![called(rig.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
 }
 
 pub(super) async fn before_start(scene: &Scene) -> Proof {
@@ -97,7 +96,8 @@ pub(super) async fn mid_text(scene: &Scene) -> Proof {
 }
 
 pub(super) async fn mid_tool(scene: &Scene) -> Proof {
-    let call = scene.rig().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Finding::from("there is no tool"))?;
+    let call =
+        scene.rig().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Finding::from("there is no tool"))?;
     let ask = Ask::new(WORDS).options(call.options).asking(Arc::new(Person::new(Answer::Allow)));
     let cancel = ask.cancel.clone();
     let file = scene.work().join(BEGUN);
@@ -153,6 +153,7 @@ fn aborted(said: &Said, at: Instant) -> Proof {
 
 /// The model is not listened to any more, and so not paid for.
 async fn hung_up(scene: &Scene) -> Proof {
-    let gone = scene.until(GRACE, |seen| seen.iter().all(|request| request.ending == Ending::ClientGone)).await;
+    let gone =
+        scene.until(GRACE, |seen| seen.iter().all(|request| request.ending == Ending::ClientGone)).await;
     holds(gone, || "the model is still listened to".to_owned())
 }

@@ -22,11 +22,8 @@ fn pieces() -> Turn {
 const MIDDLE: usize = 12;
 
 pub(super) fn error_in_stream(_: &dyn Rig) -> Vec<Turn> {
-    let event = ErrorEvent {
-        after: MIDDLE,
-        kind: "overloaded_error".to_owned(),
-        message: "Overloaded".to_owned(),
-    };
+    let event =
+        ErrorEvent { after: MIDDLE, kind: "overloaded_error".to_owned(), message: "Overloaded".to_owned() };
     vec![Turn { error_event_after: Some(event), ..pieces() }]
 }
 

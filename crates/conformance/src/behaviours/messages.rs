@@ -4,17 +4,26 @@ use std::pin::pin;
 
 use futures::future::{Either, select};
 use inspan_engine::{Filter, Hub};
-use inspan_protocol::{Event, MessageMode, StopReason};
+use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
+use inspan_testkit::{Block, Turn};
 
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};
 use crate::finding::{Finding, Proof, holds, same};
+use crate::rig::Rig;
 use crate::scene::{Ask, Ran, Scene, mentions};
+
+/// An answer that takes its time, and then another.
+pub(super) fn slow(_: &dyn Rig) -> Vec<Turn> {
+    let begun = Block::Text { text: "one two three four".to_owned(), chunks: 8 };
+    let blocks = vec![begun, Block::Pause { ms: 2_000 }, Block::text(" five")];
+    vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]
+}
 
 pub(super) async fn follows(scene: &Scene) -> Proof {
     let named = |event: &Event| matches!(event, Event::AgentSession { .. });
     let ran = told(scene, named, SECOND, MessageMode::FollowUp).await?;
-    ended(scene, ran, SECOND, ANSWERS[1])?;
+    ended(scene, &ran, SECOND, ANSWERS[1], 2)?;
     let requests = scene.requests();
     same("the requests of the model", &requests.len(), &2)?;
     holds(mentions(&requests[1], ANSWERS[0]), || "the model is not sent its own answer".to_owned())
@@ -23,7 +32,14 @@ pub(super) async fn follows(scene: &Scene) -> Proof {
 pub(super) async fn steers(scene: &Scene) -> Proof {
     let speaks = |event: &Event| matches!(event, Event::AgentText { .. });
     let ran = told(scene, speaks, AFTER, MessageMode::Steer).await?;
-    ended(scene, ran, AFTER, "Nine.")
+    let joins = scene.lane().provider().descriptor().capabilities.native_steer;
+    let (strength, turns) = if joins { (SteerStrength::Native, 1) } else { (SteerStrength::Interrupt, 2) };
+    ended(scene, &ran, AFTER, "Nine.", turns)?;
+    let told = ran.log.iter().filter_map(|envelope| match &envelope.event {
+        Event::AgentSteer { strength, .. } => Some(*strength),
+        _ => None,
+    });
+    same("how the message reached the turn", &told.collect(), &vec![strength])
 }
 
 /// A run in which a message comes at the first event of a kind.
@@ -52,12 +68,12 @@ async fn tell(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMod
     Err("the hub ends before the run".into())
 }
 
-/// The run took two turns, and the last answered the message in the same conversation.
-fn ended(scene: &Scene, ran: Ran, message: &str, answer: &str) -> Proof {
-    let end = ran.end.map_err(|error| {
-        Finding::from(format!("the run fails with {}", error.code)).with(error.message)
+/// The run took so many turns, and the last answered the message in the same conversation.
+fn ended(scene: &Scene, ran: &Ran, message: &str, answer: &str, turns: u32) -> Proof {
+    let end = ran.end.as_ref().map_err(|error| {
+        Finding::from(format!("the run fails with {}", error.code)).with(error.message.clone())
     })?;
-    same("the turns of the run", &end.turns, &2)?;
+    same("the turns of the run", &end.turns, &turns)?;
     same("the stop reason", &end.facts.stop_reason, &StopReason::Complete)?;
     same("the text", &end.facts.text.trim(), &answer)?;
     let starts = ran.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));

@@ -42,9 +42,7 @@ impl PermissionBroker for Person {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request);
         match self.answer {
             Answer::Allow => Box::pin(async { PermissionDecision::Allow { updated_input: None } }),
-            Answer::Deny => {
-                Box::pin(async { PermissionDecision::Deny { message: "not today".to_owned() } })
-            }
+            Answer::Deny => Box::pin(async { PermissionDecision::Deny { message: "not today".to_owned() } }),
             Answer::Never => Box::pin(futures::future::pending()),
         }
     }

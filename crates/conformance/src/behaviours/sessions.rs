@@ -46,13 +46,18 @@ pub(super) async fn first(scene: &Scene) -> Proof {
     };
     timeout(PATIENCE, named).await.map_err(|_| Finding::from("it never names its conversation"))??;
     let said_before = before.iter().filter(|event| {
-        matches!(event, StreamEvent::Text { .. } | StreamEvent::Thinking { .. } | StreamEvent::ToolStart { .. })
+        matches!(
+            event,
+            StreamEvent::Text { .. } | StreamEvent::Thinking { .. } | StreamEvent::ToolStart { .. }
+        )
     });
     same("what is said before the name", &said_before.count(), &0)?;
     // Nobody polls meanwhile: a prompt that is sent all the same would arrive now.
     sleep(ON_ITS_WAY).await;
     let heard = scene.requests().len();
-    holds(heard == 0, || "the model hears the prompt before the conversation is kept by its name".to_owned())?;
+    holds(heard == 0, || {
+        "the model hears the prompt before the conversation is kept by its name".to_owned()
+    })?;
     let said = scene.rest(stream, before, |_| {}).await?;
     same("the text", &said.text().trim(), &WORDS)?;
     same("the requests of the model", &scene.requests().len(), &1)

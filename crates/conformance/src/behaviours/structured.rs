@@ -61,8 +61,7 @@ async fn run(scene: &Scene) -> Proof<Ran> {
 }
 
 fn ended(ran: Ran) -> Proof<RunEnd> {
-    let failed = |error: AgentError| {
-        Finding::from(format!("the run fails with {}", error.code)).with(error.message)
-    };
+    let failed =
+        |error: AgentError| Finding::from(format!("the run fails with {}", error.code)).with(error.message);
     ran.end.map_err(failed)
 }

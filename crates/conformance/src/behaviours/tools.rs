@@ -8,17 +8,21 @@ use inspan_testkit::Turn;
 use super::answers::WORDS;
 use super::people::{Answer, Person};
 use crate::finding::{Finding, Proof, holds, same};
-use crate::rig::{Rig, Tool};
+use crate::rig::{Call, Rig, Tool};
 use crate::scene::{Ask, Scene};
 
 pub(super) const MADE: &str = "made";
 pub(super) const ANSWER: &str = "That is all.";
 
+/// A turn in which the model calls this.
+pub(super) fn called(call: Option<Call>) -> Turn {
+    Turn { blocks: call.map(|call| call.block).into_iter().collect(), ..Turn::default() }
+}
+
 /// One call, and what the model says then.
 pub(super) fn one(rig: &dyn Rig) -> Vec<Turn> {
     let call = rig.call(Tool::MakeFile(MADE));
-    let call = call.map(|call| Turn::tool(call.name, call.input)).unwrap_or_default();
-    vec![call, Turn::text(ANSWER)]
+    vec![called(call), Turn::text(ANSWER)]
 }
 
 pub(super) async fn used(scene: &Scene) -> Proof {

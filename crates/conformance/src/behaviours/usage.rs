@@ -37,8 +37,7 @@ pub(super) fn alike(_: &dyn Rig) -> Vec<Turn> {
 pub(super) async fn counts(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS)).await?;
     let usage = said.facts()?.usage;
-    let expected =
-        Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
+    let expected = Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
     same("the usage of the output", &usage, &expected)?;
     let last = said.events.iter().rev().find_map(|event| match event {
         StreamEvent::Usage { usage, .. } => Some(*usage),
