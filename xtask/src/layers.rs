@@ -160,6 +160,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &[
             "annotate-snippets",
             "anstyle",
+            "base64",
             "clap",
             "clap_complete",
             "console",

@@ -112,6 +112,12 @@ pub trait RunStore: Send + Sync {
     /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
     /// reader that sleeps until then misses nothing if it reads once before it first waits.
     fn changes(&self) -> BoxStream<'static, ()>;
+
+    /// As [`RunStore::changes`], for who waits for commands and nothing else: what a session's owner appends need not
+    /// be told.
+    fn posts(&self) -> BoxStream<'static, ()> {
+        self.changes()
+    }
 }
 
 /// The right to drive a session.

@@ -15,6 +15,12 @@ pub(crate) struct AgentArgs {
     /// The agent, as `inspan providers` lists them
     #[arg(long, short, value_name = "TYPE")]
     pub(crate) provider: String,
+    /// A picture or a file of text that goes with the prompt; may be given more than once
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) attach: Vec<PathBuf>,
+    /// Answer in JSON of the schema in this file, and print nothing else
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) schema: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) how: HowArgs,
 }
@@ -49,6 +55,18 @@ pub(crate) struct HowArgs {
     /// Model turns that an answer may take
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
     pub(crate) max_turns: Option<u32>,
+    /// Tokens that an answer may have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
+    pub(crate) max_tokens: Option<u32>,
+    /// How freely the model chooses its words
+    #[arg(long, value_name = "NUMBER", help_heading = "Agent")]
+    pub(crate) temperature: Option<f64>,
+    /// Tools that it may use, by the agent's names for them
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Agent")]
+    pub(crate) tools: Vec<String>,
+    /// Tools that it may not use
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Agent")]
+    pub(crate) disabled_tools: Vec<String>,
     /// An option of this agent alone, as `inspan schema provider TYPE` lists them: JSON if it parses, else text
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Agent")]
     pub(crate) option: Vec<InputValue>,

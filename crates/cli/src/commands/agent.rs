@@ -1,9 +1,9 @@
 //! `inspan agent PROMPT`: one agent without a flow, and what `inspan chat` shares with it: the options, the exit
 //! codes, the one JSON object. Talking itself is left to `talk`.
 
-use std::{io::Read, sync::Arc};
+use std::{fs, io::Read, path::Path, sync::Arc};
 
-use inspan_engine::{AgentOptions, AgentResult, PermissionPolicy, Retry};
+use inspan_engine::{AgentOptions, AgentResult, Chat, PermissionPolicy, Retry};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, StopReason};
 use serde_json::{Value, json};
 
@@ -18,23 +18,34 @@ use crate::{
 };
 use talk::{Between, Talk};
 
+mod attachment;
 mod lines;
 pub(super) mod talk;
 mod voice;
 
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let provider = provider(&args.provider)?;
-    let options = options(&args.how, invocation);
+    let mut options = options(&args.how, invocation);
+    if let Some(file) = &args.schema {
+        options = options.output_schema(schema(file)?);
+    }
     let session =
         inspan_engine::AgentSession::new(Arc::clone(&provider), options).map_err(|error| refused(&error))?;
     let prompt = if args.prompt == "-" { whole_stdin()? } else { args.prompt.clone() };
     if prompt.trim().is_empty() {
         return Err(Failure::usage("the prompt is empty"));
     }
+    let mut chat = Chat::new(prompt);
+    for file in &args.attach {
+        chat = chat.attachment(attachment::read(file)?);
+    }
     let runtime = session::runtime()?;
     let turned = runtime.block_on(async {
         let mut talk = Talk::new(session.clone(), invocation, Between::Nothing);
-        let turned = talk.turn(prompt).await;
+        if args.schema.is_some() {
+            talk.say_structured();
+        }
+        let turned = talk.turn(chat).await;
         session.close();
         provider.shutdown().await;
         turned
@@ -90,6 +101,18 @@ pub(super) fn options(how: &HowArgs, invocation: &Invocation) -> AgentOptions {
     }
     if let Some(max_turns) = how.max_turns {
         options = options.max_turns(max_turns);
+    }
+    if let Some(max_tokens) = how.max_tokens {
+        options = options.max_tokens(max_tokens);
+    }
+    if let Some(temperature) = how.temperature {
+        options = options.temperature(temperature);
+    }
+    if !how.tools.is_empty() {
+        options = options.tools(&how.tools);
+    }
+    if !how.disabled_tools.is_empty() {
+        options = options.disabled_tools(&how.disabled_tools);
     }
     if let Some(timeout) = how.timeout {
         options = options.timeout(timeout);
@@ -150,6 +173,12 @@ pub(super) fn report(end: &Result<AgentResult, AgentError>, exit: Exit) -> Value
     report["outcome"] = json!(exit.word());
     report["exitCode"] = json!(exit.code());
     report
+}
+
+fn schema(file: &Path) -> Result<Value, Failure> {
+    let broken = |why: String| Failure::usage(format!("cannot use the schema {}: {why}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| broken(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| broken(format!("it is no JSON: {error}")))
 }
 
 fn whole_stdin() -> Result<String, Failure> {

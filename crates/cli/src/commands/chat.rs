@@ -63,10 +63,10 @@ impl Chat<'_> {
     async fn lines(&self) -> Result<Exit, Failure> {
         let interactive = is_interactive(self.invocation);
         // What a program writes beforehand is one prompt a line, not what is typed meanwhile.
-        let between = if interactive { Between::FollowUp } else { Between::Nothing };
+        let between = if interactive { Between::Message } else { Between::Nothing };
         let mut talk = Talk::new(self.session.clone(), self.invocation, between);
         if interactive {
-            talk.note("/quit or Ctrl-D ends, Ctrl-C interrupts the agent");
+            talk.note("/quit or Ctrl-D ends, Ctrl-C interrupts the agent; while it works, a line follows and !LINE steers it");
         }
         let mut warned = false;
         let exit = loop {

@@ -30,7 +30,15 @@ fn told(folder: &Path, stdin: &str, arguments: &[&str]) -> Ran {
 
 fn check(name: &str, stdin: &str, arguments: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("newer.json"), "{\"version\": 2}").unwrap();
+    let files = [
+        ("newer.json", "{\"version\": 2}"),
+        ("schema.json", "{\"type\": \"object\", \"required\": [\"n\"]}"),
+        ("broken.json", "{"),
+        ("notes.md", "yokes and reins"),
+    ];
+    for (name, content) in files {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
     let ran = told(folder.path(), stdin, arguments);
     insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!(name, ran.report());
@@ -44,6 +52,19 @@ fn one_answer() {
     check("agent-stdin", "from\nstdin", &["agent", "-", "-p", "echo"]);
     check("agent-tools", "", &["agent", "x", "-p", "scripted", "--option", WORKS]);
     check("agent-help", "", &["agent", "--help"]);
+}
+
+#[test]
+fn an_answer_of_a_schema_and_files_with_the_prompt() {
+    const TWICE: &str = "turns=[[{\"text\":\"first\"},{\"structured\":{\"m\":1}}],[{\"text\":\"then\"},{\"structured\":{\"n\":[1]}}]]";
+    check(
+        "agent-schema",
+        "",
+        &["agent", "x", "-p", "scripted", "--schema", "schema.json", "--option", TWICE],
+    );
+    check("agent-schema-broken", "", &["agent", "x", "-p", "scripted", "--schema", "broken.json"]);
+    check("agent-attach-none", "", &["agent", "x", "-p", "anthropic", "--attach", "none.png"]);
+    check("agent-attach", "", &["agent", "x", "-p", "echo", "--attach", "notes.md"]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) struct Keeper {
     has_facts: bool,
     /// When what is unkept is to be kept at the latest.
     due: Option<Instant>,
-    changes: BoxStream<'static, ()>,
+    posts: BoxStream<'static, ()>,
     look: bool,
     renew_at: Instant,
     renewed: Instant,
@@ -42,7 +42,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription, hub: Hub) -> Self {
         hub.begin_keeping();
-        let changes = store.changes();
+        let posts = store.posts();
         let now = Instant::now();
         Self {
             log,
@@ -53,7 +53,7 @@ impl Keeper {
             answers: Vec::new(),
             has_facts: false,
             due: None,
-            changes,
+            posts,
             look: true,
             renew_at: now + LEASE / 3,
             renewed: now,
@@ -115,7 +115,7 @@ impl Keeper {
                     self.push(event);
                 }
             }
-            Some(()) = self.changes.next() => self.look = true,
+            Some(()) = self.posts.next() => self.look = true,
             () = sleep_until(due) => {}
         }
     }

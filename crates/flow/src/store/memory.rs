@@ -23,6 +23,8 @@ use super::{
 pub struct MemoryStore {
     sessions: Mutex<BTreeMap<SessionId, Kept>>,
     version: watch::Sender<u64>,
+    /// How many commands were posted.
+    posts: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,7 @@ struct Kept {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self { sessions: Mutex::default(), version: watch::Sender::new(0) }
+        Self { sessions: Mutex::default(), version: watch::Sender::new(0), posts: watch::Sender::new(0) }
     }
 }
 
@@ -223,6 +225,7 @@ impl RunStore for MemoryStore {
             kept.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
             Ok(number)
         });
+        self.posts.send_modify(|posts| *posts += 1);
         ready(posted).boxed()
     }
 
@@ -250,11 +253,18 @@ impl RunStore for MemoryStore {
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
-        let version = self.version.subscribe();
-        stream::unfold(version, |mut version| async move {
-            version.changed().await.ok()?;
-            Some(((), version))
-        })
-        .boxed()
+        follow(&self.version)
     }
+
+    fn posts(&self) -> BoxStream<'static, ()> {
+        follow(&self.posts)
+    }
+}
+
+fn follow(version: &watch::Sender<u64>) -> BoxStream<'static, ()> {
+    stream::unfold(version.subscribe(), |mut version| async move {
+        version.changed().await.ok()?;
+        Some(((), version))
+    })
+    .boxed()
 }

@@ -266,7 +266,9 @@ impl RunStore for SqliteStore {
                 let session = session::find(transaction.connection, &id)?;
                 commands::post(transaction.connection, &session, &body, now)
             };
-            self.write(1, post).await
+            let number = self.write(1, post).await?;
+            self.changes.posted();
+            Ok(number)
         }
         .boxed()
     }
@@ -290,6 +292,10 @@ impl RunStore for SqliteStore {
 
     fn changes(&self) -> BoxStream<'static, ()> {
         self.changes.listen()
+    }
+
+    fn posts(&self) -> BoxStream<'static, ()> {
+        self.changes.listen_for_posts()
     }
 }
 

@@ -246,6 +246,21 @@ async fn a_command_is_answered_once() {
 }
 
 #[tokio::test]
+async fn who_waits_for_commands_is_told_of_each() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let mut posts = store.posts();
+        for number in 1..=2 {
+            let command = Command::Send { content: "a".to_owned() };
+            assert_eq!(store.post(&lease.session, &command, at(1)).await, Ok(number));
+            let told = tokio::time::timeout(Duration::from_secs(30), posts.next()).await;
+            assert_eq!(told, Ok(Some(())));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_listens_is_told_of_every_kind_of_change() {
     each(|store| async move {
         let lease = started(&*store, "run-1").await;

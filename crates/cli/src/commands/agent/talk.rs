@@ -1,7 +1,7 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
 //! aborts on a signal. Where the prompts come from is left to `agent` and `chat`.
 
-use inspan_engine::{AgentItem, AgentResult, AgentSession, Clock, SystemClock};
+use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event};
 
 use super::{lines::Lines, voice::Voice};
@@ -30,9 +30,12 @@ pub(in crate::commands) struct Talk<'a> {
 pub(in crate::commands) enum Between {
     /// They are not read.
     Nothing,
-    /// They follow the turn in progress.
-    FollowUp,
+    /// They follow the turn in progress, or steer it if they begin with [`STEER`].
+    Message,
 }
+
+/// What a line begins with that is for the turn in progress itself.
+const STEER: char = '!';
 
 /// One answer, and the signal that cut it short.
 pub(in crate::commands) struct Turned {
@@ -72,6 +75,11 @@ impl<'a> Talk<'a> {
         Self { session, invocation, voice, signals, lines, between, open: Vec::new() }
     }
 
+    /// From now on the structured output is what is said.
+    pub(in crate::commands) fn say_structured(&mut self) {
+        self.voice.say_structured();
+    }
+
     /// The next line that is typed.
     pub(in crate::commands) async fn typed(&mut self) -> Typed {
         tokio::select! {
@@ -81,13 +89,13 @@ impl<'a> Talk<'a> {
     }
 
     /// Says something and shows the answer. The first signal aborts it, a second does not wait for that.
-    pub(in crate::commands) async fn turn(&mut self, prompt: String) -> Turned {
+    pub(in crate::commands) async fn turn(&mut self, prompt: impl Into<Chat>) -> Turned {
         let mut stream = self.session.chat_stream(prompt);
         let mut by = None;
         // Nothing is typed any more.
         let mut silent = false;
         let end = loop {
-            let reads = !silent && (!self.open.is_empty() || self.between == Between::FollowUp);
+            let reads = !silent && (!self.open.is_empty() || self.between == Between::Message);
             let heard = tokio::select! {
                 biased;
                 (exit, _) = self.signals.next() => Heard::Signal(exit),
@@ -186,8 +194,13 @@ impl<'a> Talk<'a> {
         if line.trim().is_empty() {
             return;
         }
-        match self.session.follow_up(line) {
-            Ok(()) => self.note("this is said after the present turn"),
+        let said = match line.trim_start().strip_prefix(STEER) {
+            // What becomes of it is told by its event.
+            Some(now) if !now.trim().is_empty() => self.session.steer(now.trim_start()).map(|()| None),
+            _ => self.session.follow_up(line).map(|()| Some("this is said after the present turn")),
+        };
+        match said {
+            Ok(note) => note.into_iter().for_each(|note| self.note(note)),
             Err(error) => self.note(&error.message),
         }
     }

@@ -2,7 +2,7 @@
 //! answering questions are left to `talk`.
 
 use inspan_engine::AgentResult;
-use inspan_protocol::{Event, StopReason};
+use inspan_protocol::{Event, SteerStrength, StopReason};
 
 use crate::{
     console::{Line, Tone, call, clean},
@@ -14,6 +14,7 @@ use crate::{
 pub(super) struct Voice {
     form: Form,
     stderr: Colour,
+    says: Says,
     /// Whether stdout is a terminal, which what an agent says must not steer.
     terminal: bool,
     /// Whether something was said in this answer.
@@ -24,16 +25,30 @@ pub(super) struct Voice {
     breaks: bool,
 }
 
+/// What stands on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Text,
+    /// The structured output alone.
+    Structured,
+}
+
 impl Voice {
     pub(super) fn new(invocation: &Invocation) -> Self {
         Self {
             form: invocation.form,
+            says: Says::Text,
             stderr: invocation.terminal.stderr,
             terminal: terminal::stdout_is_terminal(),
             spoke: false,
             fresh: true,
             breaks: false,
         }
+    }
+
+    /// From now on the structured output is what is said.
+    pub(super) fn say_structured(&mut self) {
+        self.says = Says::Structured;
     }
 
     pub(super) fn event(&mut self, event: &Event) {
@@ -44,6 +59,13 @@ impl Voice {
                 self.breaks |= !delta;
             }
             Event::AgentTurn { .. } => self.breaks = true,
+            Event::AgentSteer { strength, .. } => {
+                let what = match strength {
+                    SteerStrength::Native => "the agent has taken this up",
+                    _ => "the turn is interrupted for this",
+                };
+                self.note(Tone::Accent, "»", what);
+            }
             Event::AgentRetract { .. } => {
                 self.breaks = true;
                 self.note(Tone::Warning, "!", "the vendor's stream broke; the answer begins anew");
@@ -63,6 +85,12 @@ impl Voice {
 
     /// The answer is over.
     pub(super) fn end(&mut self, result: Option<&AgentResult>) {
+        if let Some(output) = result.and_then(|result| result.structured_output.as_ref())
+            && self.says == Says::Structured
+            && self.form == Form::Text
+        {
+            terminal::data_line(&format!("{output:#}"));
+        }
         if let Some(result) = result.filter(|_| !self.spoke) {
             self.say(&result.text);
         }
@@ -92,7 +120,7 @@ impl Voice {
     }
 
     fn say(&mut self, text: &str) {
-        if text.is_empty() || self.form == Form::Json {
+        if text.is_empty() || self.form == Form::Json || self.says == Says::Structured {
             return;
         }
         if std::mem::take(&mut self.breaks) && self.spoke {

@@ -24,6 +24,8 @@ const EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Changes {
     version: watch::Sender<u64>,
+    /// Not moved by the writer of this process.
+    posts: watch::Sender<u64>,
     poller: Arc<Mutex<Option<Poller>>>,
     store: PathBuf,
 }
@@ -37,7 +39,7 @@ struct Poller {
 
 impl Changes {
     pub(super) fn new(store: PathBuf) -> Self {
-        Self { version: watch::Sender::new(0), poller: Arc::default(), store }
+        Self { version: watch::Sender::new(0), posts: watch::Sender::new(0), poller: Arc::default(), store }
     }
 
     /// What the writer of this process tells of its commits.
@@ -45,11 +47,25 @@ impl Changes {
         self.version.clone()
     }
 
+    /// Yields at every change.
     pub(super) fn listen(&self) -> BoxStream<'static, ()> {
-        let version = self.version.subscribe();
+        self.follow(self.version.subscribe())
+    }
+
+    /// Yields when a command may have been left, which the commits of a session's owner do not tell.
+    pub(super) fn listen_for_posts(&self) -> BoxStream<'static, ()> {
+        self.follow(self.posts.subscribe())
+    }
+
+    /// Tells those who listen for them that a command was left by this process.
+    pub(super) fn posted(&self) {
+        self.posts.send_modify(|version| *version += 1);
+    }
+
+    fn follow(&self, version: watch::Receiver<u64>) -> BoxStream<'static, ()> {
         let mut poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner);
         if poller.is_none() {
-            *poller = start(self.store.clone(), self.version.clone(), &self.poller);
+            *poller = start(self.store.clone(), [&self.version, &self.posts].map(Clone::clone), &self.poller);
         }
         drop(poller);
         stream::unfold(version, |mut version| async move {
@@ -77,20 +93,24 @@ impl Drop for Changes {
 }
 
 /// Starts the thread; where the system has none left, changes of other processes are told with the next of ours.
-fn start(store: PathBuf, version: watch::Sender<u64>, place: &Arc<Mutex<Option<Poller>>>) -> Option<Poller> {
+fn start(
+    store: PathBuf,
+    told: [watch::Sender<u64>; 2],
+    place: &Arc<Mutex<Option<Poller>>>,
+) -> Option<Poller> {
     let (end, ended) = mpsc::channel();
     let place = Arc::clone(place);
     let look = move || {
         let mut seen = Seen::default();
         loop {
             if seen.has_changed(&store) {
-                version.send_modify(|version| *version += 1);
+                told.iter().for_each(|told| told.send_modify(|version| *version += 1));
             }
             if !matches!(ended.recv_timeout(EVERY), Err(mpsc::RecvTimeoutError::Timeout)) {
                 return;
             }
             let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-            if version.receiver_count() == 0 {
+            if told.iter().all(|told| told.receiver_count() == 0) {
                 *place = None;
                 return;
             }
