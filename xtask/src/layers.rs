@@ -181,7 +181,15 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "xtask",
         owns: "the project's own commands",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
-        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers", "inspan-testkit"],
+        knows: &[
+            "inspan-conformance",
+            "inspan-engine",
+            "inspan-flow",
+            "inspan-protocol",
+            "inspan-providers",
+            "inspan-rigs",
+            "inspan-testkit",
+        ],
         packages: &[
             "anstyle-svg",
             "anyhow",

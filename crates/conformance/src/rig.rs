@@ -32,12 +32,19 @@ pub trait Rig: Send + Sync {
         Reach::Server
     }
 
+    /// Options that every turn needs, such as a model or the program to run.
+    fn options(&self) -> Map<String, Value> {
+        Map::new()
+    }
+
     /// The input of one turn.
     fn input(&self, prompt: &Prompt<'_>) -> Value {
-        if prompt.options.is_empty() {
+        let mut options = self.options();
+        options.extend(prompt.options.clone());
+        if options.is_empty() {
             json!({ "prompt": prompt.text })
         } else {
-            json!({ "prompt": prompt.text, "options": prompt.options })
+            json!({ "prompt": prompt.text, "options": options })
         }
     }
 

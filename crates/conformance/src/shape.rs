@@ -12,23 +12,23 @@ pub const THREE_NODES: &[&str] = &[
     "task:start plan",
     "agent:start plan",
     "agent:session plan",
-    "agent:text plan",
+    "agent:says plan",
     "agent:usage plan",
     "agent:complete plan",
     "task:complete plan",
-    "edge:fired",
+    "edge:fired plan",
     "task:start build",
     "agent:start build",
     "agent:session build",
-    "agent:text build",
+    "agent:says build",
     "agent:usage build",
     "agent:complete build",
     "task:complete build",
-    "edge:fired",
+    "edge:fired build",
     "task:start review",
     "agent:start review",
     "agent:session review",
-    "agent:text review",
+    "agent:says review",
     "agent:usage review",
     "agent:complete review",
     "task:complete review",
@@ -72,24 +72,29 @@ pub fn three_nodes(provider: &str, options: &Map<String, Value>) -> (Value, Scen
     (flow, scenario)
 }
 
-/// What happened to which node, in its order. Pieces of one text count as one, thinking and warnings not at all, and
-/// the usage of an agent once, where it ends.
+/// What happened to which node, in its order. All that an agent says in a run counts as one, since some vendors give a
+/// structured answer as text and others by a tool; all tellings of a run's usage count as one too. Thinking and
+/// warnings, which only some vendors have, and the interfaces of the session do not count.
 pub fn shape(log: &[Envelope]) -> Vec<String> {
     let mut shape: Vec<String> = Vec::new();
     for envelope in log {
         let task = envelope.context.task.as_ref().map(ToString::to_string);
-        let line =
-            |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
-        match &envelope.event {
-            Event::AgentThinking { .. } | Event::AgentWarning { .. } => {}
-            Event::AgentUsage { .. } | Event::AgentText { .. } => {
-                let line = line(envelope.event.name());
-                let begun = shape.iter().rposition(|earlier| earlier.starts_with("agent:start"));
-                if !shape[begun.unwrap_or(0)..].contains(&line) {
-                    shape.push(line);
-                }
+        let line = |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
+        let once = match &envelope.event {
+            Event::AgentThinking { .. } | Event::AgentWarning { .. } => continue,
+            event if event.name().starts_with("channel:") => continue,
+            Event::AgentText { .. } | Event::AgentToolStart { .. } | Event::AgentToolComplete { .. } => {
+                line("agent:says")
             }
-            event => shape.push(line(event.name())),
+            event @ Event::AgentUsage { .. } => line(event.name()),
+            event => {
+                shape.push(line(event.name()));
+                continue;
+            }
+        };
+        let begun = shape.iter().rposition(|earlier| earlier.starts_with("agent:start")).unwrap_or(0);
+        if !shape[begun..].contains(&once) {
+            shape.push(once);
         }
     }
     shape

@@ -1,6 +1,7 @@
 //! The cases of the real program, one row each, and the words that they share.
 //! Conversations, tools, interruptions and errors are each left to a file.
 
+mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
@@ -53,6 +54,8 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "connection_refused", bound: 30, prove: errors::connection_refused },
     Case { name: "unknown_session", bound: 30, prove: errors::unknown_session },
     Case { name: "missing_program", bound: 15, prove: errors::missing_program },
+    Case { name: "three_nodes_claude", bound: 60, prove: |world| conformance::three_nodes(world, "claude") },
+    Case { name: "conformance_claude", bound: 120, prove: |world| conformance::list(world, "claude") },
 ];
 
 /// A flow of one node `a`, a Claude agent.

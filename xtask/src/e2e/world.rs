@@ -20,7 +20,7 @@ use super::processes::{MARK, end_all, none_left};
 use super::time::{Deadline, Stopwatch, pause};
 
 /// Planted as the key of every case; no artefact may contain it.
-pub(crate) const PLANTED_KEY: &str = "sk-ant-planted-0f6b1c9e4d7a42d8-not-a-key";
+pub(crate) use inspan_conformance::PLANTED as PLANTED_KEY;
 
 /// The programs under test.
 #[derive(Debug, Clone)]
