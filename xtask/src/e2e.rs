@@ -5,9 +5,11 @@ mod cases;
 mod install;
 mod library;
 mod processes;
+mod surroundings;
 mod time;
 mod world;
 
+use std::collections::BTreeSet;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,14 +18,15 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use cargo_metadata::Message;
 
-pub(crate) use install::{VERSION, cache, claude};
+pub(crate) use install::{Agent, Programs};
 pub(crate) use processes::{MARK, called, check_supported, end_all, none_left};
 pub(crate) use time::{Deadline, Stopwatch, pause};
-pub(crate) use world::{Programs, World};
+pub(crate) use world::World;
 
-/// One row: a name, how many seconds it may take at most, and what it does.
+/// One row: a name, the agents whose programs it needs, how many seconds it may take at most, and what it does.
 struct Case {
     name: &'static str,
+    needs: &'static [Agent],
     bound: u64,
     prove: fn(&mut World) -> anyhow::Result<()>,
 }
@@ -33,8 +36,11 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
     processes::check_supported()?;
     let chosen: Vec<&Case> = cases::CASES.iter().filter(|case| case.name.contains(filter)).collect();
     ensure!(!chosen.is_empty(), "no case's name contains `{filter}`");
-    let programs = Programs { claude: claude(&cache()?)?, inspan: build(root)? };
-    writeln!(out, "claude {VERSION} at {}", programs.claude.program.display())?;
+    let needed: BTreeSet<Agent> = chosen.iter().flat_map(|case| case.needs).copied().collect();
+    let programs = Programs::with(build(root)?, needed)?;
+    for (agent, program) in programs.agents() {
+        writeln!(out, "{} {} at {}", agent.command(), agent.version(), program.display())?;
+    }
     writeln!(out, "{:<34} {:>8} {:>8}", "case", "took", "bound")?;
     let (mut total, mut failed) = (Duration::ZERO, Vec::new());
     for case in &chosen {
@@ -64,7 +70,7 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
 /// One case: what it proves, and what no case may leave behind.
 fn prove(case: &Case, programs: &Programs) -> anyhow::Result<()> {
     let bound = Duration::from_secs(case.bound);
-    let mut world = World::new(case.name, programs, bound)?;
+    let mut world = World::new(case.name, case.needs, programs, bound)?;
     let proved = (case.prove)(&mut world);
     let late = world.deadline.is_over();
     let clean = world.check();

@@ -15,13 +15,16 @@ use inspan_protocol::Environment;
 use inspan_testkit::Scenario;
 use walkdir::WalkDir;
 
-use crate::e2e::{Programs, World, cache, claude};
+use crate::e2e::{Agent, Programs, World};
 use crate::replay::{FlowCase, cases_of};
 use crate::session::{self, Surroundings};
 use stable::Names;
 
 /// The longest that one case may take. Flows wait in real time here.
 const BOUND: Duration = Duration::from_secs(600);
+
+/// What the flows of the fixtures call.
+const AGENTS: [Agent; 1] = [Agent::Claude];
 
 /// The example of the README and the model behind its recordings, which no user of it needs to see.
 const EXAMPLE: (&str, &str) = ("examples/review-loop", include_str!("record/review-loop.json"));
@@ -61,7 +64,7 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
         });
     }
     ensure!(!subjects.is_empty(), "no case with a scenario has a name that contains `{filter}`");
-    let programs = Programs { claude: claude(&cache()?)?, inspan: PathBuf::new() };
+    let programs = Programs::with(PathBuf::new(), AGENTS)?;
     for subject in &subjects {
         let (result, calls) = subject.record(&programs).with_context(|| subject.case.name().to_owned())?;
         writeln!(
@@ -79,7 +82,7 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
 impl Subject {
     /// Runs the flow in a copy of its folder; the recordings take the place of the older ones at the end.
     fn record(&self, programs: &Programs) -> anyhow::Result<(FlowRunResult, usize)> {
-        let mut world = World::new(self.case.name(), programs, BOUND)?;
+        let mut world = World::new(self.case.name(), &AGENTS, programs, BOUND)?;
         let server = world.serve_scenario(self.scenario.clone())?;
         copy(self.case.folder(), &world.work())?;
         let env: Environment =

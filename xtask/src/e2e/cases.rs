@@ -1,10 +1,11 @@
 //! The cases of the real program, one row each, and the words that they share.
-//! Conversations, tools, interruptions and errors are each left to a file.
+//! Conversations, tools, interruptions, errors and the bare programs are each left to a file.
 
 mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
+mod programs;
 mod rest;
 mod tools;
 
@@ -17,45 +18,109 @@ use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
 use serde_json::{Value, json};
 
 use super::Case;
+use super::install::Agent;
 use super::world::{Finished, World};
+
+const CLAUDE: &[Agent] = &[Agent::Claude];
+const CODEX: &[Agent] = &[Agent::Codex];
+const OPENCODE: &[Agent] = &[Agent::OpenCode];
+const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
 /// Every case, in the order in which they run.
 pub(super) const CASES: &[Case] = &[
-    Case { name: "one_turn", bound: 30, prove: conversations::one_turn },
-    Case { name: "two_turns_by_session", bound: 30, prove: conversations::two_turns_by_session },
-    Case { name: "two_turns_by_message", bound: 30, prove: conversations::two_turns_by_message },
-    Case { name: "resume_in_a_new_process", bound: 40, prove: conversations::resume_in_a_new_process },
-    Case { name: "recorded_then_replayed", bound: 40, prove: conversations::recorded_then_replayed },
-    Case { name: "prompt_as_written", bound: 30, prove: conversations::prompt_as_written },
-    Case { name: "structured_output", bound: 30, prove: conversations::structured_output },
-    Case { name: "structured_output_repaired", bound: 30, prove: conversations::structured_output_repaired },
-    Case { name: "tool_allowed_by_the_flow", bound: 30, prove: tools::allowed_by_the_flow },
-    Case { name: "tool_denied_without_anyone", bound: 30, prove: tools::denied_without_anyone },
-    Case { name: "tool_allowed_by_a_person", bound: 30, prove: tools::allowed_by_a_person },
-    Case { name: "tool_denied_by_a_person", bound: 30, prove: tools::denied_by_a_person },
-    Case { name: "key_left_out_of_everything", bound: 30, prove: tools::key_left_out_of_everything },
-    Case { name: "interrupt_mid_text", bound: 50, prove: interruptions::mid_text },
-    Case { name: "interrupt_mid_tool", bound: 40, prove: interruptions::mid_tool },
-    Case { name: "runtime_killed_mid_tool", bound: 30, prove: interruptions::runtime_killed_mid_tool },
-    Case { name: "paused_and_resumed", bound: 40, prove: rest::paused_and_resumed },
-    Case { name: "killed_and_resumed", bound: 40, prove: rest::killed_and_resumed },
-    Case { name: "killed_between_turns", bound: 40, prove: rest::killed_between_turns },
-    Case { name: "approved_from_another_shell", bound: 40, prove: rest::approved_from_another_shell },
-    Case { name: "told_from_another_shell", bound: 40, prove: rest::told_from_another_shell },
-    Case { name: "usage_limit_waited_out", bound: 60, prove: rest::usage_limit_waited_out },
-    Case { name: "budget_used_up", bound: 30, prove: rest::budget_used_up },
-    Case { name: "edited_and_resumed", bound: 60, prove: rest::edited_and_resumed },
-    Case { name: "node_timeout", bound: 40, prove: interruptions::node_timeout },
-    Case { name: "stall", bound: 40, prove: interruptions::stall },
-    Case { name: "error_401", bound: 30, prove: errors::status_401 },
-    Case { name: "error_429", bound: 30, prove: errors::status_429 },
-    Case { name: "error_529", bound: 30, prove: errors::status_529 },
-    Case { name: "error_529_then_ok", bound: 40, prove: errors::status_529_then_ok },
-    Case { name: "connection_refused", bound: 30, prove: errors::connection_refused },
-    Case { name: "unknown_session", bound: 30, prove: errors::unknown_session },
-    Case { name: "missing_program", bound: 15, prove: errors::missing_program },
-    Case { name: "three_nodes_claude", bound: 60, prove: |world| conformance::three_nodes(world, "claude") },
-    Case { name: "conformance_claude", bound: 120, prove: |world| conformance::list(world, "claude") },
+    Case { name: "codex_alone", needs: CODEX, bound: 20, prove: programs::codex },
+    Case { name: "opencode_alone", needs: OPENCODE, bound: 40, prove: programs::opencode },
+    Case { name: "claude_acp_alone", needs: CLAUDE_ACP, bound: 20, prove: programs::claude_acp },
+    Case { name: "one_turn", needs: CLAUDE, bound: 30, prove: conversations::one_turn },
+    Case {
+        name: "two_turns_by_session",
+        needs: CLAUDE,
+        bound: 30,
+        prove: conversations::two_turns_by_session,
+    },
+    Case {
+        name: "two_turns_by_message",
+        needs: CLAUDE,
+        bound: 30,
+        prove: conversations::two_turns_by_message,
+    },
+    Case {
+        name: "resume_in_a_new_process",
+        needs: CLAUDE,
+        bound: 40,
+        prove: conversations::resume_in_a_new_process,
+    },
+    Case {
+        name: "recorded_then_replayed",
+        needs: CLAUDE,
+        bound: 40,
+        prove: conversations::recorded_then_replayed,
+    },
+    Case { name: "prompt_as_written", needs: CLAUDE, bound: 30, prove: conversations::prompt_as_written },
+    Case { name: "structured_output", needs: CLAUDE, bound: 30, prove: conversations::structured_output },
+    Case {
+        name: "structured_output_repaired",
+        needs: CLAUDE,
+        bound: 30,
+        prove: conversations::structured_output_repaired,
+    },
+    Case { name: "tool_allowed_by_the_flow", needs: CLAUDE, bound: 30, prove: tools::allowed_by_the_flow },
+    Case {
+        name: "tool_denied_without_anyone",
+        needs: CLAUDE,
+        bound: 30,
+        prove: tools::denied_without_anyone,
+    },
+    Case { name: "tool_allowed_by_a_person", needs: CLAUDE, bound: 30, prove: tools::allowed_by_a_person },
+    Case { name: "tool_denied_by_a_person", needs: CLAUDE, bound: 30, prove: tools::denied_by_a_person },
+    Case {
+        name: "key_left_out_of_everything",
+        needs: CLAUDE,
+        bound: 30,
+        prove: tools::key_left_out_of_everything,
+    },
+    Case { name: "interrupt_mid_text", needs: CLAUDE, bound: 50, prove: interruptions::mid_text },
+    Case { name: "interrupt_mid_tool", needs: CLAUDE, bound: 40, prove: interruptions::mid_tool },
+    Case {
+        name: "runtime_killed_mid_tool",
+        needs: CLAUDE,
+        bound: 30,
+        prove: interruptions::runtime_killed_mid_tool,
+    },
+    Case { name: "paused_and_resumed", needs: CLAUDE, bound: 40, prove: rest::paused_and_resumed },
+    Case { name: "killed_and_resumed", needs: CLAUDE, bound: 40, prove: rest::killed_and_resumed },
+    Case { name: "killed_between_turns", needs: CLAUDE, bound: 40, prove: rest::killed_between_turns },
+    Case {
+        name: "approved_from_another_shell",
+        needs: CLAUDE,
+        bound: 40,
+        prove: rest::approved_from_another_shell,
+    },
+    Case { name: "told_from_another_shell", needs: CLAUDE, bound: 40, prove: rest::told_from_another_shell },
+    Case { name: "usage_limit_waited_out", needs: CLAUDE, bound: 60, prove: rest::usage_limit_waited_out },
+    Case { name: "budget_used_up", needs: CLAUDE, bound: 30, prove: rest::budget_used_up },
+    Case { name: "edited_and_resumed", needs: CLAUDE, bound: 60, prove: rest::edited_and_resumed },
+    Case { name: "node_timeout", needs: CLAUDE, bound: 40, prove: interruptions::node_timeout },
+    Case { name: "stall", needs: CLAUDE, bound: 40, prove: interruptions::stall },
+    Case { name: "error_401", needs: CLAUDE, bound: 30, prove: errors::status_401 },
+    Case { name: "error_429", needs: CLAUDE, bound: 30, prove: errors::status_429 },
+    Case { name: "error_529", needs: CLAUDE, bound: 30, prove: errors::status_529 },
+    Case { name: "error_529_then_ok", needs: CLAUDE, bound: 40, prove: errors::status_529_then_ok },
+    Case { name: "connection_refused", needs: CLAUDE, bound: 30, prove: errors::connection_refused },
+    Case { name: "unknown_session", needs: CLAUDE, bound: 30, prove: errors::unknown_session },
+    Case { name: "missing_program", needs: CLAUDE, bound: 15, prove: errors::missing_program },
+    Case {
+        name: "three_nodes_claude",
+        needs: CLAUDE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "claude"),
+    },
+    Case {
+        name: "conformance_claude",
+        needs: CLAUDE,
+        bound: 120,
+        prove: |world| conformance::list(world, "claude"),
+    },
 ];
 
 /// A flow of one node `a`, a Claude agent.

@@ -1,27 +1,120 @@
-//! Gets the vendor's real program, in one pinned version, into a folder outside the tree.
-//! Running it is left to the cases.
+//! Gets the vendors' real programs, each in one pinned version, into a folder outside the tree.
+//! What a program needs around it is left to `surroundings.rs`, running it to the cases.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-/// The version that the adapter is written for. When it moves, transcripts are captured again.
-pub(crate) const VERSION: &str = "2.1.197";
+/// A program under test that a vendor publishes on npm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Agent {
+    Claude,
+    Codex,
+    OpenCode,
+    /// Speaks the Agent Client Protocol, and runs [`Agent::Claude`] for it.
+    ClaudeAcp,
+}
 
-const PACKAGE: &str = "@anthropic-ai/claude-code";
+/// One row: where a program comes from and where npm puts it.
+#[derive(Debug)]
+struct Pinned {
+    /// What it is called on a path.
+    command: &'static str,
+    package: &'static str,
+    /// The version that the adapter is written for. When it moves, transcripts are captured again.
+    version: &'static str,
+    /// What the name of the package begins with that holds the program itself. For each platform there is one, and
+    /// npm puts in those that fit this machine. The launcher beside them is left alone: it needs install scripts.
+    holder: &'static str,
+    /// Where the program lies in that package; `*` is any one folder.
+    program: &'static str,
+    /// What it says before its version when asked with `--version`, unless it cannot be asked.
+    says: Option<&'static str>,
+}
 
-/// Where the program lies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Installed {
-    /// The native program itself; npm's own link leads to a small script unless install scripts may run.
-    pub(crate) program: PathBuf,
+impl Agent {
+    fn pinned(self) -> Pinned {
+        match self {
+            Self::Claude => Pinned {
+                command: "claude",
+                package: "@anthropic-ai/claude-code",
+                version: "2.1.197",
+                holder: "@anthropic-ai/claude-code-",
+                program: "claude",
+                says: Some(""),
+            },
+            Self::Codex => Pinned {
+                command: "codex",
+                package: "@openai/codex",
+                version: "0.169.0",
+                holder: "@openai/codex-",
+                program: "vendor/*/bin/codex",
+                says: Some("codex-cli "),
+            },
+            Self::OpenCode => Pinned {
+                command: "opencode",
+                package: "opencode-ai",
+                version: "1.18.33",
+                holder: "opencode-",
+                program: "bin/opencode",
+                says: Some(""),
+            },
+            Self::ClaudeAcp => Pinned {
+                command: "claude-agent-acp",
+                package: "@agentclientprotocol/claude-agent-acp",
+                version: "0.49.0",
+                holder: "@agentclientprotocol/claude-agent-acp",
+                program: "dist/index.js",
+                says: None,
+            },
+        }
+    }
+
+    /// What it is called on a path.
+    pub(crate) fn command(self) -> &'static str {
+        self.pinned().command
+    }
+
+    /// The pinned version.
+    pub(crate) fn version(self) -> &'static str {
+        self.pinned().version
+    }
+}
+
+/// The programs under test.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub(crate) inspan: PathBuf,
+    agents: BTreeMap<Agent, PathBuf>,
+}
+
+impl Programs {
+    /// `inspan` and these agents, which are installed if they are not there yet.
+    pub(crate) fn with(inspan: PathBuf, needed: impl IntoIterator<Item = Agent>) -> anyhow::Result<Self> {
+        let cache = cache()?;
+        let install = |agent: Agent| Ok((agent, agent.pinned().installed(&cache)?));
+        let agents: anyhow::Result<_> = needed.into_iter().map(install).collect();
+        Ok(Self { inspan, agents: agents? })
+    }
+
+    /// Each agent with the place of its program.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = (Agent, &Path)> {
+        self.agents.iter().map(|(agent, program)| (*agent, program.as_path()))
+    }
+
+    /// The place of an agent's program.
+    pub(crate) fn of(&self, agent: Agent) -> anyhow::Result<&Path> {
+        let program = self.agents.get(&agent);
+        Ok(program.with_context(|| format!("the case does not say that it needs {}", agent.command()))?)
+    }
 }
 
 /// The folder for programs: `$INSPAN_E2E_CACHE`, else one of the user's caches.
 #[expect(clippy::disallowed_methods, reason = "this is a command of its own, and reads its own environment")]
-pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+fn cache() -> anyhow::Result<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = named("INSPAN_E2E_CACHE")
         .or_else(|| Some(named("XDG_CACHE_HOME")?.join("inspan/e2e")))
@@ -30,68 +123,118 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     std::path::absolute(&cache).with_context(|| format!("failed to place {}", cache.display()))
 }
 
-/// The program in the cache; installed by npm if it is not there yet.
-pub(crate) fn claude(cache: &Path) -> anyhow::Result<Installed> {
-    let folder = cache.join(format!("claude-code-{VERSION}"));
-    if let Some(installed) = find(&folder) {
-        return Ok(installed);
+impl Pinned {
+    /// The program in the cache; installed by npm if it is not there yet.
+    fn installed(&self, cache: &Path) -> anyhow::Result<PathBuf> {
+        let name = format!("{}-{}", self.package.rsplit('/').next().unwrap_or(self.package), self.version);
+        let folder = cache.join(&name);
+        if let Some(program) = self.find(&folder) {
+            return Ok(program);
+        }
+        // Installed beside and moved into place: a second run finds the whole program or none.
+        let draft = cache.join(format!(".{name}.{}", std::process::id()));
+        std::fs::create_dir_all(&draft).with_context(|| format!("failed to make {}", draft.display()))?;
+        let placed = self.install(&draft).and_then(|()| self.place(&draft, &folder));
+        if draft.exists() {
+            std::fs::remove_dir_all(&draft)
+                .with_context(|| format!("failed to remove {}", draft.display()))?;
+        }
+        placed?;
+        let found = self.find(&folder);
+        let program = found.with_context(|| format!("{} holds no native program", folder.display()))?;
+        self.check_version(&program)?;
+        Ok(program)
     }
-    // Installed beside and moved into place: a second run finds the whole program or none.
-    let draft = cache.join(format!(".claude-code-{VERSION}.{}", std::process::id()));
-    std::fs::create_dir_all(&draft).with_context(|| format!("failed to make {}", draft.display()))?;
-    let installed = install(&draft).and_then(|()| place(&draft, &folder));
-    if draft.exists() {
-        std::fs::remove_dir_all(&draft).with_context(|| format!("failed to remove {}", draft.display()))?;
+
+    /// Install scripts stay off: the program comes in a package of its own for each platform, and nothing else
+    /// of the vendor's has to run here.
+    fn install(&self, folder: &Path) -> anyhow::Result<()> {
+        let wanted = format!("{}@{}", self.package, self.version);
+        let npm = Command::new("npm")
+            .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--prefix"])
+            .arg(folder)
+            .arg(&wanted)
+            .stdin(Stdio::null())
+            .output()
+            .context("failed to start npm, which comes with Node")?;
+        let told = String::from_utf8_lossy(&npm.stderr);
+        ensure!(npm.status.success(), "npm could not install {wanted}:\n{}", told.trim());
+        Ok(())
     }
-    installed?;
-    let found = find(&folder);
-    let installed = found.with_context(|| format!("{} holds no native program", folder.display()))?;
-    check_version(&installed.program)?;
-    Ok(installed)
+
+    fn place(&self, draft: &Path, folder: &Path) -> anyhow::Result<()> {
+        if self.find(folder).is_some() {
+            return Ok(());
+        }
+        if folder.exists() {
+            std::fs::remove_dir_all(folder)
+                .with_context(|| format!("failed to remove {}", folder.display()))?;
+        }
+        match std::fs::rename(draft, folder) {
+            Err(_) if self.find(folder).is_some() => Ok(()),
+            moved => moved.with_context(|| format!("failed to move the program to {}", folder.display())),
+        }
+    }
+
+    /// The program of the pinned version, if the folder holds it; of several that fit this machine the one with
+    /// the shortest name, since the others are made for older processors.
+    fn find(&self, folder: &Path) -> Option<PathBuf> {
+        let modules = folder.join("node_modules");
+        let (scope, prefix) = match self.holder.rsplit_once('/') {
+            Some((scope, prefix)) => (modules.join(scope), prefix),
+            None => (modules, self.holder),
+        };
+        let launcher = self.package.rsplit('/').next().filter(|name| *name != prefix);
+        let mut holders = folders(&scope);
+        holders.retain(|(name, _)| name.starts_with(prefix) && launcher != Some(name));
+        holders.sort_by_key(|(name, _)| (name.len(), name.clone()));
+        holders
+            .into_iter()
+            .filter(|(_, package)| version_of(package).is_some_and(|version| self.is_pinned(&version)))
+            .find_map(|(_, package)| program_in(package, self.program))
+    }
+
+    /// Some vendors put the platform's name behind the version.
+    fn is_pinned(&self, version: &str) -> bool {
+        version.strip_prefix(self.version).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+
+    /// Asked in an empty home, since some programs make folders there at once.
+    fn check_version(&self, program: &Path) -> anyhow::Result<()> {
+        let Some(says) = self.says else { return Ok(()) };
+        let home = tempfile::tempdir()?;
+        let said = Command::new(program)
+            .arg("--version")
+            .env_clear()
+            .envs([("HOME", home.path()), ("TMPDIR", home.path())])
+            .stdin(Stdio::null())
+            .output();
+        let said = said.with_context(|| format!("failed to run {}", program.display()))?;
+        let version = String::from_utf8_lossy(&said.stdout);
+        let version = version.trim();
+        if !version.strip_prefix(says).is_some_and(|version| version.starts_with(self.version)) {
+            bail!("{} says it is {version:?}, not {}", program.display(), self.version);
+        }
+        Ok(())
+    }
 }
 
-/// Install scripts stay off: the program comes in a package of its own for each platform, and nothing else of
-/// the vendor's has to run here.
-fn install(folder: &Path) -> anyhow::Result<()> {
-    let npm = Command::new("npm")
-        .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--prefix"])
-        .arg(folder)
-        .arg(format!("{PACKAGE}@{VERSION}"))
-        .stdin(Stdio::null())
-        .output()
-        .context("failed to start npm, which comes with Node")?;
-    ensure!(
-        npm.status.success(),
-        "npm could not install {PACKAGE}@{VERSION}:\n{}",
-        String::from_utf8_lossy(&npm.stderr).trim()
-    );
-    Ok(())
+/// The folders directly within a folder, by name; none if there is no such folder.
+fn folders(folder: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
+        .collect()
 }
 
-fn place(draft: &Path, folder: &Path) -> anyhow::Result<()> {
-    if find(folder).is_some() {
-        return Ok(());
-    }
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).with_context(|| format!("failed to remove {}", folder.display()))?;
-    }
-    match std::fs::rename(draft, folder) {
-        Err(_) if find(folder).is_some() => Ok(()),
-        moved => moved.with_context(|| format!("failed to move the program to {}", folder.display())),
-    }
-}
-
-/// The native program of the pinned version, if the folder holds it. npm puts in the package that fits this
-/// machine and leaves the others out, so there is one at most.
-fn find(folder: &Path) -> Option<Installed> {
-    let vendor = folder.join("node_modules/@anthropic-ai");
-    let packages = std::fs::read_dir(vendor).ok()?.flatten();
-    packages
-        .map(|package| package.path())
-        .filter(|package| version_of(package).as_deref() == Some(VERSION))
-        .map(|package| package.join("claude"))
-        .find(|program| program.is_file())
-        .map(|program| Installed { program })
+/// The file at this place in a package.
+fn program_in(package: PathBuf, place: &str) -> Option<PathBuf> {
+    let places = place.split('/').fold(vec![package], |places, part| match part {
+        "*" => places.iter().flat_map(|place| folders(place)).map(|(_, place)| place).collect(),
+        part => places.into_iter().map(|place| place.join(part)).collect(),
+    });
+    places.into_iter().find(|program| program.is_file())
 }
 
 fn version_of(package: &Path) -> Option<String> {
@@ -100,40 +243,55 @@ fn version_of(package: &Path) -> Option<String> {
     manifest["version"].as_str().map(str::to_owned)
 }
 
-fn check_version(program: &Path) -> anyhow::Result<()> {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.with_context(|| format!("failed to run {}", program.display()))?;
-    let version = String::from_utf8_lossy(&said.stdout);
-    if !version.trim_start().starts_with(VERSION) {
-        bail!("{} says it is {:?}, not {VERSION}", program.display(), version.trim());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn package(folder: &Path, name: &str, version: &str, files: &[&str]) {
-        let package = folder.join("node_modules/@anthropic-ai").join(name);
-        std::fs::create_dir_all(&package).unwrap();
+    fn package(folder: &Path, name: &str, version: &str, file: &str) {
+        let package = folder.join("node_modules").join(name);
+        let file = package.join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(package.join("package.json"), format!(r#"{{"version":"{version}"}}"#)).unwrap();
-        for file in files {
-            std::fs::write(package.join(file), "").unwrap();
-        }
+        std::fs::write(file, "").unwrap();
+    }
+
+    fn found(agent: Agent, folder: &Path) -> Option<String> {
+        let program = agent.pinned().find(folder)?;
+        let modules = folder.join("node_modules");
+        Some(program.strip_prefix(modules).unwrap().display().to_string())
     }
 
     #[test]
     fn only_the_native_program_of_the_pinned_version_is_taken() {
         let folder = tempfile::tempdir().unwrap();
-        let found = || find(folder.path());
+        let found = || found(Agent::Claude, folder.path());
+        let version = Agent::Claude.version();
         assert_eq!(found(), None);
-        package(folder.path(), "claude-code", VERSION, &["cli-wrapper.cjs"]);
+        package(folder.path(), "@anthropic-ai/claude-code", version, "cli-wrapper.cjs");
         assert_eq!(found(), None);
-        package(folder.path(), "claude-code-linux-x64", "2.1.1", &["claude"]);
+        package(folder.path(), "@anthropic-ai/claude-code-linux-x64", "2.1.1", "claude");
         assert_eq!(found(), None);
-        package(folder.path(), "claude-code-linux-x64", VERSION, &["claude"]);
-        let program = folder.path().join("node_modules/@anthropic-ai/claude-code-linux-x64/claude");
-        assert_eq!(found(), Some(Installed { program }));
+        package(folder.path(), "@anthropic-ai/claude-code-linux-x64", version, "claude");
+        assert_eq!(found().as_deref(), Some("@anthropic-ai/claude-code-linux-x64/claude"));
+    }
+
+    #[test]
+    fn every_vendors_way_of_packing_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, version: &str, file: &str| package(folder.path(), name, version, file);
+        put("@openai/codex", "0.169.0", "bin/codex.js");
+        put("@openai/codex-linux-x64", "0.169.0-linux-x64", "vendor/x86_64-unknown-linux-musl/bin/codex");
+        put("opencode-ai", "1.18.33", "bin/opencode");
+        put("opencode-linux-x64-baseline", "1.18.33", "bin/opencode");
+        put("opencode-linux-x64", "1.18.33", "bin/opencode");
+        put("@agentclientprotocol/claude-agent-acp", "0.49.0", "dist/index.js");
+        let agents = [Agent::Codex, Agent::OpenCode, Agent::ClaudeAcp];
+        let programs = agents.map(|agent| found(agent, folder.path()).unwrap_or_default());
+        let expected = [
+            "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
+            "opencode-linux-x64/bin/opencode",
+            "@agentclientprotocol/claude-agent-acp/dist/index.js",
+        ];
+        assert_eq!(programs, expected);
     }
 }

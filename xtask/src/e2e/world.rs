@@ -15,24 +15,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::install::Installed;
+use super::install::{Agent, Programs};
 use super::processes::{MARK, end_all, none_left};
+use super::surroundings::{NOWHERE, PLANTED_KEYS, ways_to};
 use super::time::{Deadline, Stopwatch, pause};
-
-/// Planted as the key of every case; no artefact may contain it.
-pub(crate) use inspan_conformance::PLANTED as PLANTED_KEY;
-
-/// The programs under test.
-#[derive(Debug, Clone)]
-pub(crate) struct Programs {
-    pub(crate) inspan: PathBuf,
-    pub(crate) claude: Installed,
-}
 
 /// The world of one case.
 pub(crate) struct World {
     folder: TempDir,
     programs: Programs,
+    agents: Vec<Agent>,
     pub(crate) mark: String,
     pub(crate) deadline: Deadline,
     env: BTreeMap<String, String>,
@@ -68,35 +60,39 @@ struct Artefacts {
 }
 
 impl World {
-    /// A fresh world, in which all must be over by the deadline.
-    pub(crate) fn new(case: &str, programs: &Programs, bound: Duration) -> anyhow::Result<Self> {
+    /// A fresh world with these agents in it, in which all must be over by the deadline.
+    pub(crate) fn new(
+        case: &str,
+        agents: &[Agent],
+        programs: &Programs,
+        bound: Duration,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("inspan-e2e-").tempdir()?;
         let inside = |name: &str| folder.path().join(name);
-        for name in ["bin", "home", "tmp", "claude", "work", "artefacts"] {
+        for name in ["bin", "home", "tmp", "work", "artefacts"] {
             std::fs::create_dir(inside(name)).with_context(|| format!("failed to make `{name}`"))?;
         }
-        std::os::unix::fs::symlink(&programs.claude.program, inside("bin/claude"))?;
         let mark = format!("{case}-{}", std::process::id());
         let text = |name: &str| inside(name).display().to_string();
         let env = [
             ("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text("bin"))),
             ("HOME", text("home")),
             ("TMPDIR", text("tmp")),
-            // What is kept of sessions is among what may not contain the planted key.
+            // What is kept of sessions is among what may not contain a planted key.
             ("INSPAN_HOME", text("artefacts/sessions")),
             ("LANG", "C.UTF-8".to_owned()),
             (MARK, mark.clone()),
-            ("CLAUDE_CONFIG_DIR", text("claude")),
-            ("ANTHROPIC_API_KEY", PLANTED_KEY.to_owned()),
-            // Nothing listens there; a case that needs a model starts its server.
-            ("ANTHROPIC_BASE_URL", "http://127.0.0.1:1".to_owned()),
-            ("DISABLE_TELEMETRY", "1".to_owned()),
-            ("DISABLE_AUTOUPDATER", "1".to_owned()),
-            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
         ];
+        let keys = PLANTED_KEYS.map(|(name, key)| (name, key.to_owned()));
+        // A case that needs a model starts its server.
+        let mut env: Vec<_> = env.into_iter().chain(keys).chain(ways_to(NOWHERE)).collect();
+        for agent in agents {
+            std::os::unix::fs::symlink(programs.of(*agent)?, inside("bin").join(agent.command()))?;
+            env.extend(agent.settle(folder.path())?);
+        }
         let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let deadline = Deadline::after(bound);
-        Ok(Self { folder, programs: programs.clone(), mark, deadline, env, runs: 0.into() })
+        let (programs, agents) = (programs.clone(), agents.to_vec());
+        Ok(Self { folder, programs, agents, mark, deadline: Deadline::after(bound), env, runs: 0.into() })
     }
 
     /// A server that answers by this scenario, and through which every later run reaches its model.
@@ -107,7 +103,12 @@ impl World {
     /// As [`World::serve`].
     pub(crate) fn serve_scenario(&mut self, scenario: Scenario) -> anyhow::Result<ModelServer> {
         let server = ModelServer::start(scenario)?;
-        self.set("ANTHROPIC_BASE_URL", &server.base_url());
+        for (name, value) in ways_to(&server.base_url()) {
+            self.set(name, &value);
+        }
+        for agent in &self.agents {
+            agent.lead_to(&server.base_url(), self.folder.path())?;
+        }
         Ok(server)
     }
 
@@ -126,12 +127,12 @@ impl World {
         self.folder.path().join("work")
     }
 
-    /// The folder for what the user gets to see or keep; it is searched for the planted key.
+    /// The folder for what the user gets to see or keep; it is searched for the planted keys.
     pub(crate) fn artefacts(&self) -> PathBuf {
         self.folder.path().join("artefacts")
     }
 
-    /// Fails if a process is left behind, which is ended, or the planted key stands in an artefact.
+    /// Fails if a process is left behind, which is ended, or a planted key stands in an artefact.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         none_left(&self.mark).and(check_secret(&self.artefacts()))
     }
@@ -173,25 +174,40 @@ impl World {
         Ok((output.status.code().unwrap_or(-1), text(output.stdout)?, text(output.stderr)?))
     }
 
+    /// Runs an agent's program to its end without `inspan`, with these lines as its input.
+    pub(crate) fn alone(&self, agent: Agent, arguments: &[&str], input: &str) -> anyhow::Result<Finished> {
+        let given = self.folder.path().join("input");
+        std::fs::write(&given, input)?;
+        let mut command = Command::new(self.folder.path().join("bin").join(agent.command()));
+        command.args(arguments).stdin(File::open(given)?);
+        self.spawn(command, self.next_artefacts())?.finish()
+    }
+
     /// Starts `inspan` with a verb that drives a session.
     fn call(&self, arguments: &[&str]) -> anyhow::Result<Running> {
+        let artefacts = self.next_artefacts();
+        let mut command = Command::new(&self.programs.inspan);
+        command.args(arguments).args(["--json", "--events"]).arg(&artefacts.events).stdin(Stdio::null());
+        self.spawn(command, artefacts)
+    }
+
+    fn next_artefacts(&self) -> Artefacts {
         let number = self.runs.get() + 1;
         self.runs.set(number);
         let file = |ending: &str| self.artefacts().join(format!("run-{number}.{ending}"));
-        let artefacts =
-            Artefacts { stdout: file("stdout"), stderr: file("stderr"), events: file("events.jsonl") };
-        let child = Command::new(&self.programs.inspan)
-            .args(arguments)
-            .args(["--json", "--events"])
-            .arg(&artefacts.events)
+        Artefacts { stdout: file("stdout"), stderr: file("stderr"), events: file("events.jsonl") }
+    }
+
+    fn spawn(&self, mut command: Command, artefacts: Artefacts) -> anyhow::Result<Running> {
+        let program = PathBuf::from(command.get_program());
+        let child = command
             .current_dir(self.work())
             .env_clear()
             .envs(&self.env)
-            .stdin(Stdio::null())
             .stdout(File::create(&artefacts.stdout)?)
             .stderr(File::create(&artefacts.stderr)?)
             .spawn()
-            .with_context(|| format!("failed to start {}", self.programs.inspan.display()))?;
+            .with_context(|| format!("failed to start {}", program.display()))?;
         let began = Stopwatch::start();
         Ok(Running { child, artefacts, began, deadline: self.deadline, mark: self.mark.clone() })
     }
@@ -222,7 +238,7 @@ impl Running {
             if self.deadline.is_over() {
                 end_all(&self.mark);
                 self.child.wait()?;
-                bail!("inspan still ran when the case's time was up\n{}", self.artefacts.told());
+                bail!("the program still ran when the case's time was up\n{}", self.artefacts.told());
             }
             pause(Duration::from_millis(5));
         };
@@ -281,7 +297,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// Fails if a file under this folder contains the planted key, whole or in the part that a program might show.
+/// Fails if a file under this folder contains a planted key, whole or in the part that a program might show.
 fn check_secret(folder: &Path) -> anyhow::Result<()> {
     for entry in walkdir::WalkDir::new(folder) {
         let entry = entry?;
@@ -289,9 +305,11 @@ fn check_secret(folder: &Path) -> anyhow::Result<()> {
             continue;
         }
         let bytes = std::fs::read(entry.path())?;
-        let planted = &PLANTED_KEY.as_bytes()[..24];
-        if bytes.windows(planted.len()).any(|window| window == planted) {
-            bail!("{} contains the planted key", entry.file_name().to_string_lossy());
+        for (name, key) in PLANTED_KEYS {
+            let planted = &key.as_bytes()[..24];
+            if bytes.windows(planted.len()).any(|window| window == planted) {
+                bail!("{} contains the planted {name}", entry.file_name().to_string_lossy());
+            }
         }
     }
     Ok(())
@@ -307,8 +325,10 @@ mod tests {
         std::fs::create_dir(folder.path().join("deep")).unwrap();
         std::fs::write(folder.path().join("deep/a.json"), "{}").unwrap();
         check_secret(folder.path()).unwrap();
-        std::fs::write(folder.path().join("deep/b.json"), format!("x{PLANTED_KEY}y")).unwrap();
-        let told = check_secret(folder.path()).unwrap_err().to_string();
-        assert_eq!(told, "b.json contains the planted key");
+        for (name, key) in PLANTED_KEYS {
+            std::fs::write(folder.path().join("deep/b.json"), format!("x{key}y")).unwrap();
+            let told = check_secret(folder.path()).unwrap_err().to_string();
+            assert_eq!(told, format!("b.json contains the planted {name}"));
+        }
     }
 }

@@ -1,0 +1,50 @@
+//! The agents' programs without `inspan`: each pinned program starts in a case's world and reaches its server.
+//! What `inspan` makes of them is left to the other cases.
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use super::super::install::Agent;
+use super::super::world::World;
+use super::{main_requests, same, says, serve};
+
+/// A shell command by whichever tool the agent has for it, then an answer to what it printed.
+fn turns() -> [Value; 2] {
+    let shell = json!({ "type": "shell", "command": "echo printed-$((40 + 2))" });
+    let printed = json!({ "lastMessageContains": "printed-42" });
+    let mut last = says("All done.");
+    last["when"] = printed;
+    [json!({ "blocks": [shell] }), last]
+}
+
+pub(super) fn codex(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &turns())?;
+    let free = ["-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access"];
+    let arguments = [&["exec", "--json", "--skip-git-repo-check"], &free[..], &["Run it."]].concat();
+    let run = world.alone(Agent::Codex, &arguments, "")?;
+    run.expect_code(0)?;
+    ensure!(run.stdout.contains("All done."), "the answer is missing: {run}");
+    same("the requests", &main_requests(&server).len(), &2)
+}
+
+pub(super) fn opencode(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &turns())?;
+    let run = world.alone(Agent::OpenCode, &["run", "--format", "json", "Run it."], "")?;
+    run.expect_code(0)?;
+    ensure!(run.stdout.contains("All done."), "the answer is missing: {run}");
+    same("the requests", &main_requests(&server).len(), &2)
+}
+
+pub(super) fn claude_acp(world: &mut World) -> anyhow::Result<()> {
+    let initialize = json!({
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": { "protocolVersion": 1, "clientCapabilities": {} }
+    });
+    let run = world.alone(Agent::ClaudeAcp, &[], &format!("{initialize}\n"))?;
+    run.expect_code(0)?;
+    let line = run.stdout.lines().next().with_context(|| format!("it said nothing: {run}"))?;
+    let answer: Value = serde_json::from_str(line)?;
+    same("the version", &answer["result"]["agentInfo"]["version"], &json!(Agent::ClaudeAcp.version()))
+}
