@@ -79,7 +79,8 @@ pub fn shape(log: &[Envelope]) -> Vec<String> {
     let mut shape: Vec<String> = Vec::new();
     for envelope in log {
         let task = envelope.context.task.as_ref().map(ToString::to_string);
-        let line = |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
+        let line =
+            |name: &str| task.as_ref().map_or_else(|| name.to_owned(), |task| format!("{name} {task}"));
         let once = match &envelope.event {
             Event::AgentThinking { .. } | Event::AgentWarning { .. } => continue,
             event if event.name().starts_with("channel:") => continue,
