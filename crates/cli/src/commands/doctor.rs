@@ -18,6 +18,9 @@ use crate::{
 };
 
 mod conformance;
+mod handshake;
+
+use handshake::{Greeted, greet};
 
 /// How the program of a provider is got.
 const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
@@ -39,11 +42,20 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
             .collect();
     // A missing key is no fault: nobody needs every service.
     let services = [probe_anthropic(&invocation.env)];
-    let healthy = programs.iter().all(|program| program.status.problem.is_none());
+    let here = programs.iter().filter(|program| program.status.version.is_some());
+    let keyed = services.iter().filter(|service| service.problem.is_none());
+    let names: Vec<String> = here
+        .map(|program| program.status.provider.clone())
+        .chain(keyed.map(|service| service.provider.clone()))
+        .filter(|_| !args.offline)
+        .collect();
+    let greeted = runtime.block_on(greet(&names, invocation));
+    let healthy = programs.iter().all(|program| program.status.problem.is_none())
+        && greeted.iter().all(|greeted| greeted.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
-        Form::Json => invocation.json(&json(&programs, &services, exit, invocation)),
-        Form::Text => text(&programs, &services, invocation),
+        Form::Json => invocation.json(&json(&programs, &services, &greeted, exit, invocation)),
+        Form::Text => text(&programs, &services, &greeted, invocation),
     }
     Ok(exit)
 }
@@ -87,7 +99,18 @@ fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
     registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
 }
 
-fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation: &Invocation) -> Value {
+fn json(
+    programs: &[Program],
+    services: &[ServiceStatus],
+    greeted: &[Greeted],
+    exit: Exit,
+    invocation: &Invocation,
+) -> Value {
+    let handshake = |value: &mut Value, provider: &str| {
+        if let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) {
+            value["handshake"] = json!(greeted);
+        }
+    };
     let programs_json: Vec<Value> = programs
         .iter()
         .map(|program| {
@@ -97,6 +120,15 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
             if let Some(hint) = &program.hint {
                 value["hint"] = json!(hint);
             }
+            handshake(&mut value, &program.status.provider);
+            value
+        })
+        .collect();
+    let services_json: Vec<Value> = services
+        .iter()
+        .map(|service| {
+            let mut value = json!(service);
+            handshake(&mut value, &service.provider);
             value
         })
         .collect();
@@ -107,7 +139,7 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
         "outcome": exit.word(),
         "version": env!("CARGO_PKG_VERSION"),
         "programs": programs_json,
-        "services": services,
+        "services": services_json,
         "builtIn": built_in(programs, services),
         "keys": keys,
         "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
@@ -119,7 +151,7 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
     })
 }
 
-fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocation) {
+fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], invocation: &Invocation) {
     let colour = invocation.terminal.stdout;
     let say = |line: &Line| {
         terminal::data_line(&line.render(colour));
@@ -144,6 +176,16 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
         line.push(Tone::Accent, "      help").push(Tone::Plain, ": ").push(Tone::Plain, &harmless(text));
         say(&line);
     };
+    let answers = |provider: &str| {
+        let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) else { return };
+        let name = format!("{provider} answers");
+        match &greeted.problem {
+            None => {
+                row(Tone::Good, "✔", &name, &format!("after {} ms, and no model was asked", greeted.took_ms))
+            }
+            Some(problem) => row(Tone::Bad, "✘", &name, problem),
+        }
+    };
     title("Agents");
     for program in programs {
         let status = &program.status;
@@ -161,6 +203,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
                 row(Tone::Good, "✔", &status.provider, &format!("{version}, {path}"));
             }
         }
+        answers(&status.provider);
         if let Some(login) = &status.login {
             row(Tone::Good, "✔", &format!("{} login", status.provider), login);
         }
@@ -184,6 +227,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
                 problem.as_deref().unwrap_or("nothing is known of it"),
             ),
         }
+        answers(&service.provider);
     }
     for name in built_in(programs, services) {
         row(Tone::Good, "✔", &name, "built in, needs nothing");
