@@ -90,6 +90,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "jsonschema",
             "process-wrap",
             "reqwest",
+            "rmcp",
             "rustix",
             "rustls",
             "schemars",

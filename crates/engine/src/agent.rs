@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, Event, MultiTurn, RunId, StopReason, Usage,
+    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, MultiTurn, RunId, StopReason, Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -130,6 +130,7 @@ pub struct ProviderAgent {
     provider: Arc<dyn DynProvider>,
     env: Environment,
     permissions: PermissionPolicy,
+    tools: HostTools,
 }
 
 impl ProviderAgent {
@@ -140,6 +141,7 @@ impl ProviderAgent {
             provider,
             env: Environment::default(),
             permissions: PermissionPolicy::default(),
+            tools: HostTools::default(),
         }
     }
 
@@ -153,6 +155,12 @@ impl ProviderAgent {
     #[must_use]
     pub fn permissions(self, permissions: PermissionPolicy) -> Self {
         Self { permissions, ..self }
+    }
+
+    /// Tools of the program that the agent may call, if the provider can call any.
+    #[must_use]
+    pub fn tools(self, tools: HostTools) -> Self {
+        Self { tools, ..self }
     }
 }
 
@@ -170,6 +178,7 @@ impl AgentDefinition for ProviderAgent {
             .run_id(context.run_id)
             .env(self.env.clone())
             .permissions(self.permissions)
+            .tools(self.tools.clone())
             .cancel(context.cancel);
         async move { run.execute().await.map(|end| end.output) }.boxed()
     }

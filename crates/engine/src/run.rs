@@ -14,7 +14,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DynProvider, Environment, OutputFacts, RunId, Supervisor};
+use inspan_protocol::{AgentError, DynProvider, Environment, HostTools, OutputFacts, RunId, Supervisor};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +62,7 @@ pub struct AgentRun {
     idle_timeout: Duration,
     cancel: CancellationToken,
     supervisor: Option<Supervisor>,
+    tools: HostTools,
     mail: Vec<String>,
     left: Option<Left>,
 }
@@ -102,6 +103,7 @@ impl AgentRun {
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             cancel: CancellationToken::new(),
             supervisor: None,
+            tools: HostTools::default(),
             mail: Vec::new(),
             left: None,
         }
@@ -152,6 +154,11 @@ impl AgentRun {
         Self { supervisor, ..self }
     }
 
+    /// Tools of the program that the agent may call, if its provider can call any.
+    pub fn tools(self, tools: HostTools) -> Self {
+        Self { tools, ..self }
+    }
+
     /// Messages that wait for the run from its beginning, as if they had come during the first turn. Their events
     /// are in the log already.
     pub fn mail(self, mail: Vec<String>) -> Self {
@@ -194,6 +201,7 @@ impl AgentRun {
             env: self.env,
             cwd: self.cwd,
             supervisor: self.supervisor,
+            tools: self.tools,
         };
         let state = RunState::new(identity, facts.session.clone());
         let live = Live::begin(hub, state, mailbox, self.first_turn, self.left);

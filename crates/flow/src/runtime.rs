@@ -11,7 +11,7 @@ mod result;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, Subscription};
-use inspan_protocol::{Environment, Rejection, RunSnapshot, SessionId, Supervisor};
+use inspan_protocol::{Environment, HostTools, Rejection, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,6 +53,7 @@ pub struct FlowRunner {
     env: Environment,
     cwd: PathBuf,
     permissions: PermissionPolicy,
+    tools: HostTools,
     max_concurrency: Option<u32>,
     supervisor: Option<Supervisor>,
     handle: RunHandle,
@@ -209,6 +210,7 @@ impl FlowRunner {
             env: self.env,
             cwd: self.cwd,
             permissions: self.permissions,
+            tools: self.tools,
             supervisor: self.supervisor,
             when_waiting: self.when_waiting,
         };

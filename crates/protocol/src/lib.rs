@@ -17,6 +17,7 @@ mod snapshot;
 mod stream;
 mod supervisor;
 mod timestamp;
+mod tool;
 mod version;
 
 pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage};
@@ -41,4 +42,5 @@ pub use snapshot::{
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
+pub use tool::{FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
 pub use version::{ENVELOPE_VERSION, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION};

@@ -52,6 +52,16 @@ pub enum ContentBlock {
         /// Its bytes in base64.
         data: String,
     },
+    /// A document, inline.
+    Document {
+        /// Its media type: `application/pdf` or `text/plain`.
+        media_type: String,
+        /// Its bytes in base64; of plain text, the text itself.
+        data: String,
+        /// What it is called.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+    },
     /// A call of a tool.
     ToolUse {
         /// The vendor's id of the call.

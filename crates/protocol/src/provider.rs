@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::{AgentError, ErrorCode, InputFacts, OutputFacts, ProviderSessionId, StreamEvent, Supervisor};
+use crate::{
+    AgentError, ErrorCode, HostTools, InputFacts, OutputFacts, ProviderSessionId, StreamEvent, Supervisor,
+};
 
 /// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
 /// session.
@@ -41,6 +43,9 @@ pub struct ProviderCapabilities {
     pub permissions: bool,
     /// Its tools can be allowed and denied.
     pub tools: bool,
+    /// It can call tools of the program that runs it.
+    #[serde(default)]
+    pub host_tools: bool,
     /// The amount of thinking can be chosen.
     pub thinking: bool,
     /// It reads pictures.
@@ -135,6 +140,10 @@ pub struct ExecutionContext {
     pub cwd: Option<PathBuf>,
     /// How long the call may take in all.
     pub deadline: Option<Duration>,
+    /// Model turns that are left to the run, whatever the input says; one is always left.
+    pub turns_left: Option<u32>,
+    /// Tools of the program that the agent may call.
+    pub tools: HostTools,
     /// Who stands between us and the programs that are started; without one they are started directly.
     pub supervisor: Option<Supervisor>,
 }
@@ -145,6 +154,7 @@ impl fmt::Debug for ExecutionContext {
             .field("env", &self.env)
             .field("cwd", &self.cwd)
             .field("deadline", &self.deadline)
+            .field("tools", &self.tools)
             .finish_non_exhaustive()
     }
 }

@@ -74,6 +74,7 @@ impl Provider for ClaudeProvider {
                 structured_output: true,
                 permissions: true,
                 tools: true,
+                host_tools: false,
                 thinking: true,
                 images: true,
                 cost: true,

@@ -14,6 +14,7 @@ mod registry;
 mod scripted;
 mod stage;
 mod status;
+mod tools;
 mod transport;
 
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};

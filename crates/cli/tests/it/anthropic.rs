@@ -181,7 +181,7 @@ fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
     let tools = "
 flow: { name: tools }
 nodes:
-  - { id: a, type: anthropic.agent, input: { prompt: hello, options: { tools: [Read] } } }
+  - { id: a, type: anthropic.agent, input: { prompt: hello, options: { permissionMode: plan } } }
 ";
     fs::write(folder.path().join("tools.yaml"), tools).unwrap();
     let refused = run(folder.path(), &server, &["run", "tools.yaml"]);

@@ -48,7 +48,8 @@ impl Driver {
             if self.setting.cancel.is_cancelled() {
                 return Ok(self.end(StopReason::Aborted, Vec::new()));
             }
-            let turn = self.setting.turn(&mut self.live, input.clone()).await;
+            let left = self.facts.max_turns.map(|max| max.saturating_sub(self.totals.model_turns));
+            let turn = self.setting.turn(&mut self.live, input.clone(), left).await;
             let step = match self.after_turn(turn.end, turn.cut) {
                 Some(step) => step,
                 None => self.next(&input, &mut repair).await,

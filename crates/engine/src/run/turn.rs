@@ -11,8 +11,8 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, OutputFacts, PermissionBroker,
-    ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor,
+    AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, HostTools, OutputFacts,
+    PermissionBroker, ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -40,6 +40,7 @@ pub(super) struct Setting {
     pub(super) env: Environment,
     pub(super) cwd: Option<PathBuf>,
     pub(super) supervisor: Option<Supervisor>,
+    pub(super) tools: HostTools,
 }
 
 /// Why the engine cut a turn short.
@@ -70,9 +71,10 @@ enum Next {
 }
 
 impl Setting {
-    pub(super) async fn turn(&self, live: &mut Live, input: Value) -> Turn {
+    /// `turns_left` is how many model turns the run may still take.
+    pub(super) async fn turn(&self, live: &mut Live, input: Value, turns_left: Option<u32>) -> Turn {
         live.apply(Input::TurnBegins);
-        let (end, cut) = self.drive(live, input).await;
+        let (end, cut) = self.drive(live, input, turns_left).await;
         if !matches!(end, TurnEnd::Output(..)) {
             live.apply(Input::TurnEnds(None));
         }
@@ -81,13 +83,20 @@ impl Setting {
         Turn { end: self.settle(live, end, cut), cut }
     }
 
-    fn call(&self, live: &mut Live, input: Value) -> Result<ProviderStream<Value>, AgentError> {
+    fn call(
+        &self,
+        live: &mut Live,
+        input: Value,
+        turns_left: Option<u32>,
+    ) -> Result<ProviderStream<Value>, AgentError> {
         let context = ExecutionContext {
             cancel: live.begin_turn(&self.cancel),
             permissions: self.permissions.clone(),
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             supervisor: self.supervisor.clone(),
+            tools: self.tools.clone(),
+            turns_left,
             steering: self.native_steer.then(|| live.mailbox().steerable()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
@@ -96,8 +105,8 @@ impl Setting {
             .map_err(|_| self.error(ErrorCode::Protocol, "the provider panicked"))
     }
 
-    async fn drive(&self, live: &mut Live, input: Value) -> (TurnEnd, Option<Cut>) {
-        let mut stream = match self.call(live, input) {
+    async fn drive(&self, live: &mut Live, input: Value, turns_left: Option<u32>) -> (TurnEnd, Option<Cut>) {
+        let mut stream = match self.call(live, input, turns_left) {
             Ok(stream) => stream,
             Err(error) => return (TurnEnd::Failed(error), None),
         };

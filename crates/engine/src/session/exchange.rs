@@ -237,6 +237,7 @@ impl Driving {
             .env(options.env.clone())
             .permissions(options.permissions)
             .supervisor(options.supervisor.clone())
+            .tools(options.host_tools.clone())
             .cancel(self.token.clone())
             .first_turn(turns.max(1))
             .left(Arc::clone(&self.left));

@@ -14,7 +14,8 @@ const NAMES: &[(&str, &[&str])] = &[
     ("maxTokens", &["maxTokens", "maxOutputTokens"]),
     ("temperature", &["temperature"]),
     ("maxTurns", &["maxTurns"]),
-    ("tools", &["tools", "allowedTools"]),
+    ("tools", &["tools"]),
+    ("allowedTools", &["allowedTools"]),
     ("disabledTools", &["disallowedTools", "disabledTools"]),
     ("outputSchema", &["outputSchema"]),
 ];
@@ -26,6 +27,7 @@ const OPTIONS: &str = "options";
 pub(super) struct InputForm {
     provider: String,
     takes_images: bool,
+    takes_tools: bool,
     root: Fields,
     options: Option<Fields>,
 }
@@ -59,6 +61,7 @@ impl InputForm {
         Self {
             provider: descriptor.provider_type,
             takes_images: descriptor.capabilities.images,
+            takes_tools: descriptor.capabilities.host_tools,
             root: Fields::of(&schema),
             options: options.map(Fields::of),
         }
@@ -71,6 +74,9 @@ impl InputForm {
 
     /// An input without a prompt.
     pub(super) fn base(&self, options: &AgentOptions) -> Result<Value, AgentError> {
+        if !options.host_tools.is_empty() && !self.takes_tools {
+            return Err(self.refused("hostTools", "it cannot call tools of a program"));
+        }
         let mut input = json!({});
         for (name, value) in asked(options) {
             self.put(&mut input, candidates(name), name, value)?;
@@ -162,6 +168,7 @@ fn asked(options: &AgentOptions) -> Vec<(&'static str, Value)> {
         ("temperature", options.temperature.map(|temperature| json!(temperature))),
         ("maxTurns", options.max_turns.map(|turns| json!(turns))),
         ("tools", options.tools.as_ref().map(|tools| json!(tools))),
+        ("allowedTools", options.allowed_tools.as_ref().map(|tools| json!(tools))),
         ("disabledTools", options.disabled_tools.as_ref().map(|tools| json!(tools))),
         ("outputSchema", options.output_schema.clone()),
     ];

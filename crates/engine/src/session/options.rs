@@ -3,7 +3,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_protocol::{ContentBlock, Environment, MessageMode, Supervisor, ThinkingLevel};
+use inspan_protocol::{
+    ContentBlock, Environment, HostTool, HostTools, MessageMode, Supervisor, ThinkingLevel,
+};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +27,9 @@ pub struct AgentOptions {
     pub(super) temperature: Option<f64>,
     pub(super) max_turns: Option<u32>,
     pub(super) tools: Option<Vec<String>>,
+    pub(super) allowed_tools: Option<Vec<String>>,
     pub(super) disabled_tools: Option<Vec<String>>,
+    pub(super) host_tools: HostTools,
     pub(super) output_schema: Option<Value>,
     pub(super) more: Map<String, Value>,
     pub(super) timeout: Option<Duration>,
@@ -118,6 +122,19 @@ impl AgentOptions {
     #[must_use]
     pub fn tools<T: Into<String>>(self, tools: impl IntoIterator<Item = T>) -> Self {
         Self { tools: Some(tools.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    /// Tools that the agent may use without asking, by the provider's own names or patterns.
+    #[must_use]
+    pub fn allowed_tools<T: Into<String>>(self, tools: impl IntoIterator<Item = T>) -> Self {
+        Self { allowed_tools: Some(tools.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    /// A tool of the program, which the agent may call beside those it has. Unless `allowed_tools` names it, each call
+    /// is asked for.
+    #[must_use]
+    pub fn host_tool(self, tool: impl HostTool + 'static) -> Self {
+        Self { host_tools: self.host_tools.with(tool), ..self }
     }
 
     /// Tools that the agent may not use.

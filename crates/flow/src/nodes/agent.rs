@@ -144,6 +144,7 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
         .cwd(cwd)
         .env(context.env.clone())
         .permissions(context.permissions)
+        .tools(context.tools.clone())
         .supervisor(context.supervisor.clone())
         .cancel(context.cancel.clone())
 }

@@ -5,7 +5,9 @@ use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use inspan_engine::{Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId, NodePath, Supervisor, Timestamp};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Supervisor, Timestamp,
+};
 use jsonschema::Validator;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +45,8 @@ pub struct NodeContext {
     pub env: Environment,
     /// Who answers an agent's questions for permission.
     pub permissions: PermissionPolicy,
+    /// Tools of the program that agents may call.
+    pub tools: HostTools,
     /// Who stands between us and the programs that are started.
     pub supervisor: Option<Supervisor>,
     /// Cancelled when the attempt is to end.

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, Clock, Filter, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
-use inspan_protocol::{Environment, RunSnapshot, SessionId, Supervisor};
+use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
@@ -32,6 +32,7 @@ pub struct FlowRunnerBuilder {
     env: Environment,
     cwd: Option<PathBuf>,
     permissions: PermissionPolicy,
+    tools: HostTools,
     max_concurrency: Option<u32>,
     owner: Option<Owner>,
     parent: Option<Parent>,
@@ -56,6 +57,7 @@ impl FlowRunnerBuilder {
             env: Environment::default(),
             cwd: None,
             permissions: PermissionPolicy::Deny,
+            tools: HostTools::default(),
             max_concurrency: None,
             owner: None,
             parent: None,
@@ -121,6 +123,13 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn permissions(mut self, permissions: PermissionPolicy) -> Self {
         self.permissions = permissions;
+        self
+    }
+
+    /// Tools of the program that agents may call, those whose provider can call any.
+    #[must_use]
+    pub fn tools(mut self, tools: HostTools) -> Self {
+        self.tools = tools;
         self
     }
 
@@ -236,6 +245,7 @@ impl FlowRunnerBuilder {
             supervisor: self.supervisor,
             env: self.env,
             permissions: self.permissions,
+            tools: self.tools,
             max_concurrency: self.max_concurrency,
         }
     }

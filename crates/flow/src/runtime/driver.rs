@@ -4,8 +4,8 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Hub, PermissionPolicy, Prompt, Subscription};
 use inspan_protocol::{
-    Command, Envelope, Environment, Event, NodePath, PromptKind, RunSnapshot, SessionStatus, Supervisor,
-    Timestamp,
+    Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, RunSnapshot, SessionStatus,
+    Supervisor, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -36,6 +36,7 @@ pub(super) struct Surroundings {
     pub(super) env: Environment,
     pub(super) cwd: PathBuf,
     pub(super) permissions: PermissionPolicy,
+    pub(super) tools: HostTools,
     pub(super) supervisor: Option<Supervisor>,
     pub(super) when_waiting: WhenWaiting,
 }
@@ -257,6 +258,7 @@ impl Driver {
             cwd: self.around.cwd.clone(),
             env: self.around.env.clone(),
             permissions: self.around.permissions,
+            tools: self.around.tools.clone(),
             supervisor: self.around.supervisor.clone(),
             cancel: cancel.clone(),
             hub: self.hub_at(path).clone(),

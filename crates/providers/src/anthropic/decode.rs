@@ -4,7 +4,7 @@
 //! | state | event | becomes |
 //! |---|---|---|
 //! | before | `message_start` | the answer begins; its tokens so far |
-//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is kept for the next request |
+//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is kept for the next request, and a call of a tool is one at the end |
 //! | within | `message_delta` | the stop reason, the tokens |
 //! | within | `message_stop` | the end |
 //! | before, within | `error` | the vendor's error |
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::error;
 use super::wire;
 use crate::kind::Kind;
+use crate::tools::Call;
 use crate::transport::sse::{Event, SseReader};
 
 /// One thing that the stream says.
@@ -40,6 +41,8 @@ pub(super) struct Said {
     pub(super) text: String,
     /// The blocks as the next request has to hold them.
     pub(super) content: Vec<Value>,
+    /// The calls among them, which the next request has to answer.
+    pub(super) calls: Vec<Call>,
     pub(super) model: Option<String>,
     pub(super) usage: Usage,
     /// The vendor's word for why it ended.
@@ -85,8 +88,17 @@ enum BlockKind {
         thinking: String,
         signature: String,
     },
-    /// Anything else, as it began.
-    Kept(Value),
+    /// A call of one of our tools, and its arguments as they came.
+    ToolUse {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+    /// Anything else, as it began, and the arguments if it is a call of the vendor's own tools.
+    Kept {
+        block: Value,
+        arguments: String,
+    },
 }
 
 /// Kinds that are warned of at most; beyond that the server is talking nonsense.
@@ -128,6 +140,7 @@ impl Decoder {
     /// takes it back only with the signature at its end.
     pub(super) fn so_far(self) -> Said {
         let mut said = self.said;
+        said.calls = self.blocks.iter().filter_map(Block::call).collect();
         said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
         said
     }
@@ -208,15 +221,28 @@ impl Decoder {
             "" => return Err(protocol(format!("the block {index} has no type"))),
             "text" => BlockKind::Text(String::new()),
             "thinking" => BlockKind::Thinking { thinking: String::new(), signature: text("signature") },
-            "redacted_thinking" => BlockKind::Kept(start.content_block.clone()),
             "tool_use" => {
-                let message =
-                    format!("the model called the tool `{}`, and none was offered", head(&text("name")));
-                return Err(protocol(message).kind("unexpectedTool"));
+                let (id, name) = (text("id"), text("name"));
+                let known = |block: &Block| matches!(&block.kind, BlockKind::ToolUse { id: other, .. } if *other == id);
+                if id.is_empty() || name.is_empty() || self.blocks.iter().any(known) {
+                    return Err(protocol(format!(
+                        "the block {index} calls a tool without a name or an id of its own"
+                    )));
+                }
+                // Most begin with none, and the arguments follow piece by piece.
+                let input = &start.content_block["input"];
+                let begun = input.as_object().is_some_and(|input| !input.is_empty());
+                BlockKind::ToolUse {
+                    id,
+                    name,
+                    arguments: if begun { input.to_string() } else { String::new() },
+                }
             }
             other => {
-                self.warn_once("unknownBlock", other, "kept a block of the unknown type", out);
-                BlockKind::Kept(start.content_block.clone())
+                if other != "redacted_thinking" {
+                    self.warn_once("unknownBlock", other, "kept a block of the unknown type", out);
+                }
+                BlockKind::Kept { block: start.content_block.clone(), arguments: String::new() }
             }
         };
         self.blocks.push(Block { index, kind: block, open: Open::Yes });
@@ -236,6 +262,13 @@ impl Decoder {
             "signature_delta" => match &mut self.open_block(index)?.kind {
                 BlockKind::Thinking { signature, .. } => {
                     signature.push_str(delta.signature.as_deref().unwrap_or_default());
+                    Ok(())
+                }
+                _ => Err(misfit(index)),
+            },
+            "input_json_delta" => match &mut self.open_block(index)?.kind {
+                BlockKind::ToolUse { arguments, .. } | BlockKind::Kept { arguments, .. } => {
+                    arguments.push_str(delta.partial_json.as_deref().unwrap_or_default());
                     Ok(())
                 }
                 _ => Err(misfit(index)),
@@ -299,13 +332,33 @@ impl Decoder {
 }
 
 impl Block {
+    /// The call that it is.
+    fn call(&self) -> Option<Call> {
+        match &self.kind {
+            BlockKind::ToolUse { id, name, arguments } if self.open == Open::No => {
+                Some(Call::new(id, name, arguments))
+            }
+            _ => None,
+        }
+    }
+
     /// The block as the next request has to hold it, if it may.
     fn kept(self) -> Option<Value> {
         match self.kind {
             BlockKind::Text(text) => super::request::text_block(&text),
             BlockKind::Thinking { thinking, signature } => (!signature.is_empty() && self.open == Open::No)
                 .then(|| json!({ "type": "thinking", "thinking": thinking, "signature": signature })),
-            BlockKind::Kept(block) => (self.open == Open::No).then_some(block),
+            // The vendor takes back nothing but an object; what came in its place is told by the answer.
+            BlockKind::ToolUse { ref id, ref name, .. } => self.call().map(|call| {
+                let input = call.input.unwrap_or_else(|_| json!({}));
+                json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+            }),
+            BlockKind::Kept { mut block, arguments } => (self.open == Open::No).then(|| {
+                if let Ok(input) = serde_json::from_str::<Value>(&arguments) {
+                    block["input"] = input;
+                }
+                block
+            }),
         }
     }
 }

@@ -1,11 +1,14 @@
 //! What a call of the Messages API takes. Turning it into a request is left to `request.rs`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,8 +17,8 @@ pub struct AnthropicInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What was said until now: texts and pictures of the user and texts of the assistant, in turn; the last message
-    /// is the user's. With `options.resume` they follow what the conversation has already.
+    /// What was said until now: texts, pictures and documents of the user and texts of the assistant, in turn; the last
+    /// message is the user's. With `options.resume` they follow what the conversation has already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How the model is asked.
@@ -24,9 +27,8 @@ pub struct AnthropicInput {
 }
 
 /// How the model is asked. In a conversation that is gone on with, `model`, `systemPrompt`, `maxTokens`,
-/// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew.
-///
-/// There are no tools here: the model can only answer.
+/// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew. Tools and servers are
+/// those of the call: what they need may be secret, so no conversation keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AnthropicOptions {
@@ -59,7 +61,25 @@ pub struct AnthropicOptions {
     /// The conversation to go on with: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
-    /// Model turns that the run may take in all.
+    /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
+    /// patterns with `*`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// Tools that do not exist for the model, in the same words; they go before `allowedTools`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    /// MCP servers by name, in the form that Claude Code has for them: programs by `command`, `args` and `env`, others by
+    /// `url` and `headers`. `${VARIABLE}` is filled in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<BTreeMap<String, Value>>,
+    /// How long an MCP server may take until it has told its tools, in milliseconds; 30 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_timeout_ms: Option<u64>,
+    /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_timeout_ms: Option<u64>,
+    /// Requests to the model that the run may take in all, with those that answer its calls of tools; 100 a turn unless
+    /// given. At the limit the output says `maxTurns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
     /// Whether the run waits for messages between turns.
@@ -88,6 +108,19 @@ pub enum PromptCache {
     /// An hour from the last use, at a higher price for writing.
     #[serde(rename = "1h")]
     OneHour,
+}
+
+impl AnthropicOptions {
+    /// What they say of tools.
+    pub(super) fn tools(&self) -> ToolSettings<'_> {
+        ToolSettings {
+            allowed: self.allowed_tools.as_deref(),
+            disallowed: self.disallowed_tools.as_deref(),
+            mcp_servers: self.mcp_servers.as_ref(),
+            mcp_timeout_ms: self.mcp_timeout_ms,
+            tool_timeout_ms: self.tool_timeout_ms,
+        }
+    }
 }
 
 impl ProviderInput for AnthropicInput {

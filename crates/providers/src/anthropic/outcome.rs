@@ -13,6 +13,10 @@ use crate::output::TurnOutput;
 pub(super) enum Verdict {
     /// With an output, and what is to be warned of.
     Output(StopReason, Option<StreamEvent>),
+    /// With calls of tools, whose answers it waits for.
+    Calls,
+    /// In the middle: the vendor goes on when it is asked to.
+    Paused,
     /// With an error.
     Error(AgentError),
 }
@@ -23,13 +27,17 @@ pub(super) enum Verdict {
 /// |---|---|
 /// | `end_turn`, `stop_sequence` | `complete` |
 /// | `max_tokens` | output with `maxTokens` |
-/// | `pause_turn`, what is not known | `complete`, with a warning |
+/// | `tool_use` | the calls are answered |
+/// | `pause_turn` | it is asked to go on |
+/// | what is not known | `complete`, with a warning |
 /// | `refusal` | `REFUSED` |
 /// | `model_context_window_exceeded` | `CONTEXT_LENGTH` |
-/// | `tool_use`, none | `PROTOCOL`: no tool was offered |
+/// | none, `tool_use` without a call | `PROTOCOL` |
 pub(super) fn judge(said: &Said) -> Verdict {
     match said.stop_reason.as_deref() {
         Some("end_turn" | "stop_sequence") => Verdict::Output(StopReason::Complete, None),
+        Some("tool_use") if !said.calls.is_empty() => Verdict::Calls,
+        Some("pause_turn") => Verdict::Paused,
         Some("max_tokens") => Verdict::Output(StopReason::MaxTokens, None),
         Some("refusal") => {
             let details = said.stop_details.clone().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The body of a request: how the model is asked, and all that was said. Sending it is left to the transport.
+//! The body of a request: how the model is asked, which tools it has, and all that was said. Sending it is left to
+//! the transport.
 
 use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
@@ -6,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
 use super::schema;
+use crate::tools::Offered;
 
 /// The model unless one is named.
 pub(super) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
@@ -13,6 +15,8 @@ pub(super) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
 const DEFAULT_MAX_TOKENS: u32 = 32_000;
 const BUDGET_MAX_TOKENS: u32 = 8_192;
 const LEAST_BUDGET: u32 = 1_024;
+/// Blocks that the vendor looks back from a mark for what it knows; it looks at twenty.
+const LOOK_BACK: usize = 18;
 
 /// How the model is asked, as far as a conversation keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -89,6 +93,7 @@ impl ThinksBy {
 pub(super) fn body(
     settings: &Settings,
     options: &AnthropicOptions,
+    tools: &[Offered],
     messages: &[Value],
 ) -> Result<Vec<u8>, AgentError> {
     let thinks_by = ThinksBy::of(settings.model());
@@ -136,16 +141,74 @@ pub(super) fn body(
         PromptCache::FiveMinutes => Some(json!({ "type": "ephemeral" })),
         PromptCache::OneHour => Some(json!({ "type": "ephemeral", "ttl": "1h" })),
     };
-    if let Some(system) = settings.system_prompt.as_deref().filter(|system| !system.trim().is_empty()) {
+    let system = settings.system_prompt.as_deref().filter(|system| !system.trim().is_empty());
+    if let Some(system) = system {
         body["system"] = json!([marked(json!({ "type": "text", "text": system }), cache.as_ref())]);
     }
+    let mut tools: Vec<Value> = tools.iter().map(tool).collect();
+    if tools.is_empty() {
+        // The vendor refuses a conversation with calls unless there are tools; these are there and cannot be called.
+        tools = called(messages);
+        if !tools.is_empty() {
+            body["tool_choice"] = json!({ "type": "none" });
+        }
+    }
+    if let (None, Some(last)) = (system, tools.last_mut()) {
+        // The system prompt comes after the tools, so that its mark is theirs too.
+        *last = marked(last.take(), cache.as_ref());
+    }
+    if !tools.is_empty() {
+        body["tools"] = json!(tools);
+    }
     body["messages"] = json!(messages);
-    // What is kept has no marks: the vendor looks for the longest beginning it knows from the mark of this turn on.
-    let last = body.pointer_mut("/messages").and_then(Value::as_array_mut).and_then(|all| all.last_mut());
-    if let Some(block) = last.and_then(|last| last["content"].as_array_mut()?.last_mut()) {
+    for (message, block) in marks(messages) {
+        let block = &mut body["messages"][message]["content"][block];
         *block = marked(block.take(), cache.as_ref());
     }
     serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
+}
+
+/// A tool in the vendor's form.
+fn tool(offered: &Offered) -> Value {
+    let mut schema = offered.input_schema.clone();
+    if schema.get("type").is_none() {
+        schema["type"] = json!("object");
+    }
+    let mut tool = json!({ "name": offered.name, "input_schema": schema });
+    if !offered.description.trim().is_empty() {
+        tool["description"] = json!(offered.description);
+    }
+    tool
+}
+
+/// The tools that were called in a conversation and are not there any more.
+fn called(messages: &[Value]) -> Vec<Value> {
+    let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    let calls = blocks.filter(|block| block["type"] == "tool_use");
+    let names: std::collections::BTreeSet<&str> = calls.filter_map(|call| call["name"].as_str()).collect();
+    let gone = |name: &str| {
+        let description = "This tool is not available any more.";
+        json!({ "name": name, "description": description, "input_schema": { "type": "object" } })
+    };
+    names.into_iter().map(gone).collect()
+}
+
+/// Where the vendor's cache is marked: the last block of the user's last message, and of the one before if more lies
+/// between than the vendor looks back. What is kept has no marks: from one on, the vendor looks for the longest
+/// beginning that it knows.
+fn marks(messages: &[Value]) -> Vec<(usize, usize)> {
+    let length = |message: &Value| message["content"].as_array().map_or(0, Vec::len);
+    let ends = messages.iter().enumerate().rev().filter(|(_, message)| message["role"] == "user");
+    let ends: Vec<(usize, usize)> =
+        ends.filter_map(|(at, message)| Some((at, length(message).checked_sub(1)?))).take(2).collect();
+    let far = |last: usize, before: usize| {
+        messages[before + 1..=last].iter().map(length).sum::<usize>() > LOOK_BACK
+    };
+    match ends[..] {
+        [last, before] if far(last.0, before.0) => vec![before, last],
+        [last, ..] => vec![last],
+        [] => Vec::new(),
+    }
 }
 
 fn marked(mut block: Value, cache: Option<&Value>) -> Value {
@@ -214,13 +277,39 @@ pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError>
 fn block(block: &ContentBlock, role: Role) -> Result<Option<Value>, AgentError> {
     Ok(match block {
         ContentBlock::Text { text } => text_block(text),
-        ContentBlock::Image { media_type, data } if role == Role::User => {
-            let source = json!({ "type": "base64", "media_type": media_type, "data": data });
-            Some(json!({ "type": "image", "source": source }))
+        ContentBlock::Image { .. } | ContentBlock::Document { .. } if role != Role::User => {
+            return Err(invalid("a message of the assistant may hold no picture and no document"));
         }
-        ContentBlock::Image { .. } => return Err(invalid("a message of the assistant may hold no picture")),
-        _ => return Err(invalid("`messages` may hold texts and pictures only: there are no tools here")),
+        ContentBlock::Image { .. } | ContentBlock::Document { .. } => {
+            let why = "a document in `messages` has to be `application/pdf` or `text/plain`";
+            Some(media_block(block).ok_or_else(|| invalid(why))?)
+        }
+        _ => return Err(invalid("`messages` may hold texts, pictures and documents only")),
     })
+}
+
+/// A picture or a document as a block, if the vendor takes it.
+pub(super) fn media_block(block: &ContentBlock) -> Option<Value> {
+    let base64 =
+        |media_type: &str, data: &str| json!({ "type": "base64", "media_type": media_type, "data": data });
+    match block {
+        ContentBlock::Image { media_type, data } => {
+            Some(json!({ "type": "image", "source": base64(media_type, data) }))
+        }
+        ContentBlock::Document { media_type, data, title } => {
+            let source = match media_type.as_str() {
+                "application/pdf" => base64(media_type, data),
+                "text/plain" => json!({ "type": "text", "media_type": media_type, "data": data }),
+                _ => return None,
+            };
+            let mut block = json!({ "type": "document", "source": source });
+            if let Some(title) = title {
+                block["title"] = json!(title);
+            }
+            Some(block)
+        }
+        _ => None,
+    }
 }
 
 /// A text as a block, unless it says nothing.

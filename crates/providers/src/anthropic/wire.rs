@@ -59,6 +59,8 @@ pub(super) struct Delta<'a> {
     pub(super) thinking: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) signature: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) partial_json: Option<Str<'a>>,
 }
 
 /// `content_block_stop`.

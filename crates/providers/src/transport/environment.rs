@@ -52,6 +52,12 @@ pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(Stri
         .collect()
 }
 
+/// The variables that belong to no vendor: what a program of the user's own may see.
+pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
+    let others = environment.iter().filter(|(name, _)| !RULES.iter().any(|(pattern, _)| fits(pattern, name)));
+    others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
@@ -78,5 +84,7 @@ mod tests {
         let seen: Vec<String> =
             for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
         assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
+        let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }

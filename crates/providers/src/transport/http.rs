@@ -99,7 +99,8 @@ impl Http {
         }
     }
 
-    fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
+    /// The client for an environment, for those who speak a protocol of their own over it.
+    pub(crate) fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
         let proxies = Proxies::of(environment);
         let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, client)) = &*kept

@@ -12,7 +12,7 @@ pub(crate) struct Wanted<'a> {
     /// The environment variable that may name it.
     pub(crate) variable: &'static str,
     /// Its usual name.
-    pub(crate) name: &'static str,
+    pub(crate) name: &'a str,
     /// The sentence that says how to get it.
     pub(crate) hint: &'static str,
 }

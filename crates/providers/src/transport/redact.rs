@@ -42,14 +42,28 @@ impl Redactor {
         Self { secrets }
     }
 
-    /// The text without secrets.
-    pub(crate) fn redact(&self, text: &str) -> String {
+    /// Knows these secrets too, whatever they are called.
+    #[must_use]
+    pub(crate) fn with(mut self, secrets: impl IntoIterator<Item = String>) -> Self {
+        self.secrets.extend(secrets.into_iter().filter(|secret| secret.len() >= SHORTEST_SECRET));
+        self.secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        self
+    }
+
+    /// The text without the secrets that are known, and otherwise as it is.
+    pub(crate) fn known(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.secrets {
             if text.contains(secret.as_str()) {
                 text = text.replace(secret.as_str(), REDACTED);
             }
         }
+        text
+    }
+
+    /// The text without secrets.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        let mut text = self.known(text);
         for lead in SECRET_LEADS {
             text = after_lead(&text, lead);
         }

@@ -70,6 +70,7 @@ fn all() -> AgentOptions {
         .temperature(0.5)
         .max_turns(3)
         .tools(["Read"])
+        .allowed_tools(["Grep"])
         .disabled_tools(["Bash"])
         .output_schema(json!({ "type": "object" }))
 }
@@ -90,7 +91,7 @@ fn options_go_where_the_schema_has_them() {
     ];
     let expected = json!({
         "model": "m", "thinking": "high", "systemPrompt": "be kind", "maxTokens": 7, "temperature": 0.5,
-        "maxTurns": 3, "tools": ["Read"], "disallowedTools": ["Bash"], "outputSchema": { "type": "object" },
+        "maxTurns": 3, "tools": ["Read"], "allowedTools": ["Grep"], "disallowedTools": ["Bash"], "outputSchema": { "type": "object" },
     });
     let optional = json!({ "anyOf": [object(&names), { "type": "null" }] });
     for options in [object(&names), optional] {
@@ -108,18 +109,10 @@ fn an_option_may_have_another_name() {
         .thinking(ThinkingLevel::Low)
         .system_prompt("s")
         .max_tokens(1)
-        .tools(["Read"])
         .disabled_tools(["Bash"]);
-    let other = object(&[
-        "messages",
-        "reasoningEffort",
-        "instructions",
-        "maxOutputTokens",
-        "allowedTools",
-        "disabledTools",
-    ]);
+    let other = object(&["messages", "reasoningEffort", "instructions", "maxOutputTokens", "disabledTools"]);
     let expected = json!({
-        "reasoningEffort": "low", "instructions": "s", "maxOutputTokens": 1, "allowedTools": ["Read"],
+        "reasoningEffort": "low", "instructions": "s", "maxOutputTokens": 1,
         "disabledTools": ["Bash"],
     });
     assert_eq!(form(other).base(&options).unwrap(), expected);
@@ -135,6 +128,7 @@ fn what_a_provider_does_not_have_is_refused_by_name() {
         (AgentOptions::new().temperature(0.0), "temperature"),
         (AgentOptions::new().max_turns(1), "maxTurns"),
         (AgentOptions::new().tools(["Read"]), "tools"),
+        (AgentOptions::new().allowed_tools(["Read"]), "allowedTools"),
         (AgentOptions::new().disabled_tools(["Read"]), "disabledTools"),
         (AgentOptions::new().output_schema(json!({})), "outputSchema"),
         (AgentOptions::new().option("sauce", 1), "sauce"),

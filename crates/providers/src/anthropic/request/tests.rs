@@ -4,8 +4,8 @@ use super::*;
 
 fn request(options: Value, messages: &[Value]) -> Result<Value, String> {
     let options: AnthropicOptions = serde_json::from_value(options).unwrap();
-    let body =
-        body(&Settings::default().with(&options), &options, messages).map_err(|error| error.to_string())?;
+    let body = body(&Settings::default().with(&options), &options, &[], messages)
+        .map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&body).unwrap())
 }
 
@@ -140,7 +140,7 @@ fn messages_and_pictures_take_the_vendors_form() {
         ),
         (
             json!({ "messages": [answer(json!([image])), user(json!("a"))] }),
-            Err("a message of the assistant may hold no picture".to_owned()),
+            Err("a message of the assistant may hold no picture and no document".to_owned()),
         ),
         (
             json!({ "messages": [user(json!("a")), answer(json!("b"))] }),

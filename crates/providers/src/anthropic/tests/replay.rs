@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::super::decode::{Decoded, Decoder};
 use super::super::error::answered;
 use super::super::outcome::{self, Verdict, Wanted, judge};
+use crate::tools::Call;
 
 /// Transcripts up to this many bytes are also cut in two at every byte.
 const SHORT: usize = 4096;
@@ -61,6 +62,15 @@ fn lines(decoded: Decoded, input: &Input) -> Vec<Value> {
         Decoded::Failed(error) => vec![json!({ "error": error })],
         Decoded::End(said) => match judge(&said) {
             Verdict::Error(error) => vec![json!({ "error": error })],
+            Verdict::Paused => vec![json!({ "paused": said.content })],
+            Verdict::Calls => {
+                let call = |call: &Call| match &call.input {
+                    Ok(input) => json!({ "id": call.id, "name": call.name, "input": input }),
+                    Err(words) => json!({ "id": call.id, "name": call.name, "broken": words }),
+                };
+                let calls: Vec<Value> = said.calls.iter().map(call).collect();
+                vec![json!({ "kept": said.content }), json!({ "calls": calls })]
+            }
             Verdict::Output(reason, warning) => {
                 let wanted = if input.structured { Wanted::Structured } else { Wanted::Text };
                 let kept = said.content.clone();

@@ -1,0 +1,258 @@
+//! One call of a tool from the model's wish to the answer: whether there is such a tool, whether it may run, its run
+//! against the clocks. What runs is the program's or an MCP server's; who has which tools is left to `toolbox.rs`.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use inspan_protocol::{
+    HostTool, PermissionBroker, PermissionDecision, PermissionRequest, StreamEvent, ToolError, ToolOutput,
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answer, fit};
+use super::mcp::Connection;
+use super::rules::Ruling;
+use crate::output::PermissionDenial;
+use crate::transport::redact::Redactor;
+
+/// How long a tool of the program may go on after it was told to stop.
+const GRACE: Duration = Duration::from_secs(1);
+/// A moment that no call lives to see.
+const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// A call that a model wishes for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    /// The vendor's id of it.
+    pub(crate) id: String,
+    /// The tool, by the name it was offered under.
+    pub(crate) name: String,
+    /// The arguments, or the text in their place that is no JSON object.
+    pub(crate) input: Result<Value, String>,
+}
+
+impl Call {
+    /// A call whose arguments came as a text; an empty one is none.
+    pub(crate) fn new(id: impl Into<String>, name: impl Into<String>, arguments: &str) -> Self {
+        let input = match arguments.trim() {
+            "" => Ok(Value::Object(serde_json::Map::new())),
+            text => serde_json::from_str(text)
+                .ok()
+                .filter(Value::is_object)
+                .ok_or_else(|| arguments.chars().take(2000).collect()),
+        };
+        Self { id: id.into(), name: name.into(), input }
+    }
+
+    /// That the call begins, as events tell it.
+    pub(super) fn begins(&self) -> StreamEvent {
+        StreamEvent::ToolStart {
+            tool_name: self.name.clone(),
+            tool_use_id: self.id.clone(),
+            input: self.input.clone().unwrap_or_else(Value::from),
+        }
+    }
+}
+
+/// What comes of running calls.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ran {
+    /// Something to pass on.
+    Event(StreamEvent),
+    /// A call was not allowed. Its answer comes too.
+    Denied(PermissionDenial),
+    /// A call is answered.
+    Answered(Answer),
+}
+
+/// What ends calls before their time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Until {
+    /// The turn is cancelled.
+    pub(crate) cancel: CancellationToken,
+    /// The turn's deadline.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Until {
+    /// Waits for it, and says what it is.
+    pub(super) async fn over(&self) -> &'static str {
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + FAR);
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => "the turn was cancelled",
+            () = sleep_until(deadline) => "the turn reached its deadline",
+        }
+    }
+}
+
+/// A tool that is there.
+#[derive(Clone)]
+pub(super) struct Tool {
+    pub(super) source: Source,
+    pub(super) ruling: Ruling,
+    pub(super) limit: Duration,
+}
+
+/// Who runs it.
+#[derive(Clone)]
+pub(super) enum Source {
+    Host(Arc<dyn HostTool>),
+    Server {
+        server: Arc<Connection>,
+        /// What the server calls it.
+        name: String,
+    },
+}
+
+/// How a run ended.
+enum End {
+    Done(Result<ToolOutput, ToolError>),
+    /// It was told to stop; whether it has done its work is not known.
+    Stopped(String),
+}
+
+/// Carries a call out, with all that is to be told of it.
+pub(super) async fn carry_out(
+    call: Call,
+    tool: Option<Tool>,
+    permissions: Option<Arc<dyn PermissionBroker>>,
+    until: Until,
+) -> Vec<Ran> {
+    let mut ran = Vec::new();
+    let answer = answer(&call, tool, permissions, &until, &mut ran).await;
+    ran.push(Ran::Event(StreamEvent::ToolComplete {
+        tool_use_id: answer.id.clone(),
+        result: answer.told(),
+        is_error: answer.is_error,
+    }));
+    ran.push(Ran::Answered(answer));
+    ran
+}
+
+async fn answer(
+    call: &Call,
+    tool: Option<Tool>,
+    permissions: Option<Arc<dyn PermissionBroker>>,
+    until: &Until,
+    ran: &mut Vec<Ran>,
+) -> Answer {
+    let error = |why: String| Answer::error(&call.id, why);
+    let Some(tool) = tool.filter(|tool| tool.ruling != Ruling::Denied) else {
+        return error(format!("there is no tool `{}`", call.name));
+    };
+    let Ok(input) = call.input.clone() else {
+        return error("the arguments are no JSON object; the tool was not called".to_owned());
+    };
+    let input = match tool.ruling {
+        Ruling::Ask => match permitted(call, &input, permissions, until).await {
+            Ok(Some(updated)) if !updated.is_object() => {
+                return error("the arguments that were put in place are no JSON object".to_owned());
+            }
+            Ok(updated) => updated.unwrap_or(input),
+            Err(why) => {
+                ran.push(Ran::Denied(PermissionDenial {
+                    tool_name: call.name.clone(),
+                    tool_use_id: call.id.clone(),
+                    tool_input: input,
+                }));
+                return error(why);
+            }
+        },
+        Ruling::Allowed | Ruling::Denied => input,
+    };
+    let redactor = match &tool.source {
+        Source::Server { server, .. } => server.redactor().clone(),
+        Source::Host(_) => Redactor::default(),
+    };
+    match run(&tool, input, until).await {
+        End::Done(Ok(output)) => {
+            let (content, cut) = fit(output, &redactor);
+            ran.extend(cut.into_iter().map(|what| {
+                let message = format!("of the answer of `{}`: {what}", call.name);
+                Ran::Event(StreamEvent::Warning { code: "toolResultCut".to_owned(), message })
+            }));
+            Answer { id: call.id.clone(), content, is_error: false }
+        }
+        End::Done(Err(failed)) => {
+            // Whatever a failed tool gives is read as the reason.
+            let (content, _) = fit(ToolOutput::text(failed.message), &redactor);
+            Answer { id: call.id.clone(), content, is_error: true }
+        }
+        End::Stopped(why) => error(format!(
+            "the call was stopped: {why}. Whether it was carried out, in whole or in part, is not known"
+        )),
+    }
+}
+
+/// Asks whether a call may run; the arguments to run it with instead of its own, or why it may not.
+async fn permitted(
+    call: &Call,
+    input: &Value,
+    permissions: Option<Arc<dyn PermissionBroker>>,
+    until: &Until,
+) -> Result<Option<Value>, String> {
+    let Some(broker) = permissions else {
+        return Err(format!("permission to use `{}` was denied: nobody can be asked", call.name));
+    };
+    let request = PermissionRequest {
+        tool_name: call.name.clone(),
+        tool_use_id: Some(call.id.clone()),
+        input: input.clone(),
+        description: None,
+    };
+    let asked = AssertUnwindSafe(async move { broker.request(request).await }).catch_unwind();
+    let decision = tokio::select! {
+        biased;
+        why = until.over() => return Err(format!("permission was not given: {why}")),
+        decision = asked => decision,
+    };
+    match decision {
+        Ok(PermissionDecision::Allow { updated_input }) => Ok(updated_input),
+        Ok(PermissionDecision::Deny { message }) => Err(message),
+        Err(_) => Err("permission was denied: asking failed".to_owned()),
+    }
+}
+
+async fn run(tool: &Tool, input: Value, until: &Until) -> End {
+    match &tool.source {
+        Source::Host(host) => {
+            let cancel = CancellationToken::new();
+            // Told also when the turn is dropped.
+            let _told = cancel.clone().drop_guard();
+            let (host, token) = (Arc::clone(host), cancel.clone());
+            let work = async move { host.call(input, token).await };
+            let work = AssertUnwindSafe(work).catch_unwind();
+            let work = async { work.await.unwrap_or_else(|_| Err(ToolError::from("the tool panicked"))) };
+            let mut work = std::pin::pin!(work);
+            match within(work.as_mut(), tool.limit, until).await {
+                End::Stopped(why) => {
+                    cancel.cancel();
+                    // What it still says is better than not to know.
+                    timeout(GRACE, work).await.map_or(End::Stopped(why), End::Done)
+                }
+                done => done,
+            }
+        }
+        // Dropping a call tells the server to stop.
+        Source::Server { server, name } => within(server.call(name, input), tool.limit, until).await,
+    }
+}
+
+async fn within(
+    work: impl Future<Output = Result<ToolOutput, ToolError>>,
+    limit: Duration,
+    until: &Until,
+) -> End {
+    tokio::select! {
+        biased;
+        why = until.over() => End::Stopped(why.to_owned()),
+        done = work => End::Done(done),
+        () = sleep(limit) => End::Stopped(format!("it took longer than {} ms", limit.as_millis())),
+    }
+}

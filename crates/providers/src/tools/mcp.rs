@@ -1,0 +1,236 @@
+//! One MCP server for the length of a turn: connected, asked for its tools, called, ended. The protocol is the `rmcp`
+//! crate's; our own are the processes, the bounds, and what a fault is called.
+//! Which of its tools may be called is left to `toolbox.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ContentBlock, ExecutionContext, ToolError, ToolOutput, ToolSpec};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
+    Implementation, PaginatedRequestParams, ProtocolVersion, ResourceContents,
+};
+use rmcp::service::{Peer, RoleClient, RunningService, ServiceError, serve_client};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::common::client_side_sse::NeverRetry;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::server::{McpServer, Way};
+use super::toolbox::Close;
+use crate::kind::Kind;
+use crate::transport::http::Http;
+use crate::transport::redact::Redactor;
+
+mod fault;
+mod pipe;
+
+use pipe::{Pipe, Watch};
+
+/// Pages of tools that one server may tell.
+const PAGES: usize = 64;
+/// How long a server may take to end when it is asked to.
+const ENDING: Duration = Duration::from_millis(2500);
+/// How long a killed one may take to vanish.
+const VANISHING: Duration = Duration::from_secs(5);
+
+/// A connected server. Dropping it kills it.
+pub(super) struct Connection {
+    name: String,
+    peer: Peer<RoleClient>,
+    service: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
+    /// What is known of its process, for one that is a program.
+    watch: Option<Arc<Watch>>,
+    redactor: Redactor,
+}
+
+impl Connection {
+    /// Connects a server and asks it for its tools: those, in the order of their names, and what was passed over.
+    pub(super) async fn open(
+        server: McpServer,
+        context: &ExecutionContext,
+        http: &Http,
+    ) -> Result<(Self, Vec<ToolSpec>, Vec<String>), AgentError> {
+        let McpServer { name, way, redactor, .. } = server;
+        let told = |error: AgentError| {
+            let message = format!("the MCP server `{name}` {}", error.message);
+            AgentError { message: redactor.redact(&message), ..error }
+                .kind("mcpServer")
+                .with("server", name.as_str())
+        };
+        let us = ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new("inspan", env!("CARGO_PKG_VERSION")),
+        )
+        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
+        let (service, watch) = match way {
+            Way::Stdio { command, arguments, environment } => {
+                let pipe = Pipe::start(&command, arguments, environment, context, &redactor).map_err(told)?;
+                let watch = pipe.watch();
+                let served = serve_client(us, pipe).await;
+                (served.map_err(|error| watch.fault().unwrap_or_else(|| fault::begin(&error))), Some(watch))
+            }
+            Way::Http { url, headers } => {
+                let client = http.client(&context.env).map_err(told)?;
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .custom_headers(headers.into_iter().collect::<HashMap<_, _>>())
+                    // What was posted may have been done, and a call is never made twice.
+                    .reinit_on_expired_session(false);
+                config.retry_config = Arc::new(NeverRetry::default());
+                let served =
+                    serve_client(us, StreamableHttpClientTransport::with_client(client, config)).await;
+                (served.map_err(|error| fault::begin(&error)), None)
+            }
+        };
+        let service = service.map_err(told)?;
+        let connection = Self {
+            peer: service.peer().clone(),
+            service: Mutex::new(Some(service)),
+            watch,
+            redactor: redactor.clone(),
+            name: name.clone(),
+        };
+        let listed = connection.tools().await;
+        let fault = |error: ServiceError| connection.fault().unwrap_or_else(|| fault::request(&error));
+        match listed {
+            Ok((specs, skipped)) => Ok((connection, specs, skipped)),
+            Err(error) => Err(told(fault(error))),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    async fn tools(&self) -> Result<(Vec<ToolSpec>, Vec<String>), ServiceError> {
+        let offers = self.peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
+        if !offers {
+            let told = format!("the MCP server `{}` says that it has no tools", self.name);
+            return Ok((Vec::new(), vec![told]));
+        }
+        let mut specs = Vec::new();
+        let mut cursor = None;
+        for _ in 0..PAGES {
+            let page = PaginatedRequestParams::default().with_cursor(cursor);
+            let page = self.peer.list_tools(Some(page)).await?;
+            specs.extend(page.tools.into_iter().map(|tool| ToolSpec {
+                description:
+                    tool.description.or_else(|| tool.title.map(Into::into)).unwrap_or_default().into_owned(),
+                name: tool.name.into_owned(),
+                input_schema: Value::Object((*tool.input_schema).clone()),
+            }));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let mut skipped = Vec::new();
+        if cursor.is_some() {
+            skipped.push(format!("the MCP server `{}` tells more than {PAGES} pages of tools", self.name));
+        }
+        specs.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok((specs, skipped))
+    }
+
+    /// Calls a tool by the server's own name for it. Dropping the future tells the server to stop.
+    pub(super) async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
+        let Value::Object(arguments) = input else { return Err("the arguments are no JSON object".into()) };
+        let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        match self.peer.call_tool_once(request).await {
+            Ok(CallToolResponse::Complete(result)) => output(result),
+            Ok(_) => Err("the tool asks for more than there is here: input, or time beyond the turn".into()),
+            Err(ServiceError::McpError(error)) => Err(self.redactor.redact(&error.message).into()),
+            Err(error) => {
+                let error = self.fault().unwrap_or_else(|| fault::request(&error));
+                let message = format!(
+                    "the MCP server `{}` {}. Whether the call was carried out is not known",
+                    self.name, error.message
+                );
+                Err(self.redactor.redact(&message).into())
+            }
+        }
+    }
+
+    fn fault(&self) -> Option<AgentError> {
+        self.watch.as_ref()?.fault()
+    }
+
+    /// What is to be warned of since the last time: a code and what happened.
+    pub(super) fn noticed(&self) -> Vec<(&'static str, String)> {
+        let noticed = self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default();
+        let tell = |what: String| self.redactor.redact(&format!("the MCP server `{}` {what}", self.name));
+        noticed.into_iter().map(|(code, what)| (code, tell(what))).collect()
+    }
+
+    /// Ends it, and waits until it is gone.
+    pub(super) async fn close(&self, how: Close) {
+        let Some(mut service) = self.service.lock().await.take() else { return };
+        let hurry = self.watch.as_ref().map(|watch| watch.hurry());
+        if how == Close::Gently && matches!(service.close_with_timeout(ENDING).await, Ok(Some(_))) {
+            return;
+        }
+        if let Some(hurry) = hurry {
+            hurry.cancel();
+        }
+        // Where it was asked to end before, its end is waited for by its watch alone.
+        let _ended = service.close_with_timeout(VANISHING).await;
+        if let Some(watch) = &self.watch {
+            let _gone = timeout(VANISHING, watch.gone()).await;
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.hurry().cancel();
+        }
+    }
+}
+
+/// What a server gives, in our words.
+fn output(result: CallToolResult) -> Result<ToolOutput, ToolError> {
+    let content: Vec<ContentBlock> = result.content.into_iter().map(block).collect();
+    if result.is_error == Some(true) {
+        let said = inspan_protocol::Content::Blocks(content).text();
+        let structured = result.structured_content.map(|value| value.to_string());
+        let reason = Some(said).filter(|said| !said.trim().is_empty()).or(structured);
+        return Err(reason.unwrap_or_else(|| "the tool failed and does not say why".to_owned()).into());
+    }
+    Ok(ToolOutput { content, structured: result.structured_content })
+}
+
+fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
+    use rmcp::model::ContentBlock as Theirs;
+    let text = |text: String| ContentBlock::Text { text };
+    match block {
+        Theirs::Text(said) => text(said.text),
+        Theirs::Image(image) => ContentBlock::Image { media_type: image.mime_type, data: image.data },
+        Theirs::Audio(audio) => {
+            // No model here hears; it is left out, and said to be, where answers are cut to size.
+            ContentBlock::Document { media_type: audio.mime_type, data: audio.data, title: None }
+        }
+        Theirs::ResourceLink(link) => text(format!("[resource {}: {}]", link.name, link.uri)),
+        Theirs::Resource(resource) => match resource.resource {
+            ResourceContents::TextResourceContents { uri, text: said, .. } => {
+                text(format!("[resource {uri}]\n{said}"))
+            }
+            ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
+                let media_type = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());
+                match media_type.split('/').next() {
+                    Some("image") => ContentBlock::Image { media_type, data: blob },
+                    _ => ContentBlock::Document { media_type, data: blob, title: Some(uri) },
+                }
+            }
+            _ => text("[a resource of an unknown kind]".to_owned()),
+        },
+        _ => text("[a block of an unknown kind]".to_owned()),
+    }
+}

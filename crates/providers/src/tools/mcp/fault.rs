@@ -1,0 +1,102 @@
+//! From the faults of the `rmcp` crate to typed errors, by their kinds and a server's status rather than their words.
+//! What a server's process says of its end is left to `pipe.rs`.
+
+use inspan_protocol::{AgentError, ErrorCode};
+use rmcp::service::{ClientInitializeError, ServiceError};
+use rmcp::transport::DynamicTransportError;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
+
+use crate::kind::Kind;
+
+type Http = StreamableHttpError<reqwest::Error>;
+
+/// A fault while the connection is made; the words follow the server's name.
+pub(super) fn begin(error: &ClientInitializeError) -> AgentError {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => transport(error),
+        ClientInitializeError::ConnectionClosed(_) => closed(),
+        ClientInitializeError::JsonRpcError(error) => {
+            AgentError::new(ErrorCode::Protocol, format!("refuses to begin: {}", head(&error.message)))
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => {
+            AgentError::new(ErrorCode::Protocol, "speaks no version of the protocol that is known here")
+        }
+        _ => AgentError::new(ErrorCode::Protocol, "does not begin as the protocol asks"),
+    }
+}
+
+/// A fault of a request.
+pub(super) fn request(error: &ServiceError) -> AgentError {
+    match error {
+        ServiceError::McpError(error) => {
+            AgentError::new(ErrorCode::Protocol, format!("answers with an error: {}", head(&error.message)))
+        }
+        ServiceError::TransportSend(error) => transport(error),
+        ServiceError::TransportClosed => closed(),
+        ServiceError::UnexpectedResponse => {
+            AgentError::new(ErrorCode::Protocol, "answers with something else than was asked")
+        }
+        _ => AgentError::new(ErrorCode::Protocol, "did not answer"),
+    }
+}
+
+fn closed() -> AgentError {
+    AgentError::new(ErrorCode::Network, "closed the connection")
+}
+
+fn transport(error: &DynamicTransportError) -> AgentError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.error.as_ref());
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<Http>() {
+            return http(error);
+        }
+        if let Some(error) = error.downcast_ref::<AgentError>() {
+            return error.clone();
+        }
+        cause = error.source();
+    }
+    closed()
+}
+
+fn http(error: &Http) -> AgentError {
+    let network = |what: &str| AgentError::new(ErrorCode::Network, what);
+    let protocol = |what: &str| AgentError::new(ErrorCode::Protocol, what);
+    match error {
+        StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_) => {
+            AgentError::new(ErrorCode::Auth, "does not accept us; it needs other `headers`")
+        }
+        StreamableHttpError::HttpStatus(answer) => {
+            network(&format!("answers with the status {}", answer.status)).with("status", answer.status)
+        }
+        StreamableHttpError::Client(error) => {
+            match (error.status(), error.is_timeout(), error.is_connect()) {
+                (Some(status), ..) => protocol(&format!("answers with the status {}", status.as_u16())),
+                (None, true, _) => AgentError::new(ErrorCode::Timeout, "gave no connection in time"),
+                (None, false, true) => network("cannot be reached"),
+                (None, false, false) => network("broke the connection"),
+            }
+        }
+        // Of the words only the status is told: the rest is a page or a reason of the server's.
+        StreamableHttpError::UnexpectedServerResponse(words) => {
+            let status = words.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)?.parse::<u16>().ok());
+            match status {
+                Some(401 | 403) => {
+                    AgentError::new(ErrorCode::Auth, "does not accept us; it needs other `headers`")
+                }
+                Some(status) => protocol(&format!("answers with the status {status}")).with("status", status),
+                None => protocol("answers with what is no MCP"),
+            }
+        }
+        StreamableHttpError::SessionExpired => network("has forgotten the session"),
+        StreamableHttpError::UnexpectedEndOfStream | StreamableHttpError::Sse(_) => {
+            network("broke off its answer")
+        }
+        StreamableHttpError::ResponseBodyTooLarge { .. } => protocol("answers with too much"),
+        StreamableHttpError::TransportChannelClosed => closed(),
+        _ => protocol("answers with what is no MCP"),
+    }
+}
+
+fn head(words: &str) -> String {
+    words.lines().next().unwrap_or_default().chars().take(300).collect()
+}

@@ -1,0 +1,223 @@
+//! An MCP server that is a program: JSON-RPC messages as lines over the pipes of a supervised process, for `rmcp`.
+//! The process is `transport/process.rs`; what the messages mean is left to `rmcp`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext};
+use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::transport::environment::for_others;
+use crate::transport::lines::{Line, LineSplitter};
+use crate::transport::process::{Exit, Process, Start, Stdin};
+use crate::transport::program::{Wanted, find};
+use crate::transport::redact::Redactor;
+
+/// How long a program that has closed its output may take until its end is known.
+const LAST: Duration = Duration::from_millis(500);
+/// Lines that are no message which are passed over; beyond them the program is none that speaks MCP.
+const STRAY_LIMIT: usize = 100;
+
+/// The pipes to a program. Dropping them kills it.
+pub(super) struct Pipe {
+    process: Process,
+    stdin: Stdin,
+    lines: LineSplitter,
+    ready: VecDeque<RxJsonRpcMessage<RoleClient>>,
+    watch: Arc<Watch>,
+}
+
+/// What others get to know of the program.
+pub(super) struct Watch {
+    seen: Mutex<Seen>,
+    hurry: CancellationToken,
+    gone: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Why nothing comes from it any more, once it is so.
+    fault: Option<AgentError>,
+    stray: usize,
+    told_stray: bool,
+    told_fault: bool,
+}
+
+impl Watch {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing comes from it any more.
+    pub(super) fn fault(&self) -> Option<AgentError> {
+        self.seen().fault.clone()
+    }
+
+    /// What is to be warned of and was not yet: a code and what happened.
+    pub(super) fn noticed(&self) -> Vec<(&'static str, String)> {
+        let mut seen = self.seen();
+        let mut noticed = Vec::new();
+        if seen.stray > 0 && !std::mem::replace(&mut seen.told_stray, true) {
+            noticed.push(("mcpStray", "writes lines to its output that are no messages".to_owned()));
+        }
+        if let Some(fault) = seen.fault.clone()
+            && !std::mem::replace(&mut seen.told_fault, true)
+        {
+            noticed.push(("mcpLost", fault.message));
+        }
+        noticed
+    }
+
+    /// Kills it when cancelled.
+    pub(super) fn hurry(&self) -> CancellationToken {
+        self.hurry.clone()
+    }
+
+    /// Waits until it is gone.
+    pub(super) async fn gone(&self) {
+        let mut gone = self.gone.subscribe();
+        // It fails only if nobody can tell any more, and then it is gone.
+        let _ = gone.wait_for(|gone| *gone).await;
+    }
+}
+
+impl Pipe {
+    /// Starts the program. It sees the caller's environment without the vendors' keys, and what is set for it.
+    pub(super) fn start(
+        command: &str,
+        arguments: Vec<String>,
+        set: BTreeMap<String, String>,
+        context: &ExecutionContext,
+        redactor: &Redactor,
+    ) -> Result<Self, AgentError> {
+        let mut environment: BTreeMap<String, String> = for_others(&context.env).into_iter().collect();
+        environment.extend(set);
+        let seen: Environment = environment.clone().into_iter().collect();
+        let cwd = context.cwd.as_deref();
+        let program = if command.contains('/') {
+            cwd.map_or_else(|| PathBuf::from(command), |cwd| cwd.join(command))
+        } else {
+            let hint = "install it, or give its path";
+            find(&Wanted { option: None, variable: "", name: command, hint }, &seen, cwd).map_err(
+                |error| AgentError { message: format!("cannot be started: {}", error.message), ..error },
+            )?
+        };
+        let process = Process::start(Start {
+            program,
+            arguments,
+            environment: environment.into_iter().collect(),
+            cwd: context.cwd.clone(),
+            supervisor: context.supervisor.clone(),
+            redactor: redactor.clone(),
+        })
+        .map_err(|error| AgentError { message: format!("cannot be started: {}", error.message), ..error })?;
+        let watch = Watch {
+            seen: Mutex::default(),
+            hurry: CancellationToken::new(),
+            gone: watch::Sender::new(false),
+        };
+        Ok(Self {
+            stdin: process.stdin(),
+            process,
+            lines: LineSplitter::default(),
+            ready: VecDeque::new(),
+            watch: Arc::new(watch),
+        })
+    }
+
+    pub(super) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let Self { lines, ready, watch, .. } = self;
+        let mut seen = watch.seen();
+        lines.push(bytes, |line| match line {
+            Line::Text(text) => match serde_json::from_str(text) {
+                Ok(message) => ready.push_back(message),
+                Err(_) => seen.stray += 1,
+            },
+            Line::Repaired(_) => seen.stray += 1,
+            Line::TooLong => {
+                let why = "said more in one message than can be read, 16 MiB";
+                seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
+            }
+        });
+        if seen.stray > STRAY_LIMIT {
+            let why = format!("wrote more than {STRAY_LIMIT} lines to its output that are no messages");
+            seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
+        }
+    }
+
+    /// Why the output has ended.
+    fn ended(&self, exit: Option<Exit>) -> AgentError {
+        let Some(exit) = exit else {
+            return AgentError::new(ErrorCode::Process, "closed its output and stays");
+        };
+        if let Some(refused) = self.process.refused(exit) {
+            return AgentError { message: format!("cannot be started: {}", refused.message), ..refused };
+        }
+        let stderr = self.process.stderr();
+        let said = stderr.trim();
+        let said = if said.is_empty() { String::new() } else { format!("; it said: {said}") };
+        AgentError::new(ErrorCode::Process, format!("ended with {exit}{said}"))
+    }
+}
+
+impl Transport<RoleClient> for Pipe {
+    type Error = AgentError;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), AgentError>> + Send + 'static {
+        let sent = serde_json::to_vec(&item)
+            .map_err(|_| AgentError::new(ErrorCode::Protocol, "cannot be told what is no JSON"))
+            .and_then(|mut line| {
+                line.push(b'\n');
+                self.stdin.send(line)
+            });
+        std::future::ready(sent)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(message);
+            }
+            if self.watch.seen().fault.is_some() {
+                return None;
+            }
+            // Nothing is lost when the wait is dropped: what was read is taken at once.
+            match self.process.read().await {
+                Some(bytes) => self.take(&bytes),
+                None => {
+                    let exit = self.process.wait(LAST).await;
+                    let fault = self.ended(exit);
+                    self.watch.seen().fault.get_or_insert(fault);
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), AgentError> {
+        let hurry = self.watch.hurry();
+        let ended = hurry.run_until_cancelled(self.process.end()).await.is_some();
+        if !ended {
+            self.process.kill().await;
+        }
+        self.watch.gone.send_replace(true);
+        Ok(())
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.watch.gone.send_replace(true);
+    }
+}

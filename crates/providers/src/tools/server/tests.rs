@@ -1,0 +1,77 @@
+//! Entries of `mcpServers`: what they become, what is refused and by which words.
+
+use serde_json::json;
+
+use super::*;
+
+const PLANTED: &str = "planted-secret-0123456789";
+
+fn read(name: &str, written: Value) -> Result<McpServer, AgentError> {
+    let pairs = [("TOKEN", PLANTED), ("PORT", "81")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let settings = BTreeMap::from([(name.to_owned(), written)]);
+    let settings = ToolSettings { mcp_servers: Some(&settings), ..ToolSettings::default() };
+    settings.servers(&pairs.into_iter().collect()).map(|mut servers| servers.remove(0))
+}
+
+#[test]
+fn entries_have_the_form_of_claude_code() {
+    let program = json!({
+        "command": "herd", "args": ["--port", "${PORT}", "${OTHER:-none}"], "env": { "API_KEY": "${TOKEN}" }, "timeout": 5,
+    });
+    let server = read("my herd", program).unwrap();
+    let Way::Stdio { command, arguments, environment } = &server.way else { panic!("no program") };
+    assert_eq!((command.as_str(), server.call), ("herd", Some(Duration::from_millis(5))));
+    assert_eq!(arguments, &["--port", "81", "none"]);
+    assert_eq!(environment["API_KEY"], PLANTED);
+    assert_eq!(server.redactor.known(&format!("a {PLANTED} b")), "a [redacted] b");
+
+    let remote = json!({
+        "type": "http", "url": "http://127.0.0.1:${PORT}/mcp?token=planted-query", "headers": { "X-Any": "Bearer ${TOKEN}" },
+    });
+    let server = read("far", remote).unwrap();
+    let Way::Http { url, headers } = &server.way else { panic!("no address") };
+    assert_eq!((url.port(), headers.len()), (Some(81), 1));
+    assert!(!format!("{headers:?}").contains(PLANTED));
+    let told = format!("Bearer {PLANTED}; {PLANTED}; planted-query");
+    assert_eq!(server.redactor.known(&told), "[redacted]; [redacted]; [redacted]");
+    assert!(matches!(read("a", json!({ "url": "https://x.invalid" })).unwrap().way, Way::Http { .. }));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name_and_without_values() {
+    let rows = [
+        (json!({}), "has no `command`"),
+        (json!("herd"), "does not have the form"),
+        (json!({ "command": "herd", "env": { "A": 1 } }), "does not have the form"),
+        (json!({ "command": "herd", "port": PLANTED }), "has the key `port`, which is not known"),
+        (json!({ "command": "herd", "url": "http://x" , "type": "stdio" }), "is a program and has `url`"),
+        (json!({ "type": "http", "command": "herd" }), "is reached over HTTP and has `command`"),
+        (json!({ "type": "http" }), "has no `url`"),
+        (json!({ "type": "sse", "url": "http://x" }), "is of type `sse`"),
+        (json!({ "type": "sdk", "name": "x" }), "has the key `name`"),
+        (json!({ "url": format!("ftp://{PLANTED}") }), "has a `url` that begins with neither"),
+        (json!({ "url": "http://x", "headers": { "Accept": PLANTED } }), "has the header `Accept`"),
+        (json!({ "url": "http://x", "headers": { "A": "${TOKEN}\n" } }), "has a value for `A`"),
+        (
+            json!({ "command": "herd", "args": ["${NOWHERE}"] }),
+            "needs the variable NOWHERE, which is not set",
+        ),
+    ];
+    for (written, expected) in rows {
+        let error = read("herd", written.clone()).err().unwrap_or_else(|| panic!("{written} is taken"));
+        assert!(error.message.starts_with("the MCP server `herd` "), "{}", error.message);
+        assert!(error.message.contains(expected), "{expected}: {}", error.message);
+        assert!(!format!("{error:?}").contains(PLANTED), "{error:?}");
+        assert_eq!(error.detail.unwrap()["server"], "herd");
+    }
+    for name in ["", " ", "a__b", "a/b", "ä"] {
+        assert!(read(name, json!({ "command": "herd" })).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_dollar_that_names_nothing_stays() {
+    let none = Environment::default();
+    assert_eq!(expand("a $B ${C", &none), Ok("a $B ${C".to_owned()));
+    assert_eq!(expand("${A:-x}${A}", &none), Err("A".to_owned()));
+}

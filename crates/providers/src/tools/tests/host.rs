@@ -1,0 +1,233 @@
+//! Tools of the program: what is offered, who is asked, what is answered, and that nothing outruns its clocks.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{ErrorCode, FnTool, HostTools, PermissionDecision, StreamEvent, ToolError, ToolOutput};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::{Call, Ran, Until};
+use super::world::{PLANTED, World, warnings};
+
+/// A tool that answers with its arguments, and how often it was called.
+fn echo(name: &str) -> (HostTools, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let tool = FnTool::new(name, "Says what it hears.", json!({}), move |input: Value, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move { Ok(ToolOutput::json(input)) }
+    });
+    (HostTools::default().with(tool), calls)
+}
+
+fn allowed(names: &[&str]) -> Value {
+    json!({ "allowedTools": names })
+}
+
+#[tokio::test]
+async fn a_call_begins_and_ends_with_its_event() {
+    let (tools, _) = echo("echo");
+    let world = World::with(tools);
+    let outcome = world.run(allowed(&["echo"]), &[("echo", json!({ "a": 1 }))]).await;
+    let expected = [
+        StreamEvent::ToolStart {
+            tool_name: "echo".into(),
+            tool_use_id: "echo".into(),
+            input: json!({ "a": 1 }),
+        },
+        StreamEvent::ToolComplete { tool_use_id: "echo".into(), result: json!("{\"a\":1}"), is_error: false },
+    ];
+    assert_eq!((outcome.events, outcome.denials), (expected.to_vec(), vec![]));
+    assert_eq!(format!("{:?}", world.context.tools), "{\"echo\"}");
+}
+
+#[tokio::test]
+async fn what_no_rule_allows_is_asked_for() {
+    let call = [("echo", json!({ "a": 1 }))];
+    let denied = |why: &str| (why.to_owned(), true);
+    let run = async |decision: Option<PermissionDecision>, options: Value| {
+        let (tools, calls) = echo("echo");
+        let mut world = World::with(tools);
+        let mut asked = Default::default();
+        if let Some(decision) = decision {
+            (world, asked) = world.answering(decision);
+        }
+        let outcome = world.run(options, &call).await;
+        let denials = outcome.denials.iter().map(|denial| json!(denial)).collect::<Vec<_>>();
+        (outcome.told("echo"), denials, calls.load(Ordering::SeqCst), asked.lock().unwrap().len())
+    };
+    let denial = json!({ "toolName": "echo", "toolUseId": "echo", "toolInput": { "a": 1 } });
+    let nobody = run(None, json!({})).await;
+    let why = denied("permission to use `echo` was denied: nobody can be asked");
+    assert_eq!(nobody, (why, vec![denial.clone()], 0, 0));
+    let no = PermissionDecision::Deny { message: "not today".to_owned() };
+    assert_eq!(run(Some(no.clone()), json!({})).await, (denied("not today"), vec![denial], 0, 1));
+    // What a rule allows is not asked for, and what a rule denies does not exist.
+    assert_eq!(run(Some(no), allowed(&["ec*"])).await, (("{\"a\":1}".to_owned(), false), vec![], 1, 0));
+    let gone = json!({ "allowedTools": ["echo"], "disallowedTools": ["echo"] });
+    assert_eq!(run(None, gone).await, (denied("there is no tool `echo`"), vec![], 0, 0));
+    let yes = |updated_input| Some(PermissionDecision::Allow { updated_input });
+    assert_eq!(run(yes(None), json!({})).await, (("{\"a\":1}".to_owned(), false), vec![], 1, 1));
+    let updated = run(yes(Some(json!({ "b": 2 }))), json!({})).await;
+    assert_eq!(updated, (("{\"b\":2}".to_owned(), false), vec![], 1, 1));
+    assert_eq!(run(yes(Some(json!(2))), json!({})).await.2, 0);
+}
+
+#[tokio::test]
+async fn what_cannot_be_called_is_answered_all_the_same() {
+    let (tools, calls) = echo("echo");
+    let world = World::with(tools);
+    let (toolbox, _) = world.open(allowed(&["echo"])).await.unwrap();
+    let broken = [("half", "{\"a\":"), ("list", "[1]"), ("word", "\"a\"")]
+        .map(|(id, text)| Call::new(id, "echo", text));
+    let ran: Vec<Ran> = toolbox.run(broken.to_vec(), Until::default()).collect().await;
+    let answers: Vec<_> = ran
+        .iter()
+        .filter_map(|ran| {
+            if let Ran::Answered(answer) = ran { Some((answer.told(), answer.is_error)) } else { None }
+        })
+        .collect();
+    let why = json!("the arguments are no JSON object; the tool was not called");
+    assert_eq!(answers, vec![(why, true); 3]);
+    assert_eq!(Call::new("a", "b", " ").input, Ok(json!({})));
+    let outcome = world.call(&toolbox, &[("nothing", json!({}))]).await;
+    assert_eq!(outcome.told("nothing"), ("there is no tool `nothing`".to_owned(), true));
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_or_panics_is_an_answer() {
+    let fails = FnTool::new("fails", "", json!({}), |_, _| async { Err(ToolError::from("no such ox")) });
+    let panics = FnTool::new("panics", "", json!({}), |_, _| async { panic!("the yoke broke") });
+    let at_once = FnTool::new("at_once", "", json!({}), |input: Value, _| {
+        assert!(input["never"].is_string(), "the cart broke");
+        async { Ok(ToolOutput::default()) }
+    });
+    let world = World::with(HostTools::default().with(fails).with(panics).with(at_once));
+    let calls = ["fails", "panics", "at_once"].map(|name| (name, json!({})));
+    let outcome = world.run(allowed(&["*"]), &calls).await;
+    assert_eq!(outcome.told("fails"), ("no such ox".to_owned(), true));
+    assert_eq!(outcome.told("panics"), ("the tool panicked".to_owned(), true));
+    assert_eq!(outcome.told("at_once"), ("the tool panicked".to_owned(), true));
+}
+
+/// A tool that never answers, and what it was told of its end.
+fn hangs(polite: bool) -> (HostTools, Arc<Mutex<Vec<CancellationToken>>>) {
+    let tokens: Arc<Mutex<Vec<CancellationToken>>> = Arc::default();
+    let kept = Arc::clone(&tokens);
+    let tool = FnTool::new("hangs", "", json!({}), move |_, cancel: CancellationToken| {
+        kept.lock().unwrap().push(cancel.clone());
+        async move {
+            match polite {
+                true => cancel.cancelled().await,
+                false => std::future::pending().await,
+            }
+            Ok(ToolOutput::text("half done"))
+        }
+    });
+    (HostTools::default().with(tool), tokens)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
+    let call = [("hangs", json!({}))];
+    let options = json!({ "allowedTools": ["hangs"], "toolTimeoutMs": 500 });
+    for (polite, expected) in [
+        (true, ("half done", false)),
+        (
+            false,
+            (
+                "the call was stopped: it took longer than 500 ms. Whether it was carried out, in whole or in part, is not known",
+                true,
+            ),
+        ),
+    ] {
+        let (tools, tokens) = hangs(polite);
+        let began = Instant::now();
+        let outcome = World::with(tools).run(options.clone(), &call).await;
+        assert_eq!(outcome.told("hangs"), (expected.0.to_owned(), expected.1));
+        assert!(tokens.lock().unwrap()[0].is_cancelled());
+        assert!(began.elapsed() <= Duration::from_millis(1600), "{:?}", began.elapsed());
+    }
+    // Cancelled, and at a deadline.
+    for deadline in [None, Some(Duration::from_secs(2))] {
+        let (tools, _) = hangs(false);
+        let world = World::with(tools);
+        let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
+        let until = Until {
+            cancel: world.context.cancel.clone(),
+            deadline: deadline.map(|limit| Instant::now() + limit),
+        };
+        let ran = toolbox.run(vec![Call::new("a", "hangs", "")], until).collect::<Vec<_>>();
+        let cancel = async {
+            sleep(Duration::from_secs(3)).await;
+            world.context.cancel.cancel();
+        };
+        let (ran, ()) = tokio::join!(ran, cancel);
+        let Some(Ran::Answered(answer)) = ran.last() else { panic!("{ran:?}") };
+        let why = if deadline.is_some() { "reached its deadline" } else { "was cancelled" };
+        assert!(answer.is_error && answer.told().as_str().unwrap().contains(why), "{answer:?}");
+    }
+    // Dropped.
+    let (tools, tokens) = hangs(false);
+    let world = World::with(tools);
+    let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
+    let mut ran = toolbox.run(vec![Call::new("a", "hangs", "")], Until::default());
+    assert!(matches!(ran.next().await, Some(Ran::Event(StreamEvent::ToolStart { .. }))));
+    assert!(tokens.lock().unwrap().is_empty(), "it runs before its beginning was heard");
+    assert!(tokio::time::timeout(Duration::from_secs(1), ran.next()).await.is_err());
+    drop(ran);
+    assert!(tokens.lock().unwrap()[0].is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_one_message_run_at_once_up_to_a_bound() {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, peak) = (Arc::clone(&now), Arc::clone(&most));
+    let tool = FnTool::new("slow", "", json!({}), move |_, _| {
+        let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            sleep(Duration::from_millis(100)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(ToolOutput::default())
+        }
+    });
+    let world = World::with(HostTools::default().with(tool));
+    let (toolbox, _) = world.open(allowed(&["slow"])).await.unwrap();
+    let calls = (0..20).map(|n| Call::new(format!("c{n}"), "slow", "{}")).collect();
+    let began = Instant::now();
+    let ran: Vec<Ran> = toolbox.run(calls, Until::default()).collect().await;
+    let answered = ran.iter().filter(|ran| matches!(ran, Ran::Answered(_))).count();
+    assert_eq!((answered, peak.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (20, 8, 0));
+    assert_eq!(began.elapsed(), Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn names_that_no_vendor_takes_are_refused_and_idle_rules_are_told() {
+    for name in ["", "a b", "ä", "mcp__herd__count", &"x".repeat(65)] {
+        let (tools, _) = echo(name);
+        let error = World::with(tools).open(json!({})).await.err().unwrap();
+        assert_eq!(error.code, ErrorCode::ConfigInvalid, "{name}");
+    }
+    let (tools, _) = echo("echo");
+    let (more, _) = echo("echo");
+    let twice: HostTools = tools.iter().chain(more.iter()).cloned().collect();
+    let error = World::with(twice).open(json!({})).await.err().unwrap();
+    assert_eq!(error.message, "there are two tools `echo`");
+    let options = json!({ "allowedTools": ["ecko"], "disallowedTools": ["mcp__herd"] });
+    let (toolbox, told) = World::with(tools).open(options).await.unwrap();
+    assert_eq!(toolbox.offered().len(), 1);
+    assert_eq!(
+        warnings(&told),
+        [
+            "unknownTool: `allowedTools` names `ecko`, and there is no such tool",
+            "unknownTool: `disallowedTools` names `mcp__herd`, and there is no such tool",
+        ]
+    );
+    assert!(!format!("{told:?}").contains(PLANTED));
+}

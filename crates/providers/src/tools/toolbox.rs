@@ -1,0 +1,205 @@
+//! The toolbox of one turn: which tools there are and under which names, and many calls at once.
+//! One call is left to `call.rs`, the servers to `mcp.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, PermissionBroker, StreamEvent, ToolSpec};
+use tokio::time::timeout;
+
+use super::call::{self, Call, Ran, Source, Tool, Until};
+use super::mcp::Connection;
+use super::rules::{Rules, Ruling};
+use super::server::ToolSettings;
+use crate::kind::Kind;
+use crate::transport::http::{Broken, Http};
+
+/// Calls of one message that run at once.
+const AT_ONCE: usize = 8;
+/// The longest name that every vendor takes.
+const NAME_LIMIT: usize = 64;
+/// Tools that one turn may have.
+const TOOLS: usize = 1024;
+
+/// The tools of one turn.
+pub(crate) struct Toolbox {
+    offered: Vec<Offered>,
+    tools: BTreeMap<String, Tool>,
+    servers: Vec<Arc<Connection>>,
+    permissions: Option<Arc<dyn PermissionBroker>>,
+}
+
+/// What a model is told of a tool. Its name has letters, digits, `_` and `-`, at most 64 of them.
+pub(crate) type Offered = ToolSpec;
+
+/// How the servers of a toolbox are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// They are asked to, and killed after some seconds.
+    Gently,
+    /// They are killed.
+    AtOnce,
+}
+
+impl Toolbox {
+    /// Checks the settings and connects the servers; all of them must be there. Warnings come with it.
+    pub(crate) async fn open(
+        settings: ToolSettings<'_>,
+        context: &ExecutionContext,
+        http: &Http,
+        until: &Until,
+    ) -> Result<(Self, Vec<StreamEvent>), Broken> {
+        let rules = Rules::new(settings.allowed, settings.disallowed).map_err(Broken::Failed)?;
+        let servers = settings.servers(&context.env).map_err(Broken::Failed)?;
+        let host = host(context).map_err(Broken::Failed)?;
+        let mut limits = Vec::new();
+        let mut connecting = Vec::new();
+        for server in servers {
+            limits.push(server.call.unwrap_or_else(|| settings.call()));
+            let (name, limit) = (server.name.clone(), settings.connect());
+            connecting.push(async move {
+                let connected = timeout(limit, Connection::open(server, context, http)).await;
+                connected.unwrap_or_else(|_| {
+                    let message =
+                        format!("the MCP server `{name}` told no tools within {} ms", limit.as_millis());
+                    let error = AgentError::new(ErrorCode::Timeout, message);
+                    Err(error.kind("mcpServer").with("server", name))
+                })
+            });
+        }
+        let connected = tokio::select! {
+            biased;
+            why = until.over() => {
+                return Err(match until.cancel.is_cancelled() {
+                    true => Broken::Cancelled,
+                    false => Broken::Failed(AgentError::new(ErrorCode::Timeout, why).kind("deadline")),
+                });
+            }
+            connected = join_all(connecting) => connected,
+        };
+        let connected = connected.into_iter().collect::<Result<Vec<_>, _>>().map_err(Broken::Failed)?;
+
+        let mut toolbox = Self {
+            offered: Vec::new(),
+            tools: BTreeMap::new(),
+            servers: Vec::new(),
+            permissions: context.permissions.clone(),
+        };
+        let mut warnings = Vec::new();
+        for (spec, source) in host {
+            let tool = Tool { source, ruling: rules.of(&spec.name), limit: settings.call() };
+            toolbox
+                .put(spec, tool)
+                .map_err(|why| Broken::Failed(AgentError::new(ErrorCode::ConfigInvalid, why)))?;
+        }
+        for ((connection, specs, skipped), limit) in connected.into_iter().zip(limits) {
+            let connection = Arc::new(connection);
+            warnings.extend(skipped.into_iter().map(|why| warning("mcpToolSkipped", why)));
+            for mut spec in specs {
+                let name = std::mem::take(&mut spec.name);
+                spec.name = format!("mcp__{}__{}", plain(connection.name()), plain(&name));
+                let source = Source::Server { server: Arc::clone(&connection), name };
+                let tool = Tool { source, ruling: rules.of(&spec.name), limit };
+                if let Err(why) = toolbox.put(spec, tool) {
+                    warnings.push(warning("mcpToolSkipped", why));
+                }
+            }
+            toolbox.servers.push(connection);
+        }
+        let names: Vec<String> = toolbox.tools.keys().cloned().collect();
+        for (option, rule) in rules.idle(&names) {
+            let message = format!("`{option}` names `{rule}`, and there is no such tool");
+            warnings.push(warning("unknownTool", message));
+        }
+        Ok((toolbox, warnings))
+    }
+
+    fn put(&mut self, spec: ToolSpec, tool: Tool) -> Result<(), String> {
+        let name = &spec.name;
+        let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        if name.is_empty() || name.len() > NAME_LIMIT || !letters {
+            let name: String = name.chars().take(2 * NAME_LIMIT).collect();
+            return Err(format!(
+                "a tool cannot be called `{name}`: vendors take 1 to {NAME_LIMIT} letters, digits, `_` and `-`"
+            ));
+        }
+        if self.tools.contains_key(name) {
+            return Err(format!("there are two tools `{name}`"));
+        }
+        if self.tools.len() >= TOOLS {
+            return Err(format!("the tool `{name}` is one more than {TOOLS}"));
+        }
+        if !spec.input_schema.is_object() {
+            return Err(format!("the schema of the tool `{name}` is no object"));
+        }
+        let ruling = tool.ruling;
+        self.tools.insert(name.clone(), tool);
+        if ruling != Ruling::Denied {
+            self.offered.push(spec);
+        }
+        Ok(())
+    }
+
+    /// What the model is told of, always in the same order, so that the vendor finds it in its cache.
+    pub(crate) fn offered(&self) -> &[Offered] {
+        &self.offered
+    }
+
+    /// Runs all calls of one message, some at once. Each begins with its event and ends with its answer. Nothing runs
+    /// before the stream is polled beyond the first events; dropping it stops what runs.
+    pub(crate) fn run(&self, calls: Vec<Call>, until: Until) -> BoxStream<'static, Ran> {
+        let begins: Vec<Ran> = calls.iter().map(|call| Ran::Event(call.begins())).collect();
+        let work: Vec<_> = calls
+            .into_iter()
+            .map(|call| {
+                let tool = self.tools.get(&call.name).cloned();
+                call::carry_out(call, tool, self.permissions.clone(), until.clone())
+            })
+            .collect();
+        let ran = stream::iter(work).buffer_unordered(AT_ONCE).flat_map(stream::iter);
+        stream::iter(begins).chain(ran).boxed()
+    }
+
+    /// What is to be told of servers that ended before they were to, each once.
+    pub(crate) fn lost(&self) -> Vec<StreamEvent> {
+        self.servers
+            .iter()
+            .flat_map(|server| server.noticed())
+            .map(|(code, why)| warning(code, why))
+            .collect()
+    }
+
+    /// Ends the servers and waits until they are gone.
+    pub(crate) async fn close(self, how: Close) {
+        join_all(self.servers.iter().map(|server| server.close(how))).await;
+    }
+}
+
+/// The tools of the program. A panic in telling one is the program's fault, and is said as such.
+fn host(context: &ExecutionContext) -> Result<Vec<(ToolSpec, Source)>, AgentError> {
+    let spec = |tool: &Arc<dyn inspan_protocol::HostTool>| {
+        let tool = Arc::clone(tool);
+        let spec = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tool.spec()));
+        let spec =
+            spec.map_err(|_| AgentError::new(ErrorCode::ConfigInvalid, "a tool of the program panicked"))?;
+        if spec.name.starts_with("mcp__") {
+            let message =
+                format!("a tool of the program is called `{}`, which names one of a server", spec.name);
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+        }
+        Ok((spec, Source::Host(tool)))
+    };
+    context.tools.iter().map(spec).collect()
+}
+
+/// A name as tools may have it.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect()
+}
+
+fn warning(code: &str, message: String) -> StreamEvent {
+    StreamEvent::Warning { code: code.to_owned(), message }
+}
