@@ -37,12 +37,13 @@ pub(crate) fn deviations() -> String {
 }
 
 /// Each capability by the word for people. A new one does not compile until it has a column.
-fn named(can: ProviderCapabilities) -> [(&'static str, bool); 8] {
+fn named(can: ProviderCapabilities) -> [(&'static str, bool); 9] {
     let ProviderCapabilities {
         streaming,
         structured_output,
         permissions,
         tools,
+        host_tools,
         thinking,
         images,
         cost,
@@ -53,6 +54,7 @@ fn named(can: ProviderCapabilities) -> [(&'static str, bool); 8] {
         ("answers by a schema", structured_output),
         ("asks before a tool", permissions),
         ("tools chosen", tools),
+        ("calls the program's tools", host_tools),
         ("thinking chosen", thinking),
         ("reads pictures", images),
         ("tells the cost", cost),

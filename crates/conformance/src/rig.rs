@@ -121,6 +121,16 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call of the tool that the suite itself gives to a provider that takes tools of its program. It can make a file.
+    pub fn of_program(tool: Tool<'_>) -> Option<Self> {
+        match tool {
+            Tool::MakeFile(name) => {
+                Some(Self { block: Block::tool(MAKE_FILE, json!({ "name": name })), options: Map::new() })
+            }
+            Tool::RunOn(..) => None,
+        }
+    }
+
     /// A call of whichever shell tool the agent offers, which is asked about without further options.
     pub fn shell(tool: Tool<'_>) -> Self {
         let command = match tool {
@@ -130,6 +140,9 @@ impl Call {
         Self { block: Block::shell(command), options: Map::new() }
     }
 }
+
+/// The name of the suite's own tool.
+pub(crate) const MAKE_FILE: &str = "make_file";
 
 /// Something of the list that a provider shows in another way, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,17 +8,17 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_engine::{AgentRun, Filter, Hub, RandomIds, RunEnd, SystemClock, check_order};
 use inspan_protocol::{
-    AgentError, DynProvider, Envelope, Environment, ExecutionContext, PermissionBroker, ProviderItem,
-    ProviderSessionId, ProviderStream, StreamEvent,
+    AgentError, DynProvider, Envelope, Environment, ExecutionContext, FnTool, HostTools, PermissionBroker,
+    ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
 };
 use inspan_testkit::{RecordedRequest, RequestKind, Scenario};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::finding::{Finding, Proof};
 use crate::lane::Lane;
-use crate::rig::{Prompt, Rig};
+use crate::rig::{MAKE_FILE, Prompt, Rig};
 use crate::said::Said;
 use crate::secret;
 
@@ -140,6 +140,7 @@ impl Scene {
             cwd: Some(self.work.clone()),
             deadline: ask.deadline,
             supervisor: self.lane.supervisor.clone(),
+            tools: self.tools(),
             ..ExecutionContext::default()
         };
         secret::none_in("the context", &format!("{context:?}"))?;
@@ -195,6 +196,26 @@ impl Scene {
         };
         said.check(&provider.descriptor().provider_type)?;
         Ok(said)
+    }
+
+    /// The suite's own tool, for a provider that takes tools of its program.
+    fn tools(&self) -> HostTools {
+        if !self.lane.provider().descriptor().capabilities.host_tools {
+            return HostTools::default();
+        }
+        let (work, schema) = (
+            self.work.clone(),
+            json!({
+                "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"],
+            }),
+        );
+        HostTools::default().with(FnTool::new(MAKE_FILE, "Makes an empty file.", schema, move |input, _| {
+            let path = input["name"].as_str().map(|name| work.join(name));
+            let made = path
+                .ok_or("there is no name")
+                .and_then(|path| std::fs::write(path, "").map_err(|_| "the file cannot be made"));
+            std::future::ready(made.map(|()| "made".into()).map_err(Into::into))
+        }))
     }
 
     /// A hub for a run of the engine.

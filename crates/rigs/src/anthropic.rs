@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{PLANTED, Place, Rig};
+use inspan_conformance::{Call, PLANTED, Place, Rig, Tool};
 use inspan_protocol::{DynProvider, Erased};
 use inspan_providers::AnthropicProvider;
 use inspan_testkit::Scenario;
@@ -20,6 +20,10 @@ impl Rig for AnthropicRig {
         [("ANTHROPIC_API_KEY", PLANTED), ("ANTHROPIC_BASE_URL", place.server)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .to_vec()
+    }
+
+    fn call(&self, tool: Tool<'_>) -> Option<Call> {
+        Call::of_program(tool)
     }
 
     fn scenario(&self, scenario: Scenario) -> Scenario {
