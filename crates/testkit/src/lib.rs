@@ -4,6 +4,7 @@
 mod anthropic;
 mod fixtures;
 mod golden;
+mod harm;
 mod mcp;
 mod openai;
 mod plan;
@@ -18,6 +19,7 @@ mod wire;
 
 pub use fixtures::{FixtureError, case_folders, fixture_dir, read_json, read_jsonl, read_text};
 pub use golden::{GoldenMode, check_golden, compare_golden};
+pub use harm::harmed;
 pub use mcp::MCP_SERVER;
 pub use record::{Ending, HISTORY_LIMIT, RecordedRequest, RequestKind, SECRET_PRESENT, TurnRef};
 pub use scenario::{After, Block, ErrorEvent, HttpError, Matcher, Scenario, ScenarioError, Turn, Usage};
