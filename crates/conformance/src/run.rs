@@ -158,3 +158,6 @@ fn row(name: &str, sentence: &str, outcome: Outcome, began: Instant) -> Row {
 fn ms(began: Instant) -> u64 {
     began.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
