@@ -1,8 +1,5 @@
 //! The decoder's refusals, and what is left of an answer that is broken off.
 
-use inspan_testkit::{case_folders, fixture_dir, harmed, random_chunks};
-use proptest::prelude::*;
-
 use super::*;
 
 const START: &str = r#"{"type":"message_start","message":{"model":"m"}}"#;
@@ -75,42 +72,5 @@ fn only_what_the_vendor_takes_back_is_kept() {
     ];
     for (events, expected) in rows {
         assert_eq!(Value::Array(decode(events).1.so_far().content), expected, "{events:?}");
-    }
-}
-
-/// The streams of the recorded cases.
-fn streams() -> &'static [Vec<u8>] {
-    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
-        let cases = case_folders(fixture_dir().join("providers/anthropic")).unwrap();
-        cases.iter().map(|case| std::fs::read(case.join("transcript.sse")).unwrap()).collect()
-    });
-    &ALL
-}
-
-/// All that comes of these reads, and what is kept of the answer.
-fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Said) {
-    let mut decoder = Decoder::default();
-    let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
-    decoded.extend(decoder.finish());
-    (decoded, decoder.so_far())
-}
-
-proptest! {
-    /// Recorded streams, harmed anywhere, and any bytes at all: no panic, no difference by the cuts, one end at most and
-    /// nothing after it, and no more said than was read.
-    #[test]
-    fn no_stream_breaks_it(
-        case in any::<prop::sample::Index>(),
-        seed in any::<u64>(),
-        noise in prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..400)),
-    ) {
-        let bytes = noise.unwrap_or_else(|| harmed(case.get::<Vec<u8>>(streams()), seed));
-        let whole = told(&[&bytes]);
-        prop_assert_eq!(&told(&random_chunks(&bytes, seed)), &whole);
-        let ends = |decoded: &Decoded| !matches!(decoded, Decoded::Event(_));
-        let first = whole.0.iter().position(ends);
-        prop_assert!(first.is_none_or(|first| first + 1 == whole.0.len()), "something follows the end");
-        let said = format!("{whole:?}").len();
-        prop_assert!(said <= 64 * bytes.len() + 8192, "{said} bytes said of {}", bytes.len());
     }
 }
