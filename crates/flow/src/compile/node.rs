@@ -133,7 +133,6 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
         ("tools", can.tools, "have its tools chosen"),
         ("allowedTools", can.tools, "have its tools chosen"),
         ("disallowedTools", can.tools, "have its tools chosen"),
-        ("mcpServers", can.tools, "have its tools chosen"),
         ("permissionMode", can.permissions, "ask before it uses a tool"),
         ("thinking", can.thinking, "have its thinking chosen"),
         ("maxThinkingTokens", can.thinking, "have its thinking chosen"),

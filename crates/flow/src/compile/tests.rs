@@ -72,7 +72,6 @@ fn agent_schema(more: &Value) -> Value {
                     "tools": { "type": "array", "items": { "type": "string" } },
                     "allowedTools": { "type": "array", "items": { "type": "string" } },
                     "disallowedTools": { "type": "array", "items": { "type": "string" } },
-                    "mcpServers": { "type": "object" },
                     "maxThinkingTokens": { "type": "integer" },
                     "maxBudgetUsd": { "type": "number" },
                     "permissionMode": { "enum": ["ask", "allow", "deny"] },
