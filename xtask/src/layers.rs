@@ -157,6 +157,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-protocol",
             "inspan-providers",
             "inspan-rigs",
+            "inspan-testkit",
         ],
         packages: &[
             "annotate-snippets",

@@ -16,8 +16,12 @@ pub(crate) use case::FlowCase;
 
 /// The fixtures that a crate replays in a test of its own, so that there is one code path for them.
 const TESTED: &[(&str, &str)] = &[
+    ("fixtures/providers/acp", "acp::tests::replay::"),
     ("fixtures/providers/anthropic", "anthropic::tests::replay::"),
     ("fixtures/providers/claude", "claude::tests::replay::"),
+    ("fixtures/providers/openai", "openai::tests::replay::"),
+    ("fixtures/providers/codex", "codex::tests::replay::"),
+    ("fixtures/providers/opencode", "opencode::tests::replay::"),
     ("fixtures/compile", "compile::tests::fixtures_give_their_diagnostics"),
 ];
 

@@ -74,6 +74,14 @@ Examples:
 
 The answer goes to stdout, what the agent does to stderr. Ctrl-C aborts it: the exit code is 130.";
 
+const MODEL_SERVER_EXAMPLES: &str = "\
+Examples:
+  inspan model-server --scenario model.json
+  inspan model-server --scenario model.json --port 4321 --requests requests.jsonl
+  ANTHROPIC_BASE_URL=http://127.0.0.1:4321 ANTHROPIC_API_KEY=any inspan run flow.yaml
+
+The scenario is a JSON file that says what the model answers: `docs/model-server.md` has all its words. Ctrl-C ends it.";
+
 const CHAT_EXAMPLES: &str = "\
 Examples:
   inspan chat --provider claude
@@ -182,6 +190,9 @@ pub(crate) enum Verb {
     Schema(SchemaArgs),
     /// Say whether the vendors' programs and keys are here, and what to do about what is not
     Doctor(DoctorArgs),
+    /// Play a model on this machine that answers by a script, to try flows without a vendor
+    #[command(after_help = MODEL_SERVER_EXAMPLES)]
+    ModelServer(ModelServerArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
 }
@@ -320,6 +331,19 @@ pub(crate) enum SchemaOf {
         #[arg(value_name = "TYPE")]
         name: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelServerArgs {
+    /// What the model answers
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) scenario: PathBuf,
+    /// The port; without it the system chooses one that is free
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
+    /// Write every request as a JSON line to this file once it is answered, without its secrets
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) requests: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

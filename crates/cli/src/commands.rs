@@ -13,6 +13,7 @@ mod graph;
 mod inbox;
 mod init;
 mod logs;
+mod model_server;
 mod nodes;
 mod providers;
 mod ps;
@@ -54,6 +55,7 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Providers => providers::run(invocation),
         Verb::Schema(args) => schema::run(&args, invocation),
         Verb::Doctor(args) => doctor::run(&args, invocation),
+        Verb::ModelServer(args) => model_server::run(&args, invocation),
         Verb::Completions(args) => completions::run(&args, invocation),
         // The verbs that change a session's course are on another branch.
     }

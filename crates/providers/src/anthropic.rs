@@ -30,7 +30,6 @@ mod request;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod wire;
 
 pub use account::probe_anthropic;

@@ -2,7 +2,6 @@
 //! Retries, validation of structured output and the turns of a run are left to those who call it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
@@ -10,10 +9,10 @@ use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
-use tokio::time::{Instant, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::time::Instant;
 
 use crate::output::TurnOutput;
+use crate::pool::{Lease, Limits, Pool, within};
 use crate::prompt;
 
 mod decode;
@@ -21,7 +20,6 @@ mod error;
 mod launch;
 mod options;
 mod outcome;
-mod pool;
 mod probe;
 mod session;
 #[cfg(test)]
@@ -34,9 +32,7 @@ pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
 pub use probe::{find as find_claude, probe as probe_claude};
 pub use session::ClaudeSession;
 
-use error::Kind;
 use launch::{Conversation, Launch};
-use pool::{Lease, Limits, Pool};
 
 /// The provider's type.
 const TYPE: &str = "claude";
@@ -45,7 +41,7 @@ const TYPE: &str = "claude";
 /// minute between its turns, four at once at most.
 #[derive(Debug)]
 pub struct ClaudeProvider {
-    pool: Arc<Pool>,
+    pool: Arc<Pool<ClaudeSession>>,
 }
 
 impl ClaudeProvider {
@@ -89,7 +85,7 @@ impl Provider for ClaudeProvider {
             let began = Instant::now();
             let options = input.options.unwrap_or_default();
             let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let (mut context, _listening) = listen_to(&pool.closing(), context);
+            let (mut context, _listening) = pool.listen(context);
             let limit = context.deadline;
             let launch = Launch::new(&options, &context)?;
             let conversation = match &options.resume {
@@ -145,40 +141,16 @@ impl Provider for ClaudeProvider {
 
 /// A session of the conversation that is ready for a turn: the warm one, or a new process.
 async fn lease(
-    pool: &Arc<Pool>,
+    pool: &Arc<Pool<ClaudeSession>>,
     launch: &Launch,
     conversation: &Conversation,
     options: &ClaudeOptions,
     context: &ExecutionContext,
-) -> Result<Lease, AgentError> {
+) -> Result<Lease<ClaudeSession>, AgentError> {
     let mut lease = pool.lease(conversation.id(), launch).await?;
     match lease.session() {
         Some(session) => session.retune(options),
         None => lease.hold(ClaudeSession::open(launch, conversation, options, context).await?),
     }
     Ok(lease)
-}
-
-/// A context whose token is also cancelled when the provider is shut down, for as long as the guard lives.
-fn listen_to(closing: &CancellationToken, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
-    let cancel = context.cancel.child_token();
-    let (closing, turn) = (closing.clone(), cancel.clone());
-    tokio::spawn(async move {
-        if turn.run_until_cancelled(closing.cancelled()).await.is_some() {
-            turn.cancel();
-        }
-    });
-    let over = cancel.clone().drop_guard();
-    (ExecutionContext { cancel, ..context }, over)
-}
-
-async fn within<T>(
-    limit: Option<Duration>,
-    work: impl Future<Output = Result<T, AgentError>>,
-) -> Result<T, AgentError> {
-    let Some(limit) = limit else { return work.await };
-    timeout(limit, work).await.unwrap_or_else(|_| {
-        let message = format!("the turn took longer than {} ms", limit.as_millis());
-        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
-    })
 }

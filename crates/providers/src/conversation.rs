@@ -1,7 +1,8 @@
 //! The conversations of providers whose vendors keep none: what was said, so that a session id and a new message are
 //! enough to go on, in another process too. What a message looks like is left to the adapters.
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId, StreamEvent};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,6 +35,31 @@ impl Conversation {
     pub fn new(provider: impl Into<String>) -> Self {
         Self { version: VERSION, provider: provider.into(), settings: Value::Null, messages: Vec::new() }
     }
+
+    /// How the model was asked last, in a conversation of this provider; in a new one, in no way yet.
+    pub(crate) fn settings_of<T: DeserializeOwned + Default>(
+        &self,
+        provider: &str,
+        session: &ProviderSessionId,
+    ) -> Result<T, AgentError> {
+        if self.provider != provider {
+            return Err(not_found(session));
+        }
+        if self.settings == Value::Null {
+            return Ok(T::default());
+        }
+        serde_json::from_value(self.settings.clone()).map_err(|_| {
+            let message =
+                format!("the conversation {session} is damaged: its settings are not this provider's");
+            AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
+        })
+    }
+}
+
+/// The warning that something was said and paid for, and could not be written down: only the next turn will miss it.
+pub(crate) fn not_kept(what: &str, error: &AgentError) -> StreamEvent {
+    let message = format!("{what} is not in the conversation: {}", error.message);
+    StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
 }
 
 /// Where conversations are kept between turns. Its calls may block.

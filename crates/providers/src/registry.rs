@@ -4,14 +4,23 @@ use std::sync::Arc;
 
 use inspan_protocol::{DynProvider, Erased};
 
-use crate::{AnthropicProvider, ClaudeProvider, EchoProvider, ScriptedProvider};
+use crate::{
+    AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+    OpenCodeProvider, ScriptedProvider,
+};
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
     vec![
+        Arc::new(Erased(AcpProvider::new())),
         Arc::new(Erased(AnthropicProvider::new())),
         Arc::new(Erased(ClaudeProvider::new())),
+        Arc::new(Erased(CodexProvider::new())),
+        Arc::new(Erased(AcpProvider::droid())),
         Arc::new(Erased(EchoProvider)),
+        Arc::new(Erased(AcpProvider::gemini())),
+        Arc::new(Erased(OpenAiProvider::new())),
+        Arc::new(Erased(OpenCodeProvider::new())),
         Arc::new(Erased(ScriptedProvider)),
     ]
 }
@@ -27,7 +36,21 @@ mod tests {
     fn each_is_there_under_its_name_and_describes_itself() {
         let names: Vec<String> =
             builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
-        assert_eq!(names, ["anthropic", "claude", "echo", "scripted"]);
+        assert_eq!(
+            names,
+            [
+                "acp",
+                "anthropic",
+                "claude",
+                "codex",
+                "droid",
+                "echo",
+                "gemini",
+                "openai",
+                "opencode",
+                "scripted"
+            ]
+        );
         for provider in builtin() {
             let name = provider.descriptor().provider_type;
             for schema in [provider.input_schema(), provider.output_schema()] {
@@ -37,57 +60,89 @@ mod tests {
         }
     }
 
+    /// The built-in provider of this name.
+    fn named(name: &str) -> Arc<dyn DynProvider> {
+        let mut all = builtin().into_iter();
+        all.find(|provider| provider.descriptor().provider_type == name).unwrap()
+    }
+
     #[test]
     fn each_goes_on_in_a_conversation_by_its_own_field() {
-        let inputs = [
-            json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "maxTokens": 9 } }),
-            json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "model": "m" } }),
-            json!({ "prompt": "a" }),
-            json!({ "prompt": "a", "options": { "turns": [[{ "text": "b" }, "hang"]] } }),
+        let said = || json!([{ "role": "user", "content": "a" }]);
+        let more = |options| json!({ "prompt": "more", "options": options });
+        let turns = || json!([[{ "text": "b" }, "hang"]]);
+        let rows = [
+            (
+                "acp",
+                json!({ "prompt": "a", "options": { "command": "x" } }),
+                more(json!({ "command": "x", "resume": "s-1" })),
+            ),
+            (
+                "anthropic",
+                json!({ "messages": said(), "options": { "maxTokens": 9 } }),
+                more(json!({ "maxTokens": 9, "resume": "s-1" })),
+            ),
+            (
+                "claude",
+                json!({ "messages": said(), "options": { "model": "m" } }),
+                more(json!({ "model": "m", "resume": "s-1" })),
+            ),
+            (
+                "codex",
+                json!({ "prompt": "a", "options": { "resume": "s-0", "model": "m" } }),
+                json!({ "prompt": "more", "sessionToken": "s-1", "options": { "model": "m" } }),
+            ),
+            ("droid", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
+            ("echo", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
+            ("gemini", json!({ "messages": said() }), more(json!({ "resume": "s-1" }))),
+            (
+                "openai",
+                json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
+                json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
+            ),
+            (
+                "opencode",
+                json!({ "messages": said(), "options": { "agent": "plan" } }),
+                more(json!({ "agent": "plan", "resume": "s-1" })),
+            ),
+            (
+                "scripted",
+                json!({ "prompt": "a", "options": { "turns": turns() } }),
+                more(json!({ "turns": turns(), "resume": "s-1" })),
+            ),
         ];
+        assert_eq!(rows.len(), builtin().len());
         let session = ProviderSessionId::from("s-1");
-        let next: Vec<_> = builtin()
-            .iter()
-            .zip(inputs)
-            .map(|(provider, input)| provider.resume(input, &session, "more").unwrap())
-            .collect();
-        assert_eq!(
-            next,
-            [
-                json!({ "prompt": "more", "options": { "maxTokens": 9, "resume": "s-1" } }),
-                json!({ "prompt": "more", "options": { "model": "m", "resume": "s-1" } }),
-                json!({ "prompt": "more", "options": { "resume": "s-1" } }),
-                json!({ "prompt": "more", "options": { "turns": [[{ "text": "b" }, "hang"]], "resume": "s-1" } }),
-            ]
-        );
-        let sessions: Vec<_> = builtin()
-            .iter()
-            .zip(&next)
-            .map(|(provider, input)| provider.input_facts(input).unwrap().session)
-            .collect();
-        assert_eq!(
-            sessions,
-            [Some(session.clone()), Some(session.clone()), Some(session.clone()), Some(session)]
-        );
+        for (name, input, expected) in rows {
+            let next = named(name).resume(input, &session, "more").unwrap();
+            assert_eq!(next, expected, "{name}");
+            assert_eq!(named(name).input_facts(&next).unwrap().session.as_ref(), Some(&session), "{name}");
+        }
     }
 
     #[test]
     fn an_unknown_key_is_refused_by_name() {
-        let inputs = [
-            json!({ "prompt": "a", "options": { "tools": ["Read"] } }),
-            json!({ "prompt": "a", "options": { "temperature": 1 } }),
-            json!({ "prompt": "a", "option": {} }),
-            json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }),
+        let rows = [
+            ("acp", json!({ "prompt": "a", "options": { "systemPrompt": "x" } }), "systemPrompt"),
+            ("anthropic", json!({ "prompt": "a", "options": { "tools": ["Read"] } }), "tools"),
+            ("claude", json!({ "prompt": "a", "options": { "temperature": 1 } }), "temperature"),
+            ("codex", json!({ "prompt": "a", "options": { "allowedTools": ["Read"] } }), "allowedTools"),
+            ("droid", json!({ "prompt": "a", "options": { "tools": [] } }), "tools"),
+            ("echo", json!({ "prompt": "a", "option": {} }), "option"),
+            ("gemini", json!({ "prompt": "a", "options": { "maxTurns": 1 } }), "maxTurns"),
+            (
+                "openai",
+                json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }),
+                "maxThinkingTokens",
+            ),
+            ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
+            ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
         ];
-        let seen: Vec<bool> = builtin()
-            .iter()
-            .zip(inputs)
-            .zip(["tools", "temperature", "option", "txt"])
-            .map(|((provider, input), key)| {
-                let error = provider.input_facts(&input).unwrap_err();
-                error.code == inspan_protocol::ErrorCode::ConfigInvalid && error.message.contains(key)
-            })
-            .collect();
-        assert_eq!(seen, [true; 4]);
+        assert_eq!(rows.len(), builtin().len());
+        for (name, input, key) in rows {
+            let error = named(name).input_facts(&input).unwrap_err();
+            let told = (error.code, error.message.contains(key));
+            assert_eq!(told, (inspan_protocol::ErrorCode::ConfigInvalid, true), "{name}");
+        }
     }
 }

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// The version of Claude Code that the adapter was tested with.
 pub(crate) const TESTED_CLAUDE: &str = "2.1.197";
+/// The version of OpenCode that the adapter was tested with.
+pub(crate) const TESTED_OPENCODE: &str = "1.18.33";
+/// The version of Codex that the adapter was tested with.
+pub(crate) const TESTED_CODEX: &str = "0.169.0";
 
 /// The state of one vendor's program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -18,7 +22,7 @@ pub struct ProgramStatus {
     pub provider: String,
     /// Its usual name.
     pub program: String,
-    /// The version that the adapter was tested with.
+    /// The version that the adapter was tested with; empty if it was tested with none.
     pub tested_version: String,
     /// Where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

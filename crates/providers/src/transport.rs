@@ -9,3 +9,4 @@ pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod redact;
 pub(crate) mod sse;
+pub(crate) mod version;

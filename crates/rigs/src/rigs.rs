@@ -4,16 +4,22 @@ use std::sync::Arc;
 
 use inspan_conformance::Rig;
 
-use crate::{AnthropicRig, ClaudeRig, EchoRig, ScriptedRig};
+use crate::{AcpRig, AnthropicRig, ClaudeRig, CodexRig, EchoRig, OpenAiRig, OpenCodeRig, ScriptedRig};
 
 /// Those that need nothing but themselves.
 pub fn services() -> Vec<Arc<dyn Rig>> {
-    vec![Arc::new(AnthropicRig), Arc::new(EchoRig), Arc::new(ScriptedRig)]
+    vec![Arc::new(AnthropicRig), Arc::new(OpenAiRig), Arc::new(EchoRig), Arc::new(ScriptedRig)]
 }
 
 /// Those that run a vendor's program, which has to be installed.
 pub fn programs() -> Vec<Arc<dyn Rig>> {
-    vec![Arc::new(ClaudeRig)]
+    vec![
+        Arc::new(ClaudeRig),
+        Arc::new(CodexRig),
+        Arc::new(OpenCodeRig),
+        Arc::new(AcpRig::OpenCode),
+        Arc::new(AcpRig::Claude),
+    ]
 }
 
 /// All of them.
@@ -25,6 +31,13 @@ pub fn all() -> Vec<Arc<dyn Rig>> {
 pub fn find(name: &str) -> Vec<Arc<dyn Rig>> {
     let fits = |rig: &Arc<dyn Rig>| rig.name() == name || rig.provider().descriptor().provider_type == name;
     all().into_iter().filter(fits).collect()
+}
+
+/// Providers that no rig meets, each with its reason.
+pub fn unmet() -> [(&'static str, &'static str); 2] {
+    const WHY: &str =
+        "the program cannot be led to a model server of ours without an account; it is `acp` with a name";
+    [("droid", WHY), ("gemini", WHY)]
 }
 
 #[cfg(test)]
@@ -42,6 +55,6 @@ mod tests {
             .map(|provider| provider.descriptor().provider_type)
             .filter(|name| find(name).is_empty())
             .collect();
-        assert_eq!(builtin, [""; 0]);
+        assert_eq!(builtin, unmet().map(|(name, _)| name));
     }
 }

@@ -50,3 +50,9 @@ async fn scripted() {
     ];
     assert_eq!(names(&report, holds), expected, "{report}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai() {
+    let report = report("openai").await;
+    assert_eq!(names(&report, |outcome| !holds(outcome)), ["cancel_mid_tool", "cost_per_turn"], "{report}");
+}

@@ -13,10 +13,10 @@ mod make;
 
 pub use self::load::ScenarioError;
 
-/// Everything a scripted model will answer; the scenario file, key by key.
+/// Everything a scripted model will answer: the scenario file.
 ///
-/// A scenario is one JSON object; keys are camelCase, an unknown key is an error. Times are whole
-/// milliseconds. `fixtures/scenarios/` holds one example of each common kind.
+/// `docs/model-server.md` explains it key by key, and how a request finds its turn. `fixtures/scenarios/` holds one
+/// example of each common kind.
 ///
 /// ```
 /// # use inspan_testkit::Scenario;
@@ -29,93 +29,6 @@ pub use self::load::ScenarioError;
 /// assert_eq!(Scenario::from_json(text)?.turns.len(), 3);
 /// # Ok::<(), inspan_testkit::ScenarioError>(())
 /// ```
-///
-/// # How a request finds its turn
-///
-/// 1. A request that offers no tools is *auxiliary* (a title, a summary): `aux` answers it and no turn is
-///    used up. `auxDetect: false` switches that off, for clients that run without tools.
-/// 2. Turns with `when` are rules: the first whose matcher fits, and whose `times` are not used up, answers.
-/// 3. Otherwise the next turn without `when` answers; after the last one, `after` decides.
-///
-/// Agents put more into a user message than their user wrote: reminders, lists of skills, file contents. Match
-/// words that stand nowhere else (`role=reviewer`), not everyday ones (`review`).
-///
-/// # Keys of a scenario
-///
-/// | Key | Default | Meaning |
-/// |---|---|---|
-/// | `turns` | required | the turns: rules and sequence in one list |
-/// | `after` | `"last"` | once the sequence is used up: `"last"` repeats its last turn, `"cycle"` starts again, `"error"` answers 500 |
-/// | `aux` | a small JSON title | the turn that answers auxiliary requests |
-/// | `auxDetect` | `true` | whether requests without tools are auxiliary |
-/// | `chunkMs` | 0 | wait after each event of a stream, unless the turn has its own |
-/// | `holdLimitMs` | 600000 | the longest a `hang` or `stallAfter` is held before the connection is cut |
-/// | `countTokens` | 10 | the answer to a token-count request |
-///
-/// # Keys of a turn
-///
-/// | Key | Meaning |
-/// |---|---|
-/// | `when` | makes the turn a rule; every key given must fit: `lastMessageContains` (text and tool results of the last user message), `anyMessageContains` (of any user message), `systemContains`, `model` (exact) |
-/// | `times` | how often a rule may answer; no limit if absent |
-/// | `blocks` | what the model says, in order; see below |
-/// | `structured` | a JSON value: a call of the tool `StructuredOutput` if the request offers it, else the JSON as text; comes after `blocks` |
-/// | `stopReason` | why the model stops, see below; default `tool_use` if a tool is called, else `end_turn` |
-/// | `stopDetails` | a JSON value sent beside the stop reason, where the format has a place for it |
-/// | `usage` | `inputTokens` (100), `outputTokens` (20), `cacheReadTokens` (0), `cacheCreationTokens` (0), `reasoningTokens` (0, among the output tokens) |
-/// | `messageId` | the message's id, instead of the counted one |
-/// | `headers` | further response headers |
-/// | `firstMs` | wait before the response's first byte |
-/// | `chunkMs` | wait after each event |
-/// | `httpError` | `{status, type?, message?, headers?, body?}` instead of an answer; `body` replaces the vendor's error object, and a `body` that is a JSON string is sent as that very text |
-/// | `hang` | `true`: take the request and never send a byte |
-/// | `truncateAfter` | K: cut the connection after K events, without the end of the body |
-/// | `stallAfter` | K: fall silent after K events and keep the connection open |
-/// | `stallPingMs` | while stalled, send a ping this often |
-/// | `errorEventAfter` | `{after, type?, message?}`: an error event after K events, then a regular end of the body |
-/// | `garbageAfter` | K: a malformed event after K events; the rest follows |
-///
-/// K counts every event, the opening ping and the closing `[DONE]` of a format that has them too; a K beyond the last event acts after it. If the client
-/// asked for one JSON body instead of a stream, `truncateAfter` and `stallAfter` act after half of that body,
-/// `errorEventAfter` becomes an HTTP error and `garbageAfter` breaks the JSON.
-///
-/// # Words that every format understands
-///
-/// The server speaks several formats, and a scenario serves them all. Stop reasons and error types are given in the
-/// words of the first column; any other word is sent as it stands where the format has a place for it.
-///
-/// | `stopReason` | Anthropic Messages | OpenAI Responses | OpenAI Chat Completions |
-/// |---|---|---|---|
-/// | `end_turn`, `tool_use` | the same | `completed` | `stop`, `tool_calls` |
-/// | `max_tokens` | the same | `incomplete`, `max_output_tokens` | `length` |
-/// | `content_filter` | the same | `incomplete`, `content_filter` | `content_filter` |
-/// | `refusal` | the same | `completed`, the texts become refusals | `stop`, the texts become refusals |
-/// | `model_context_window_exceeded` | the same | `failed`, `context_length_exceeded` | `length` |
-/// | `failed` | the same | `failed`, with `code` and `message` of `stopDetails` | the same |
-///
-/// | `type` of an error | Anthropic `type` | OpenAI `type`, `code` |
-/// |---|---|---|
-/// | `invalid_request_error` | the same | `invalid_request_error`, none |
-/// | `authentication_error` | the same | `invalid_request_error`, `invalid_api_key` |
-/// | `billing_error`, `insufficient_quota` | `billing_error` | `insufficient_quota` twice |
-/// | `permission_error` | the same | `invalid_request_error`, `insufficient_permissions` |
-/// | `not_found_error` | the same | `invalid_request_error`, `model_not_found` |
-/// | `context_length_exceeded` | `invalid_request_error` | `invalid_request_error`, `context_length_exceeded` |
-/// | `rate_limit_error` | the same | `requests`, `rate_limit_exceeded` |
-/// | `api_error`, `timeout_error` | the same | `server_error`, `server_error` |
-/// | `overloaded_error` | the same | `service_unavailable_error`, `server_is_overloaded` |
-///
-/// Where a format streams no thinking of its own accord (OpenAI Responses), it comes as a reasoning summary.
-///
-/// # Blocks
-///
-/// | `type` | Keys |
-/// |---|---|
-/// | `text` | `text`, `chunks` (pieces it is streamed in, default 4) |
-/// | `thinking` | `text`, `signature` (a fixed word if absent), `chunks` |
-/// | `tool_use` | `name`, `input`, `id` (counted if absent), `chunks` |
-/// | `shell` | `command`, `id`, `chunks`: a call of whichever shell tool the request offers, so that one scenario serves every agent |
-/// | `pause` | `ms`: a wait between two events |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {

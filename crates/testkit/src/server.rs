@@ -3,12 +3,14 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::serve::ListenerExt;
 use tokio::sync::oneshot;
 
+use crate::endpoints::Endpoints;
 use crate::record::RecordedRequest;
 use crate::scenario::{Scenario, ScenarioError};
 use crate::script::ServerState;
@@ -29,6 +31,16 @@ pub struct ModelServer {
     port: u16,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Where a server listens, and who hears of each request.
+#[derive(Debug, Default)]
+pub struct Listening {
+    /// The port; 0, as by default, lets the system choose.
+    pub port: u16,
+    /// Gets each request when its exchange has ended, in that order. While the channel is full the server waits, so
+    /// whoever holds the other end has to read until it closes. Nobody by default.
+    pub ended: Option<SyncSender<RecordedRequest>>,
 }
 
 /// Why the server cannot run, or did not see what was waited for.
@@ -56,12 +68,20 @@ impl ModelServer {
     /// # Errors
     /// The scenario contradicts itself, or the system refuses a port or a thread.
     pub fn start(scenario: Scenario) -> Result<Self, ServerError> {
+        Self::start_as(scenario, Listening::default())
+    }
+
+    /// As [`ModelServer::start`], on a port of the caller's choice and with someone who hears of each request.
+    ///
+    /// # Errors
+    /// The scenario contradicts itself, or the port is taken, or the system refuses a thread.
+    pub fn start_as(scenario: Scenario, listening: Listening) -> Result<Self, ServerError> {
         scenario.check()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, listening.port))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let shared = Arc::new(Shared::new(scenario));
+        let shared = Arc::new(Shared::new(scenario, listening.ended));
         let app = handle::app(Arc::clone(&shared));
         let (stop, stopped) = oneshot::channel();
         let serve = async move {
@@ -85,6 +105,12 @@ impl ModelServer {
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// How clients of each vendor are led here.
+    #[must_use]
+    pub fn endpoints(&self) -> Endpoints {
+        Endpoints::at(self.base_url())
     }
 
     /// The port it listens on.

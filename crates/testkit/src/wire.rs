@@ -75,3 +75,6 @@ pub fn sorted(value: &Value) -> Value {
         other => other.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

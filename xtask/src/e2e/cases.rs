@@ -1,10 +1,13 @@
 //! The cases of the real program, one row each, and the words that they share.
-//! Conversations, tools, interruptions, errors and the bare programs are each left to a file.
+//! Conversations, tools, interruptions, errors, agents of the Agent Client Protocol and the bare programs are each left to a file.
 
+mod acp;
+mod codex;
 mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
+mod opencode;
 mod programs;
 mod rest;
 mod tools;
@@ -31,6 +34,92 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "codex_alone", needs: CODEX, bound: 20, prove: programs::codex },
     Case { name: "opencode_alone", needs: OPENCODE, bound: 40, prove: programs::opencode },
     Case { name: "claude_acp_alone", needs: CLAUDE_ACP, bound: 20, prove: programs::claude_acp },
+    Case { name: "acp_claude_text", needs: CLAUDE_ACP, bound: 40, prove: acp::text::<acp::Claude> },
+    Case { name: "acp_opencode_text", needs: OPENCODE, bound: 40, prove: acp::text::<acp::OpenCode> },
+    Case {
+        name: "acp_claude_tool_allowed",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::tool_allowed::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_tool_allowed",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::tool_allowed::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_tool_denied",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::tool_denied::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_tool_denied",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::tool_denied::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_structured",
+        needs: CLAUDE_ACP,
+        bound: 60,
+        prove: acp::structured::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_structured",
+        needs: OPENCODE,
+        bound: 60,
+        prove: acp::structured::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_cancelled_and_resumed",
+        needs: CLAUDE_ACP,
+        bound: 80,
+        prove: acp::cancelled_and_resumed::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_cancelled_and_resumed",
+        needs: OPENCODE,
+        bound: 80,
+        prove: acp::cancelled_and_resumed::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_resumed_in_a_new_process",
+        needs: CLAUDE_ACP,
+        bound: 70,
+        prove: acp::resumed_in_a_new_process::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_resumed_in_a_new_process",
+        needs: OPENCODE,
+        bound: 70,
+        prove: acp::resumed_in_a_new_process::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_key_refused",
+        needs: CLAUDE_ACP,
+        bound: 50,
+        prove: acp::key_refused::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_key_refused",
+        needs: OPENCODE,
+        bound: 50,
+        prove: acp::key_refused::<acp::OpenCode>,
+    },
+    Case {
+        name: "acp_claude_unknown_session",
+        needs: CLAUDE_ACP,
+        bound: 40,
+        prove: acp::unknown_session::<acp::Claude>,
+    },
+    Case {
+        name: "acp_opencode_unknown_session",
+        needs: OPENCODE,
+        bound: 40,
+        prove: acp::unknown_session::<acp::OpenCode>,
+    },
     Case { name: "one_turn", needs: CLAUDE, bound: 30, prove: conversations::one_turn },
     Case {
         name: "two_turns_by_session",
@@ -121,6 +210,138 @@ pub(super) const CASES: &[Case] = &[
         bound: 120,
         prove: |world| conformance::list(world, "claude"),
     },
+    Case {
+        name: "three_nodes_codex",
+        needs: CODEX,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "codex"),
+    },
+    Case {
+        name: "conformance_codex",
+        needs: CODEX,
+        bound: 120,
+        prove: |world| conformance::list(world, "codex"),
+    },
+    Case {
+        name: "three_nodes_opencode",
+        needs: OPENCODE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "opencode"),
+    },
+    Case {
+        name: "conformance_opencode",
+        needs: OPENCODE,
+        bound: 120,
+        prove: |world| conformance::list(world, "opencode"),
+    },
+    Case {
+        name: "three_nodes_acp_opencode",
+        needs: OPENCODE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "acp:opencode"),
+    },
+    Case {
+        name: "conformance_acp_opencode",
+        needs: OPENCODE,
+        bound: 120,
+        prove: |world| conformance::list(world, "acp:opencode"),
+    },
+    Case {
+        name: "three_nodes_acp_claude",
+        needs: CLAUDE_ACP,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "acp:claude-agent-acp"),
+    },
+    Case {
+        name: "conformance_acp_claude",
+        needs: CLAUDE_ACP,
+        bound: 120,
+        prove: |world| conformance::list(world, "acp:claude-agent-acp"),
+    },
+    Case { name: "codex_one_turn", needs: CODEX, bound: 30, prove: codex::one_turn },
+    Case {
+        name: "codex_resume_in_a_new_process",
+        needs: CODEX,
+        bound: 40,
+        prove: codex::resume_in_a_new_process,
+    },
+    Case { name: "codex_steered", needs: CODEX, bound: 30, prove: codex::steered },
+    Case { name: "codex_structured_output", needs: CODEX, bound: 30, prove: codex::structured_output },
+    Case { name: "codex_tool_allowed", needs: CODEX, bound: 30, prove: codex::tool_allowed },
+    Case {
+        name: "codex_tool_denied_without_anyone",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::tool_denied_without_anyone,
+    },
+    Case {
+        name: "codex_tool_allowed_by_a_person",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::tool_allowed_by_a_person,
+    },
+    Case { name: "codex_interrupt_mid_text", needs: CODEX, bound: 50, prove: codex::interrupt_mid_text },
+    Case { name: "codex_interrupt_mid_tool", needs: CODEX, bound: 40, prove: codex::interrupt_mid_tool },
+    Case {
+        name: "codex_runtime_killed_mid_tool",
+        needs: CODEX,
+        bound: 30,
+        prove: codex::runtime_killed_mid_tool,
+    },
+    Case { name: "codex_error_401", needs: CODEX, bound: 30, prove: codex::error_401 },
+    Case { name: "codex_error_429", needs: CODEX, bound: 30, prove: codex::error_429 },
+    Case { name: "codex_stall", needs: CODEX, bound: 40, prove: codex::stall },
+    Case { name: "codex_unknown_session", needs: CODEX, bound: 30, prove: codex::unknown_session },
+    Case { name: "codex_missing_program", needs: CODEX, bound: 15, prove: codex::missing_program },
+    Case { name: "opencode_one_turn", needs: OPENCODE, bound: 60, prove: opencode::one_turn },
+    Case {
+        name: "opencode_resume_in_a_new_process",
+        needs: OPENCODE,
+        bound: 90,
+        prove: opencode::resume_in_a_new_process,
+    },
+    Case {
+        name: "opencode_structured_output",
+        needs: OPENCODE,
+        bound: 60,
+        prove: opencode::structured_output,
+    },
+    Case { name: "opencode_tool_allowed", needs: OPENCODE, bound: 60, prove: opencode::tool_allowed },
+    Case {
+        name: "opencode_tool_denied_without_anyone",
+        needs: OPENCODE,
+        bound: 60,
+        prove: opencode::tool_denied_without_anyone,
+    },
+    Case {
+        name: "opencode_tool_allowed_by_a_person",
+        needs: OPENCODE,
+        bound: 60,
+        prove: opencode::tool_allowed_by_a_person,
+    },
+    Case {
+        name: "opencode_interrupt_mid_text",
+        needs: OPENCODE,
+        bound: 90,
+        prove: opencode::interrupt_mid_text,
+    },
+    Case {
+        name: "opencode_interrupt_mid_tool",
+        needs: OPENCODE,
+        bound: 60,
+        prove: opencode::interrupt_mid_tool,
+    },
+    Case {
+        name: "opencode_runtime_killed_mid_tool",
+        needs: OPENCODE,
+        bound: 60,
+        prove: opencode::runtime_killed_mid_tool,
+    },
+    Case { name: "opencode_error_401", needs: OPENCODE, bound: 60, prove: opencode::error_401 },
+    Case { name: "opencode_error_429", needs: OPENCODE, bound: 60, prove: opencode::error_429 },
+    Case { name: "opencode_stall", needs: OPENCODE, bound: 60, prove: opencode::stall },
+    Case { name: "opencode_unknown_session", needs: OPENCODE, bound: 60, prove: opencode::unknown_session },
+    Case { name: "opencode_missing_program", needs: OPENCODE, bound: 15, prove: opencode::missing_program },
 ];
 
 /// A flow of one node `a`, a Claude agent.

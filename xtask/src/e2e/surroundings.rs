@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use serde_json::json;
+use inspan_testkit::Endpoints;
 
 use super::install::Agent;
 
@@ -15,11 +15,8 @@ pub(super) const PLANTED_KEYS: [(&str, &str); 2] = [
 ];
 
 /// Nothing listens there.
-pub(super) const NOWHERE: &str = "http://127.0.0.1:1";
-
-/// What leads clients of either vendor to the server, whether they are programs or `inspan` itself.
-pub(super) fn ways_to(server: &str) -> [(&'static str, String); 2] {
-    [("ANTHROPIC_BASE_URL", server.to_owned()), ("OPENAI_BASE_URL", format!("{server}/v1"))]
+pub(super) fn nowhere() -> Endpoints {
+    Endpoints::at("http://127.0.0.1:1")
 }
 
 impl Agent {
@@ -40,7 +37,7 @@ impl Agent {
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("failed to make {}", folder.display()))?;
         }
-        self.lead_to(NOWHERE, world)?;
+        self.lead_to(&nowhere(), world)?;
         let text = |name: &str| world.join(name).display().to_string();
         let on = || "1".to_owned();
         Ok(match self {
@@ -68,74 +65,13 @@ impl Agent {
     }
 
     /// Writes the settings through which it reaches the model server, for programs that take no variable for it.
-    pub(super) fn lead_to(self, server: &str, world: &Path) -> anyhow::Result<()> {
+    pub(super) fn lead_to(self, server: &Endpoints, world: &Path) -> anyhow::Result<()> {
         let (place, text) = match self {
             Self::Claude | Self::ClaudeAcp => return Ok(()),
-            Self::Codex => ("codex/config.toml", codex_config(server)),
-            Self::OpenCode => ("xdg/config/opencode/opencode.json", opencode_config(server)),
+            Self::Codex => ("codex/config.toml", server.codex_config()),
+            Self::OpenCode => ("xdg/config/opencode/opencode.json", server.opencode_config().to_string()),
         };
         let path = world.join(place);
         std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
     }
-}
-
-/// Its own retries are off, since those of the engine are under test, and it asks nobody but the model.
-fn codex_config(server: &str) -> String {
-    format!(
-        r#"model = "scripted-model"
-model_provider = "scripted"
-check_for_update_on_startup = false
-
-[analytics]
-enabled = false
-
-[feedback]
-enabled = false
-
-[otel]
-exporter = "none"
-
-[features]
-unbounded_connection_retries = false
-
-[model_providers.scripted]
-name = "scripted"
-base_url = "{server}/v1"
-env_key = "OPENAI_API_KEY"
-wire_api = "responses"
-requires_openai_auth = false
-supports_websockets = false
-request_max_retries = 0
-stream_max_retries = 0
-"#
-    )
-}
-
-/// One provider with one model; no sharing, no updates, no compaction that would ask the model again.
-fn opencode_config(server: &str) -> String {
-    let model = json!({
-        "name": "Scripted",
-        "limit": { "context": 200_000, "output": 8192 },
-        "cost": { "input": 3, "output": 15 },
-        "tool_call": true,
-        "reasoning": true
-    });
-    let config = json!({
-        "model": "scripted/scripted-model",
-        "small_model": "scripted/scripted-model",
-        "autoupdate": false,
-        "share": "disabled",
-        "snapshot": false,
-        "compaction": { "auto": false },
-        "enabled_providers": ["scripted"],
-        "provider": {
-            "scripted": {
-                "npm": "@ai-sdk/openai-compatible",
-                "name": "scripted",
-                "options": { "baseURL": format!("{server}/v1"), "apiKey": "{env:OPENAI_API_KEY}" },
-                "models": { "scripted-model": model }
-            }
-        }
-    });
-    config.to_string()
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::install::{Agent, Programs};
 use super::processes::{MARK, end_all, none_left};
-use super::surroundings::{NOWHERE, PLANTED_KEYS, ways_to};
+use super::surroundings::{PLANTED_KEYS, nowhere};
 use super::time::{Deadline, Stopwatch, pause};
 
 /// The world of one case.
@@ -85,7 +85,7 @@ impl World {
         ];
         let keys = PLANTED_KEYS.map(|(name, key)| (name, key.to_owned()));
         // A case that needs a model starts its server.
-        let mut env: Vec<_> = env.into_iter().chain(keys).chain(ways_to(NOWHERE)).collect();
+        let mut env: Vec<_> = env.into_iter().chain(keys).chain(nowhere().variables()).collect();
         for agent in agents {
             std::os::unix::fs::symlink(programs.of(*agent)?, inside("bin").join(agent.command()))?;
             env.extend(agent.settle(folder.path())?);
@@ -103,11 +103,12 @@ impl World {
     /// As [`World::serve`].
     pub(crate) fn serve_scenario(&mut self, scenario: Scenario) -> anyhow::Result<ModelServer> {
         let server = ModelServer::start(scenario)?;
-        for (name, value) in ways_to(&server.base_url()) {
+        let endpoints = server.endpoints();
+        for (name, value) in endpoints.variables() {
             self.set(name, &value);
         }
         for agent in &self.agents {
-            agent.lead_to(&server.base_url(), self.folder.path())?;
+            agent.lead_to(&endpoints, self.folder.path())?;
         }
         Ok(server)
     }

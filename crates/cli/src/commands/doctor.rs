@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use inspan_providers::{ProgramStatus, ServiceStatus, probe_anthropic, probe_claude};
+use inspan_providers::{
+    ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude, probe_codex, probe_openai,
+    probe_opencode,
+};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -23,9 +26,21 @@ mod handshake;
 use handshake::{Greeted, greet};
 
 /// How the program of a provider is got.
-const INSTALL: [(&str, &str); 1] = [("claude", "npm install -g @anthropic-ai/claude-code")];
+const INSTALL: [(&str, &str); 3] = [
+    ("claude", "npm install -g @anthropic-ai/claude-code"),
+    ("codex", "npm install -g @openai/codex"),
+    ("opencode", "npm install -g opencode-ai"),
+];
+/// The provider whose program each node names.
+const ANY_AGENT: &str = "acp";
 /// Variables that hold keys.
-const KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+const KEYS: [&str; 5] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CODEX_API_KEY",
+    "OPENAI_API_KEY",
+];
 
 pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if let Some(names) = &args.conformance {
@@ -35,13 +50,18 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let programs: Vec<Program> =
-        vec![runtime.block_on(probe_claude(&invocation.env, supervise::supervisor()))]
-            .into_iter()
-            .map(Program::judged)
-            .collect();
+    let env = &invocation.env;
+    let statuses = [
+        runtime.block_on(probe_claude(env, supervise::supervisor())),
+        runtime.block_on(probe_codex(env, supervise::supervisor())),
+        runtime.block_on(probe_opencode(env, supervise::supervisor())),
+    ];
+    let others = runtime.block_on(probe_acp(env, supervise::supervisor()));
+    let statuses = statuses.into_iter().map(|status| Program::judged(status, Need::Expected));
+    let others = others.into_iter().map(|status| Program::judged(status, Need::Optional));
+    let programs: Vec<Program> = statuses.chain(others).collect();
     // A missing key is no fault: nobody needs every service.
-    let services = [probe_anthropic(&invocation.env)];
+    let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
     let here = programs.iter().filter(|program| program.status.version.is_some());
     let keyed = services.iter().filter(|service| service.problem.is_none());
     let names: Vec<String> = here
@@ -50,7 +70,8 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .filter(|_| !args.offline)
         .collect();
     let greeted = runtime.block_on(greet(&names, invocation));
-    let healthy = programs.iter().all(|program| program.status.problem.is_none())
+    // Nobody needs every program either; but with one that is there, something may be wrong.
+    let healthy = programs.iter().any(|program| program.status.problem.is_none())
         && greeted.iter().all(|greeted| greeted.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
@@ -66,14 +87,23 @@ struct Program {
     /// Versions that the adapter is made for, as `2.1.x`.
     supported: String,
     is_supported: bool,
+    need: Need,
     /// What to do about its problem.
     hint: Option<String>,
 }
 
+/// Whether it is a fault that a program is not there.
+#[derive(Clone, Copy, PartialEq)]
+enum Need {
+    Expected,
+    Optional,
+}
+
 impl Program {
-    fn judged(status: ProgramStatus) -> Self {
+    fn judged(status: ProgramStatus, need: Need) -> Self {
         let series = series(&status.tested_version);
-        let is_supported = status.version.as_deref().is_none_or(|version| self::series(version) == series);
+        let fits = |version: &str| series.is_empty() || self::series(version) == series;
+        let is_supported = status.version.as_deref().is_none_or(fits);
         let install = INSTALL.iter().find(|(provider, _)| *provider == status.provider);
         let hint = match (&status.path, install) {
             // The problem itself says how to get it.
@@ -81,7 +111,8 @@ impl Program {
             _ if !is_supported => install.map(|(_, command)| format!("{command}@{}", status.tested_version)),
             _ => None,
         };
-        Self { supported: format!("{series}.x"), is_supported, hint, status }
+        let supported = if series.is_empty() { String::new() } else { format!("{series}.x") };
+        Self { supported, is_supported, need, hint, status }
     }
 }
 
@@ -95,6 +126,7 @@ fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
     let external = |name: &&str| {
         programs.iter().any(|program| program.status.provider == **name)
             || services.iter().any(|service| service.provider == **name)
+            || *name == ANY_AGENT
     };
     registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
 }
@@ -115,8 +147,10 @@ fn json(
         .iter()
         .map(|program| {
             let mut value = json!(program.status);
-            value["supported"] = json!(program.supported);
-            value["isSupported"] = json!(program.is_supported);
+            if !program.supported.is_empty() {
+                value["supported"] = json!(program.supported);
+                value["isSupported"] = json!(program.is_supported);
+            }
             if let Some(hint) = &program.hint {
                 value["hint"] = json!(hint);
             }
@@ -187,12 +221,21 @@ fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], i
         }
     };
     title("Agents");
+    let one_works = programs.iter().any(|program| program.status.problem.is_none());
     for program in programs {
         let status = &program.status;
         match &status.problem {
+            // Nobody needs every agent.
+            Some(problem) if program.need == Need::Optional => {
+                let what = problem.split_once("; ").map_or(problem.as_str(), |(what, _)| what);
+                row(Tone::Faint, "·", &status.provider, what);
+            }
             Some(problem) => {
                 let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
-                row(Tone::Bad, "✘", &status.provider, what);
+                // What is not there is no fault, as long as there is another.
+                let absent = status.path.is_none() && one_works;
+                let (tone, sign) = if absent { (Tone::Faint, "·") } else { (Tone::Bad, "✘") };
+                row(tone, sign, &status.provider, what);
                 if !help_too.is_empty() {
                     help(help_too);
                 }
@@ -229,6 +272,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], i
         }
         answers(&service.provider);
     }
+    row(Tone::Faint, "·", ANY_AGENT, "any agent of yours; a node names its program by the option `command`");
     for name in built_in(programs, services) {
         row(Tone::Good, "✔", &name, "built in, needs nothing");
     }

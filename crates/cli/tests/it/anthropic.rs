@@ -7,7 +7,7 @@ use inspan_testkit::{Ending, Matcher, ModelServer, RecordedRequest, Scenario, Tu
 use serde_json::{Value, json};
 
 use crate::{
-    processes::signal,
+    processes::{signal, until},
     program::{Ran, program, ran},
 };
 
@@ -147,13 +147,23 @@ nodes:
     for (name, code, expected) in roles {
         let server = server([stalls.clone(), Turn::text("Back.")]);
         let folder = folder(flow);
-        let mut child =
-            command(folder.path(), &server, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+        let mut child = command(
+            folder.path(),
+            &server,
+            &["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"],
+        )
+        .spawn()
+        .unwrap();
         let soon = Duration::from_secs(30);
         let stalled = |ending: Ending| {
             move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
         };
         server.wait_until(soon, stalled(Ending::Stalled)).unwrap();
+        // What the server has sent is not what the flow has heard.
+        until("the flow heard something", || {
+            fs::read_to_string(folder.path().join("events.jsonl"))
+                .is_ok_and(|events| events.contains("agent:text"))
+        });
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), code, "{name}");
         server.wait_until(soon, stalled(Ending::ClientGone)).unwrap();

@@ -8,6 +8,8 @@ mod commands;
 mod embedding;
 mod examples;
 mod looking;
+mod model_server;
+mod openai;
 #[cfg(target_os = "linux")]
 mod orphans;
 mod processes;

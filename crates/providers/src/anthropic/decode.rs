@@ -11,28 +11,21 @@
 //! | any | `ping`, what is not known | nothing; what is not known is warned of |
 //! | any | anything else | a fault: nothing after it can be relied on |
 
-use std::collections::BTreeSet;
-
 use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
-use serde::Deserialize;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
 use super::error;
 use super::wire;
 use crate::kind::Kind;
+use crate::streamed::event::{Warned, protocol, read};
+use crate::streamed::{self, Decode};
 use crate::tools::Call;
 use crate::transport::sse::{Event, SseReader};
 
 /// One thing that the stream says.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decoded {
-    /// Something happened in the turn.
-    Event(StreamEvent),
-    /// The answer ended; nothing follows.
-    End(Box<Said>),
-    /// The answer will not end, and the turn failed; nothing follows.
-    Failed(AgentError),
-}
+pub(super) type Decoded = streamed::Decoded<Said>;
 
 /// What was said, until now or in all.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,7 +50,7 @@ pub(super) struct Decoder {
     state: State,
     said: Said,
     blocks: Vec<Block>,
-    warned: BTreeSet<String>,
+    warned: Warned,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -101,14 +94,12 @@ enum BlockKind {
     },
 }
 
-/// Kinds that are warned of at most; beyond that the server is talking nonsense.
-const WARNED_LIMIT: usize = 32;
-
 type Done = Result<(), AgentError>;
 
-impl Decoder {
-    /// Takes the bytes of one read, wherever it ended.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+impl Decode for Decoder {
+    type Said = Said;
+
+    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
         let mut out = Vec::new();
         let mut reader = std::mem::take(&mut self.reader);
         let read = reader.push(bytes, |event| self.take(event, &mut out));
@@ -121,8 +112,7 @@ impl Decoder {
         out
     }
 
-    /// The stream ended. Unless the answer did before, it is cut off.
-    pub(super) fn finish(&mut self) -> Vec<Decoded> {
+    fn finish(&mut self) -> Vec<Decoded> {
         let mut out = Vec::new();
         if self.state != State::Over {
             let place = match (self.state, self.reader.is_midway()) {
@@ -136,15 +126,20 @@ impl Decoder {
         out
     }
 
-    /// What was said until now, for a turn that is not to go on. Thinking that is not complete is left out: the vendor
-    /// takes it back only with the signature at its end.
-    pub(super) fn so_far(self) -> Said {
+    /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
+    fn so_far(self) -> Said {
         let mut said = self.said;
         said.calls = self.blocks.iter().filter_map(Block::call).collect();
         said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
         said
     }
 
+    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::answered(status, headers, body)
+    }
+}
+
+impl Decoder {
     fn take(&mut self, event: Event<'_>, out: &mut Vec<Decoded>) {
         if self.state == State::Over {
             return;
@@ -323,11 +318,7 @@ impl Decoder {
     }
 
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        let kind = head(kind);
-        if self.warned.len() < WARNED_LIMIT && self.warned.insert(format!("{code} {kind}")) {
-            let (code, message) = (code.to_owned(), format!("{what} `{kind}`"));
-            out.push(Decoded::Event(StreamEvent::Warning { code, message }));
-        }
+        out.extend(self.warned.once(code, kind, what).map(Decoded::Event));
     }
 }
 
@@ -363,32 +354,8 @@ impl Block {
     }
 }
 
-/// Reads an event. The words of the parser may quote it, so only the place is told.
-fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {
-    serde_json::from_str(data).map_err(|error| {
-        let what = match error.classify() {
-            serde_json::error::Category::Data => "does not have the shape that is known",
-            _ => "is broken JSON",
-        };
-        let (length, column) = (data.len(), error.column());
-        protocol(format!(
-            "an event of the stream (`{}`, {length} bytes) {what} at column {column}",
-            head(kind)
-        ))
-    })
-}
-
 fn misfit(index: u64) -> AgentError {
     protocol(format!("a piece of the block {index} is of another kind than the block"))
-}
-
-fn protocol(message: String) -> AgentError {
-    AgentError::new(ErrorCode::Protocol, message)
-}
-
-/// The part of a vendor's word that may stand in a message.
-fn head(word: &str) -> String {
-    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
 }
 
 #[cfg(test)]

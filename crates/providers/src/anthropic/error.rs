@@ -9,6 +9,7 @@ use reqwest::header::HeaderMap;
 
 use super::wire;
 use crate::kind::Kind;
+use crate::streamed::failure::{http_date, page, redirected, retry_after, sentence};
 
 /// The buckets whose fill the vendor tells.
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
@@ -30,13 +31,7 @@ pub(super) fn within(failure: wire::Failure) -> AgentError {
 /// The error for an answer whose status is one.
 pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
-        let message = format!(
-            "the server sends the request elsewhere (status {}), where the key must not go; check ANTHROPIC_BASE_URL",
-            status.as_u16()
-        );
-        return AgentError::new(ErrorCode::Protocol, message)
-            .kind("redirect")
-            .with("status", status.as_u16());
+        return redirected(status, "ANTHROPIC_BASE_URL");
     }
     let failure: Option<wire::Failure> = serde_json::from_slice(body).ok();
     let (kind, words, request) = match failure {
@@ -86,10 +81,8 @@ fn limit(mut error: AgentError, words: &str) -> AgentError {
 /// How long the vendor asks to wait: what it says itself, else until the last of the empty buckets is full again. No
 /// clock but the server's own is looked at.
 fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
-    let number = |name: &str| text(name)?.parse::<f64>().ok().filter(|number| *number >= 0.0);
-    let said = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"));
-    if let Some(said) = said {
-        return Duration::try_from_secs_f64(said).ok();
+    if let Some(said) = retry_after(text) {
+        return Some(said);
     }
     let now = text("date").and_then(http_date)?;
     let moments = BUCKETS.iter().filter_map(|bucket| {
@@ -98,45 +91,6 @@ fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
         empty.then(|| full.since(now))
     });
     moments.max()
-}
-
-/// The one form of a date that servers send: `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<Timestamp> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let parts: Vec<&str> = text.split(' ').collect();
-    let [_, day, month, year, time, "GMT"] = parts[..] else { return None };
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    format!("{year}-{month:02}-{day}T{time}Z").parse().ok()
-}
-
-/// The words of an answer that has no error in the vendor's form.
-fn page(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let text = text.trim();
-    if text.is_empty() {
-        "the server gives no reason".to_owned()
-    } else if text.starts_with('<') {
-        "the server answers with a page".to_owned()
-    } else {
-        text.lines().next().unwrap_or_default().to_owned()
-    }
-}
-
-fn sentence(code: ErrorCode, words: &str) -> String {
-    let lead = match code {
-        ErrorCode::Auth => "the key is not accepted",
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
-        ErrorCode::Timeout => "the vendor did not answer in time",
-        ErrorCode::InvalidRequest => "the vendor refused the request",
-        _ => "the turn failed",
-    };
-    let words: String = words.lines().next().unwrap_or_default().trim().chars().take(500).collect();
-    if words.is_empty() { lead.to_owned() } else { format!("{lead}: {words}") }
 }
 
 #[cfg(test)]

@@ -9,19 +9,20 @@ use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
     StreamEvent,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::account::Account;
+use super::decode::Decoder;
 use super::ledger::Ledger;
 use super::options::AnthropicInput;
 use super::outcome::{Verdict, Wanted, judge};
 use super::request::{self, Settings};
-use super::turn::{Over, Step, Turn};
 use super::{STALL, TYPE};
-use crate::conversation::{Conversation, ConversationStore, Held, not_found};
+use crate::conversation::{Conversation, ConversationStore, Held, not_kept};
 use crate::kind::Kind;
 use crate::output::TurnOutput;
+use crate::streamed::{Over, Step, Streamed};
 use crate::tools::{Answer, Close, Ran, Toolbox, Until};
 use crate::transport::http::{Broken, Clocks, Http, Post};
 
@@ -59,7 +60,7 @@ pub(super) fn exchange(
             None => Conversation::new(TYPE),
         };
         let before = conversation.clone();
-        let settings = settings(&conversation, &session)?.with(&options);
+        let settings = conversation.settings_of::<Settings>(TYPE, &session)?.with(&options);
         let mut ledger = Ledger::begin(std::mem::take(&mut conversation.messages), said);
         // What cannot be asked is told before anything is started.
         request::body(&settings, &options, &[], &ledger.messages)?;
@@ -101,7 +102,7 @@ pub(super) fn exchange(
             };
             requests += 1;
             let post = Post { url: account.url.clone(), headers: account.headers.clone(), body };
-            let over = match Turn::begin(&http, post, &context.env, clocks.clone()).await {
+            let over = match Streamed::<Decoder>::begin(&http, post, &context.env, clocks.clone()).await {
                 Err(over) => over,
                 Ok(mut turn) => loop {
                     match turn.next().await {
@@ -199,23 +200,4 @@ pub(super) fn exchange(
         yield finish(end.map_err(|error: AgentError| error.with("sessionId", session.as_str()))?, Some(session));
     };
     stream.boxed()
-}
-
-fn not_kept(what: &str, error: &AgentError) -> StreamEvent {
-    let message = format!("{what} is not in the conversation: {}", error.message);
-    StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
-}
-
-/// How the model was asked last in a conversation of this provider.
-fn settings(conversation: &Conversation, session: &ProviderSessionId) -> Result<Settings, AgentError> {
-    if conversation.provider != TYPE {
-        return Err(not_found(session));
-    }
-    if conversation.settings == Value::Null {
-        return Ok(Settings::default());
-    }
-    serde_json::from_value(conversation.settings.clone()).map_err(|_| {
-        let message = format!("the conversation {session} is damaged: its settings are not this provider's");
-        AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
-    })
 }

@@ -199,3 +199,6 @@ fn block(block: &ContentBlock) -> Option<Value> {
         other => media_block(other),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,3 +6,4 @@ mod harmed;
 mod keys;
 mod replay;
 mod server;
+mod tools;

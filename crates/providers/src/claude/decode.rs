@@ -21,17 +21,16 @@ use serde_json::Value;
 
 use super::wire;
 use crate::output::PermissionDenial;
+use crate::said::Said;
 use crate::transport::lines::{Line, LineSplitter};
 
 mod control;
 mod end;
 mod message;
-mod said;
 mod system;
 
 use end::Totals;
 use message::Streamed;
-use said::Said;
 
 /// One thing that the program said.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,6 +10,7 @@ use inspan_protocol::{
 use serde_json::{Map, Value, json};
 
 use super::options::ClaudeOptions;
+use crate::pool::Reuse;
 use crate::transport::environment::{Vendor, for_vendor};
 use crate::transport::program::{Wanted, find};
 use crate::transport::redact::Redactor;
@@ -31,7 +32,7 @@ const FIXED: &[(&str, &str)] = &[
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
-pub(super) struct Launch {
+pub(crate) struct Launch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(String, String)>,
@@ -42,15 +43,6 @@ pub(super) struct Launch {
     pub(super) mcp_config: Option<String>,
     /// Whether the process may serve more than one turn.
     pub(super) reuse: Reuse,
-}
-
-/// Whether a process may serve more than one turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reuse {
-    /// It may.
-    Warm,
-    /// One turn only: one of its limits counts over its life.
-    Once,
 }
 
 /// The conversation of a process.

@@ -2,19 +2,13 @@
 //! Telling the user is left to whoever asks.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, Supervisor};
-use tokio::time::timeout;
+use inspan_protocol::{AgentError, Environment, Supervisor};
 
 use super::launch;
 use crate::status::{ProgramStatus, TESTED_CLAUDE};
 use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::process::{Process, Start};
-use crate::transport::redact::Redactor;
-
-/// How long the program may take to say its version.
-const LIMIT: Duration = Duration::from_secs(15);
+use crate::transport::version::{self, Asked};
 
 /// Looks for the program as a call would, asks it for its version, and looks for a login. Nothing is sent anywhere.
 pub async fn probe(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
@@ -35,7 +29,13 @@ pub async fn probe(environment: &Environment, supervisor: Option<Supervisor>) ->
         }
     };
     status.path = Some(path.clone());
-    match version(path, environment, supervisor).await {
+    let asked = Asked {
+        name: "Claude Code",
+        program: path,
+        environment: for_vendor(environment, Vendor::Claude),
+        word: 0,
+    };
+    match version::ask(asked, supervisor).await {
         Ok(version) => status.version = Some(version),
         Err(error) => status.problem = Some(error.message),
     }
@@ -65,40 +65,4 @@ fn login(environment: &Environment) -> Option<String> {
     let folder = folder.or_else(|| Some(Path::new(environment.get("HOME")?).join(".claude")))?;
     let file = folder.join(".credentials.json");
     file.is_file().then(|| file.display().to_string())
-}
-
-async fn version(
-    program: PathBuf,
-    environment: &Environment,
-    supervisor: Option<Supervisor>,
-) -> Result<String, AgentError> {
-    let mut process = Process::start(Start {
-        program,
-        arguments: vec!["--version".to_owned()],
-        environment: for_vendor(environment, Vendor::Claude),
-        cwd: None,
-        supervisor,
-        redactor: Redactor::new(environment),
-    })?;
-    let mut said = Vec::new();
-    let reading = async {
-        while let Some(bytes) = process.read().await {
-            said.extend(bytes);
-        }
-    };
-    let in_time = timeout(LIMIT, reading).await.is_ok();
-    let exit = process.end().await;
-    if let Some(refused) = process.refused(exit) {
-        return Err(refused);
-    }
-    let fault = |message: String| AgentError::new(ErrorCode::Process, message);
-    if !in_time {
-        return Err(fault(format!("the program did not say its version within {} s", LIMIT.as_secs())));
-    }
-    let said = String::from_utf8_lossy(&said);
-    let number = said.split_whitespace().next().filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    match number {
-        Some(number) if exit.code == Some(0) => Ok(number.to_owned()),
-        _ => Err(fault(format!("the program is not Claude Code, or broken: `--version` ended with {exit}"))),
-    }
 }

@@ -1,5 +1,5 @@
 //! A conversation with a running Claude Code: created or resumed, then one message and its answer at a time.
-//! Keeping sessions between turns and sharing them out is left to `pool.rs`.
+//! Keeping sessions between turns and sharing them out is left to the pool.
 
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use super::launch::{Conversation, Launch};
 use super::options::ClaudeOptions;
 use super::turn::Turn;
 use super::wire;
+use crate::conversation::busy;
 use crate::output::TurnOutput;
+use crate::pool::{self, Reuse};
 use crate::transport::process::Stdin;
 
 pub(super) mod link;
@@ -135,22 +137,7 @@ impl ClaudeSession {
 
     /// Ends the program: lets it finish writing, then asks it to end, then kills it and everything it started.
     pub async fn close(self) {
-        self.end().await;
-    }
-
-    pub(super) async fn end(&self) {
-        // Whoever receives a turn holds the link; closing the input under it would be a second way to stop a turn.
-        let link = self.link.lock().await;
-        match link.state {
-            State::Idle => link.process.end().await,
-            // Nobody wants the rest of its turn, and it would go on with it until it is made to stop.
-            State::InTurn | State::Gone => link.process.kill().await,
-        };
-    }
-
-    /// Whether another turn can begin.
-    pub(super) fn is_ready(&self) -> bool {
-        self.link.try_lock().is_ok_and(|mut link| link.is_ready())
+        pool::Session::end(&self).await;
     }
 
     /// Takes over what a later turn may choose anew.
@@ -161,6 +148,28 @@ impl ClaudeSession {
     }
 }
 
+impl pool::Session for ClaudeSession {
+    type Launch = Launch;
+
+    fn reuse(launch: &Launch) -> Reuse {
+        launch.reuse
+    }
+
+    fn is_ready(&self) -> bool {
+        self.link.try_lock().is_ok_and(|mut link| link.is_ready())
+    }
+
+    async fn end(&self) {
+        // Whoever receives a turn holds the link; closing the input under it would be a second way to stop a turn.
+        let link = self.link.lock().await;
+        match link.state {
+            State::Idle => link.process.end().await,
+            // Nobody wants the rest of its turn, and it would go on with it until it is made to stop.
+            State::InTurn | State::Gone => link.process.kill().await,
+        };
+    }
+}
+
 /// The conversation to go on with. The program would take another text for a title, or for an option.
 pub(super) fn resumed(session: &ProviderSessionId) -> Result<Conversation, AgentError> {
     if uuid::Uuid::try_parse(session.as_str()).is_err() {
@@ -168,9 +177,4 @@ pub(super) fn resumed(session: &ProviderSessionId) -> Result<Conversation, Agent
         return Err(AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound"));
     }
     Ok(Conversation::Resumed(session.clone()))
-}
-
-pub(super) fn busy(session: &ProviderSessionId) -> AgentError {
-    let message = format!("the conversation {session} is busy with another turn");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy")
 }

@@ -6,8 +6,18 @@ use inspan_protocol::Environment;
 /// The vendor that a program belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
+    /// No vendor that is known: an agent of the user's choice.
+    Any,
     /// Claude Code.
     Claude,
+    /// Codex.
+    Codex,
+    /// Factory's Droid.
+    Droid,
+    /// Google's Gemini CLI.
+    Gemini,
+    /// OpenCode, which asks the models of many vendors and so may see their keys.
+    OpenCode,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -17,27 +27,34 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("CLAUDECODE", &[]),
     ("CLAUDE_CODE_ENTRYPOINT", &[]),
     ("CLAUDE_CODE_SSE_PORT", &[]),
-    ("ANTHROPIC_*", &[Vendor::Claude]),
+    ("CODEX_THREAD_ID", &[]),
+    ("CODEX_SANDBOX*", &[]),
+    ("CODEX_MANAGED_*", &[]),
+    ("ANTHROPIC_*", &[Vendor::Claude, Vendor::OpenCode]),
     ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[]),
-    ("AZURE_OPENAI_*", &[]),
-    ("CODEX_*", &[]),
-    ("OPENCODE_*", &[]),
-    ("GEMINI_*", &[]),
-    ("GOOGLE_API_KEY", &[]),
-    ("GOOGLE_GENERATIVE_AI_API_KEY", &[]),
-    ("FACTORY_API_KEY", &[]),
+    ("OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
+    ("AZURE_OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
+    ("CODEX_*", &[Vendor::Codex]),
+    // What is said of another server, and what would loosen the rules that ours is given.
+    ("OPENCODE_SERVER_*", &[]),
+    ("OPENCODE_PERMISSION", &[]),
+    ("OPENCODE_PID", &[]),
+    ("OPENCODE_*", &[Vendor::OpenCode]),
+    ("GEMINI_*", &[Vendor::Gemini, Vendor::OpenCode]),
+    ("GOOGLE_API_KEY", &[Vendor::Gemini, Vendor::OpenCode]),
+    ("GOOGLE_GENERATIVE_AI_API_KEY", &[Vendor::OpenCode]),
+    ("FACTORY_API_KEY", &[Vendor::Droid]),
     ("CURSOR_API_KEY", &[]),
-    ("OPENROUTER_API_KEY", &[]),
-    ("MISTRAL_API_KEY", &[]),
-    ("GROQ_API_KEY", &[]),
-    ("XAI_API_KEY", &[]),
-    ("DEEPSEEK_API_KEY", &[]),
-    ("COHERE_API_KEY", &[]),
-    ("TOGETHER_API_KEY", &[]),
-    ("FIREWORKS_API_KEY", &[]),
-    ("PERPLEXITY_API_KEY", &[]),
-    ("HF_TOKEN", &[]),
+    ("OPENROUTER_API_KEY", &[Vendor::OpenCode]),
+    ("MISTRAL_API_KEY", &[Vendor::OpenCode]),
+    ("GROQ_API_KEY", &[Vendor::OpenCode]),
+    ("XAI_API_KEY", &[Vendor::OpenCode]),
+    ("DEEPSEEK_API_KEY", &[Vendor::OpenCode]),
+    ("COHERE_API_KEY", &[Vendor::OpenCode]),
+    ("TOGETHER_API_KEY", &[Vendor::OpenCode]),
+    ("FIREWORKS_API_KEY", &[Vendor::OpenCode]),
+    ("PERPLEXITY_API_KEY", &[Vendor::OpenCode]),
+    ("HF_TOKEN", &[Vendor::OpenCode]),
 ];
 
 /// The variables that a vendor's program may see.
@@ -58,7 +75,8 @@ pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
     others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a variable is meant by a name that may end with `*`.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
@@ -74,17 +92,36 @@ mod tests {
             "CLAUDECODE",
             "CLAUDE_CODE_ENTRYPOINT",
             "CLAUDE_CONFIG_DIR",
+            "CODEX_HOME",
+            "CODEX_SANDBOX_NETWORK_DISABLED",
+            "CODEX_THREAD_ID",
             "GEMINI_API_KEY",
             "HOME",
             "OPENAI_API_KEY",
+            "OPENCODE_CONFIG",
+            "OPENCODE_PERMISSION",
+            "OPENCODE_SERVER_PASSWORD",
             "PATH",
         ];
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
-        let seen: Vec<String> =
-            for_vendor(&environment, Vendor::Claude).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(seen, ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
-        let others: Vec<String> = for_others(&environment).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(others, ["AWS_PROFILE", "HOME", "PATH"]);
+        let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let seen = |vendor| names(for_vendor(&environment, vendor));
+        assert_eq!(
+            seen(Vendor::Claude),
+            ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
+        );
+        assert_eq!(seen(Vendor::Codex), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
+        let many = [
+            "ANTHROPIC_API_KEY",
+            "AWS_PROFILE",
+            "GEMINI_API_KEY",
+            "HOME",
+            "OPENAI_API_KEY",
+            "OPENCODE_CONFIG",
+            "PATH",
+        ];
+        assert_eq!(seen(Vendor::OpenCode), many);
+        assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
     }
 }

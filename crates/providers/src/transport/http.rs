@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 use reqwest::header::HeaderMap;
-use reqwest::{Client, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
+use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +54,15 @@ pub(crate) struct Post {
     pub(crate) body: Vec<u8>,
 }
 
+/// What is asked of a server, by any method. A password in the address is sent as the request's login.
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    /// With the secret ones marked as such.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
 /// What a call runs against.
 #[derive(Clone, Debug)]
 pub(crate) struct Clocks {
@@ -81,6 +90,7 @@ pub(crate) struct Answer {
     response: Response,
     clocks: Clocks,
     read: usize,
+    limit: usize,
 }
 
 impl Http {
@@ -91,10 +101,21 @@ impl Http {
         environment: &Environment,
         clocks: Clocks,
     ) -> Result<Answer, Broken> {
+        let Post { url, headers, body } = post;
+        self.send(Request { method: Method::POST, url, headers, body }, environment, clocks).await
+    }
+
+    /// As [`Self::post`], by any method.
+    pub(crate) async fn send(
+        &self,
+        request: Request,
+        environment: &Environment,
+        clocks: Clocks,
+    ) -> Result<Answer, Broken> {
         let client = self.client(environment).map_err(Broken::Failed)?;
-        let request = client.post(post.url).headers(post.headers).body(post.body);
-        match clocks.within(request.send()).await? {
-            Ok(response) => Ok(Answer { response, clocks, read: 0 }),
+        let sent = client.request(request.method, request.url).headers(request.headers).body(request.body);
+        match clocks.within(sent.send()).await? {
+            Ok(response) => Ok(Answer { response, clocks, read: 0, limit: ANSWER_LIMIT }),
             Err(error) => Err(Broken::Failed(failed(error))),
         }
     }
@@ -196,13 +217,35 @@ impl Answer {
         self.response.headers()
     }
 
+    /// The same answer, which may have any size in all: a stream whose reader bounds each event.
+    pub(crate) fn endless(mut self) -> Self {
+        self.limit = usize::MAX;
+        self
+    }
+
+    /// The same answer, against other clocks from here on.
+    pub(crate) fn watched_by(mut self, clocks: Clocks) -> Self {
+        self.clocks = clocks;
+        self
+    }
+
+    /// Its whole body, up to so many bytes.
+    pub(crate) async fn body(mut self, limit: usize) -> Result<Vec<u8>, Broken> {
+        self.limit = limit;
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            body.extend_from_slice(chunk.as_ref());
+        }
+        Ok(body)
+    }
+
     /// The next piece of its body; `None` at its regular end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Broken> {
         let chunk = self.clocks.within(self.response.chunk()).await?;
         let chunk = chunk.map_err(|error| Broken::Failed(failed(error)))?;
-        self.read += chunk.as_ref().map_or(0, |chunk| chunk.len());
-        if self.read > ANSWER_LIMIT {
-            let message = format!("the answer is larger than {ANSWER_LIMIT} bytes");
+        self.read = self.read.saturating_add(chunk.as_ref().map_or(0, |chunk| chunk.len()));
+        if self.read > self.limit {
+            let message = format!("the answer is larger than {} bytes", self.limit);
             return Err(Broken::Failed(AgentError::new(ErrorCode::Protocol, message)));
         }
         Ok(chunk)

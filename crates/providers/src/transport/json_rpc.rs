@@ -20,6 +20,9 @@ use super::process::{Exit, Process, Start, Stdin};
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
+/// What is said of a line whose bytes are gone, and whatever it told with them.
+pub(crate) const LOST: &str = "a line was too long and is lost";
+
 /// Messages that are kept while an answer is awaited; more are a fault of the program.
 const BACKLOG: usize = 100_000;
 
@@ -93,7 +96,7 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
             each(Incoming::Odd("a line held bytes that are no UTF-8; they were replaced"));
             text
         }
-        Line::TooLong => return each(Incoming::Odd("a line was too long and is lost")),
+        Line::TooLong => return each(Incoming::Odd(LOST)),
     };
     each(message(text));
 }

@@ -215,6 +215,12 @@ impl Process {
         if let Some(exit) = self.wait(STEP).await {
             return exit;
         }
+        self.stop().await
+    }
+
+    /// As [`Self::end`], for a program that does not end with its input: begins with SIGTERM.
+    pub(crate) async fn stop(&self) -> Exit {
+        self.stdin.close.cancel();
         family::terminate_group(self.pid);
         if let Some(exit) = self.wait(STEP).await {
             return exit;

@@ -24,7 +24,7 @@ pub(crate) fn find(
     cwd: Option<&Path>,
 ) -> Result<PathBuf, AgentError> {
     let (named, from) = match (wanted.option, environment.get(wanted.variable)) {
-        (Some(option), _) => (option, "option `executable`"),
+        (Some(option), _) => (option, "by the call"),
         (None, Some(variable)) => (variable, wanted.variable),
         (None, None) => (wanted.name, "PATH"),
     };

@@ -121,6 +121,12 @@ impl SseReader {
         !self.line.is_empty() || self.data_lines > 0
     }
 
+    /// What it holds of an unfinished event, in bytes.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.line.len() + self.name.len() + self.data.len()
+    }
+
     fn fail(&mut self, fault: Fault) -> Result<(), Fault> {
         *self = Self { after: After::Fault(fault), ..Self::with_limit(self.limit) };
         Err(fault)

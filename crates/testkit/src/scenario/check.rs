@@ -151,6 +151,43 @@ mod tests {
         );
     }
 
+    /// What a key or word may be is told by the error about one that may not be.
+    #[test]
+    fn every_key_is_explained() {
+        let page = crate::fixture_dir().parent().unwrap().join("docs/model-server.md");
+        let page = crate::read_text(page).unwrap();
+        let places = [
+            r#"{"turns":[],"?":1}"#,
+            r#"{"turns":[],"after":"?"}"#,
+            r#"{"turns":[{"?":1}]}"#,
+            r#"{"turns":[{"when":{"?":1}}]}"#,
+            r#"{"turns":[{"usage":{"?":1}}]}"#,
+            r#"{"turns":[{"httpError":{"?":1}}]}"#,
+            r#"{"turns":[{"errorEventAfter":{"?":1}}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"?"}]}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"text","?":1}]}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"thinking","?":1}]}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"tool_use","?":1}]}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"shell","?":1}]}]}"#,
+            r#"{"turns":[{"blocks":[{"type":"pause","?":1}]}]}"#,
+        ];
+        let mut missing = Vec::new();
+        let mut found = 0;
+        for place in places {
+            let message = Scenario::from_json(place).expect_err("no such key").to_string();
+            let expected = message.split_once("expected ").expect("what is expected").1;
+            for word in expected.split('`').skip(1).step_by(2) {
+                found += 1;
+                let explained = [format!("`{word}`"), format!("`\"{word}\"`")];
+                if !explained.iter().any(|word| page.contains(word.as_str())) {
+                    missing.push(word.to_owned());
+                }
+            }
+        }
+        assert!(found > 50, "only {found} words are told: the errors have changed");
+        assert!(missing.is_empty(), "docs/model-server.md does not explain {missing:?}");
+    }
+
     #[test]
     fn a_scenario_survives_its_own_json() {
         let scenario = Scenario::of([

@@ -2,6 +2,7 @@
 //! Nothing here awaits while the lock is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ pub(super) struct Shared {
     woken: Condvar,
     changed: Notify,
     stopping: AtomicBool,
+    /// Hears of each exchange that has ended.
+    ended: Option<SyncSender<RecordedRequest>>,
 }
 
 #[derive(Debug)]
@@ -27,12 +30,13 @@ pub(super) struct Inner {
 }
 
 impl Shared {
-    pub(super) fn new(scenario: Scenario) -> Self {
+    pub(super) fn new(scenario: Scenario, ended: Option<SyncSender<RecordedRequest>>) -> Self {
         Self {
             inner: Mutex::new(Inner { script: Script::new(scenario), history: History::default() }),
             woken: Condvar::new(),
             changed: Notify::new(),
             stopping: AtomicBool::new(false),
+            ended,
         }
     }
 
@@ -131,6 +135,12 @@ impl Exchange {
     pub(super) fn end(&mut self, ending: Ending) {
         self.ended = true;
         self.update(|request| request.ending = ending);
+        let Some(ended) = &self.shared.ended else { return };
+        // Sent without the lock: this may wait for the other end. If that has gone, nobody wants to know.
+        let request = self.shared.lock().history.entry(self.number).cloned();
+        if let Some(request) = request {
+            drop(ended.send(request));
+        }
     }
 
     fn update(&self, update: impl FnOnce(&mut RecordedRequest)) {

@@ -143,6 +143,30 @@ fn a_stopped_server_closes_every_connection() {
 }
 
 #[test]
+fn every_ended_exchange_is_told_to_who_listens() {
+    let (ended, told) = std::sync::mpsc::sync_channel(1);
+    let stall = Turn { stall_after: Some(1), ..Turn::text("a") };
+    let listening = crate::Listening { ended: Some(ended), ..Default::default() };
+    let server = ModelServer::start_as(Scenario::of([stall, Turn::error(401)]), listening).unwrap();
+    let mut call = Call::post(&server, &ask("x"));
+    call.read_until("message_start");
+    assert_eq!(post(&server, &ask("y")).status, 401);
+    let told = std::thread::spawn(move || told.into_iter().collect::<Vec<_>>());
+    let _ = server.stop();
+    let requests = told.join().unwrap();
+    let seen: Vec<_> = requests.iter().map(|request| (request.number, request.ending)).collect();
+    assert_eq!(seen, [(2, Ending::Complete), (1, Ending::ServerStopped)]);
+}
+
+#[test]
+fn a_taken_port_is_an_error_that_says_so() {
+    let server = start([Turn::text("a")]);
+    let listening = crate::Listening { port: server.port(), ..Default::default() };
+    let error = ModelServer::start_as(Scenario::of([]), listening).unwrap_err();
+    assert!(matches!(error, crate::ServerError::Start(_)), "{error}");
+}
+
+#[test]
 fn a_replaced_scenario_starts_over_and_ids_go_on() {
     let server = start([Turn::text("a"), Turn::text("b")]);
     post(&server, &ask("x"));

@@ -1,5 +1,7 @@
 //! The decoder's refusals, and what is left of an answer that is broken off.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const START: &str = r#"{"type":"message_start","message":{"model":"m"}}"#;
@@ -72,5 +74,66 @@ fn only_what_the_vendor_takes_back_is_kept() {
     ];
     for (events, expected) in rows {
         assert_eq!(Value::Array(decode(events).1.so_far().content), expected, "{events:?}");
+    }
+}
+
+#[test]
+fn arguments_belong_to_calls_alone() {
+    let tool = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"1","name":"a","input":{}}}"#;
+    let piece = delta(r#"{"type":"input_json_delta","partial_json":"{}"}"#);
+    let words = delta(r#"{"type":"text_delta","text":"a"}"#);
+    for events in [[START, TEXT, &piece], [START, tool, &words]] {
+        let misfit = protocol("a piece of the block 0 is of another kind than the block".to_owned());
+        assert_eq!(decode(&events).0.pop(), Some(Decoded::Failed(misfit)));
+    }
+    // One that is cut off is none: nobody knows what it would have been.
+    let cut = decode(&[START, tool, &piece]).1.so_far();
+    assert_eq!((cut.content, cut.calls), (vec![], vec![]));
+}
+
+/// Events of all kinds, right and wrong, in any order.
+fn any_event() -> impl Strategy<Value = String> {
+    let index = 0..3_u64;
+    let kind = prop::sample::select(vec!["text", "thinking", "tool_use", "redacted_thinking", "odd", ""]);
+    let piece = prop::sample::select(vec!["text", "thinking", "signature", "input_json", "odd"]);
+    prop_oneof![
+        Just(START.to_owned()),
+        Just(r#"{"type":"message_stop"}"#.to_owned()),
+        Just(r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"}}"#.to_owned()),
+        (index.clone(), kind, "[a-z]{0,2}").prop_map(|(index, kind, id)| json!({
+            "type": "content_block_start", "index": index,
+            "content_block": { "type": kind, "id": id, "name": "say", "input": {} },
+        }).to_string()),
+        (index.clone(), piece, "\\PC{0,4}").prop_map(|(index, piece, text)| json!({
+            "type": "content_block_delta", "index": index, "delta": {
+                "type": format!("{piece}_delta"), "text": text, "thinking": text, "signature": text, "partial_json": text,
+            },
+        }).to_string()),
+        index.prop_map(|index| json!({ "type": "content_block_stop", "index": index }).to_string()),
+    ]
+}
+
+/// Feeds the pieces and ends; the decoder says at most one end, and nothing after it.
+fn survives<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), TestCaseError> {
+    let mut decoder = Decoder::default();
+    let mut decoded: Vec<Decoded> = pieces.flat_map(|piece| decoder.push(piece)).collect();
+    decoded.extend(decoder.finish());
+    let ends = decoded.iter().filter(|decoded| !matches!(decoded, Decoded::Event(_))).count();
+    prop_assert_eq!(ends, 1);
+    prop_assert!(!matches!(decoded.last(), Some(Decoded::Event(_))));
+    decoder.so_far();
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), size in 1..50_usize) {
+        survives(bytes.chunks(size))?;
+    }
+
+    #[test]
+    fn no_events_make_it_panic(events in prop::collection::vec(any_event(), 0..40), size in 1..50_usize) {
+        let text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        survives(text.as_bytes().chunks(size))?;
     }
 }

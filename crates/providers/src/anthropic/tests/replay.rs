@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 
 use super::super::decode::{Decoded, Decoder};
 use super::super::error::answered;
-use super::super::outcome::{self, Verdict, Wanted, judge};
+use super::super::ledger::Ledger;
+use super::super::outcome::{Verdict, Wanted, judge};
+use crate::streamed::Decode as _;
 use crate::tools::Call;
 
 /// Transcripts up to this many bytes are also cut in two at every byte.
@@ -73,9 +75,10 @@ fn lines(decoded: Decoded, input: &Input) -> Vec<Value> {
             }
             Verdict::Output(reason, warning) => {
                 let wanted = if input.structured { Wanted::Structured } else { Wanted::Text };
-                let kept = said.content.clone();
+                let mut ledger = Ledger::begin(Vec::new(), Vec::new());
                 let warning = warning.map(|event| json!({ "event": event }));
-                let output = outcome::output(*said, reason, wanted);
+                let output = ledger.end(*said, reason, wanted);
+                let kept = ledger.messages.first().map_or(json!([]), |message| message["content"].clone());
                 warning.into_iter().chain([json!({ "kept": kept }), json!({ "output": output })]).collect()
             }
         },

@@ -1,9 +1,5 @@
-//! What the tests of the adapter share: a provider in a folder of its own, one turn against some server, and servers
-//! of raw bytes. What is expected of a turn is left to the tests.
-
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+//! What the tests of the adapter share: a provider in a folder of its own, one turn against some server, and the
+//! beginning of an answer. What is expected of a turn is left to the tests.
 
 use futures::StreamExt;
 use inspan_protocol::{
@@ -14,6 +10,7 @@ use tempfile::TempDir;
 
 use super::super::{AnthropicInput, AnthropicProvider};
 use crate::output::TurnOutput;
+pub(super) use crate::raw_server::{STREAM, hold, raw, say};
 
 /// A key that may stand nowhere but in the head of a request.
 pub(super) const PLANTED: &str = "sk-ant-planted-0123456789";
@@ -103,51 +100,9 @@ pub(super) fn text(events: &[StreamEvent]) -> String {
     texts.collect()
 }
 
-/// A server on loopback that reads the head and body of one request, and then does as it is told; its address.
-pub(super) fn raw(serve: impl FnOnce(TcpStream) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let Ok((mut stream, _)) = listener.accept() else { return };
-        drop(listener);
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let mut seen = Vec::new();
-        let mut buffer = [0; 4096];
-        while !whole(&seen) {
-            match stream.read(&mut buffer) {
-                Ok(length @ 1..) => seen.extend_from_slice(&buffer[..length]),
-                _ => return,
-            }
-        }
-        serve(stream);
-    });
-    address
-}
-
-fn whole(seen: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(seen).to_lowercase();
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-    body.len() >= length.unwrap_or(0)
-}
-
-/// The head of a stream that ends when the connection does.
-pub(super) const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n";
 /// The beginning of an answer that has said a little.
 pub(super) const BEGUN: &str = concat!(
     "data: {\"type\":\"message_start\",\"message\":{\"model\":\"m\",\"usage\":{\"input_tokens\":3}}}\n\n",
     "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
     "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"so far\"}}\n\n",
 );
-
-/// Writes, as far as the client still listens.
-pub(super) fn say(stream: &mut TcpStream, text: &str) {
-    let _ = stream.write_all(text.as_bytes());
-    let _ = stream.flush();
-}
-
-/// Holds the connection open until the client closes it.
-pub(super) fn hold(mut stream: TcpStream) {
-    let mut buffer = [0; 64];
-    while matches!(stream.read(&mut buffer), Ok(1..)) {}
-}

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::super::launch::Launch;
-use super::super::pool::{Limits, Pool};
 use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, probe};
 use crate::output::TurnOutput;
+use crate::pool::{Limits, Pool};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"

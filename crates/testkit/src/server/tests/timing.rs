@@ -22,7 +22,7 @@ async fn times(scenario: Scenario) -> (Vec<u128>, bool) {
     let request = Anthropic.view(&ask("x")).unwrap();
     let plan = plan(&Anthropic, &scenario, &turn, &request, "main_1");
     let start = Instant::now();
-    let exchange = Exchange::new(Arc::new(Shared::new(scenario)), 1);
+    let exchange = Exchange::new(Arc::new(Shared::new(scenario, None)), 1);
     let body: Body = send(plan, exchange).await.into_body();
     let mut times = vec![start.elapsed().as_millis()];
     let mut pieces = body.into_data_stream();

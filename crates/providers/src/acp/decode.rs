@@ -1,0 +1,434 @@
+//! The decoder of one agent's session: its messages in, what they mean out; it knows one session, turn after turn.
+//! Cutting bytes into messages, answering the agent and judging how a turn ended are left to others.
+//!
+//! # What becomes an event
+//!
+//! - Text and thinking as they stream, while a turn of ours is in progress and of our session alone. A history that
+//!   is told again when a session is loaded comes before any turn, and is passed over.
+//! - Every tool once its arguments are whole: when it begins to run, when it asks for permission, or with the first
+//!   update that brings arguments. A tool that never ends is closed when the turn ends, so that tools always pair up.
+//! - Usage at the end of the turn, where the agent says it. It counts cost since the session began; what comes out is
+//!   this turn's share, and nothing where that cannot be told.
+//! - Plans, modes, commands and titles are for editors, and pass without a word.
+//! - The words of an error that were also said as an answer are retracted.
+
+use std::collections::BTreeSet;
+
+use inspan_protocol::{
+    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Usage,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::wire;
+use crate::transport::json_rpc::{Incoming, LOST, METHOD_NOT_FOUND, OurId, RpcError, TheirId};
+
+mod said;
+mod spent;
+mod tools;
+
+use said::Said;
+use spent::Spent;
+use tools::Tools;
+
+/// The code for parameters that cannot be read.
+const INVALID_PARAMS: i64 = -32602;
+/// Why a turn ends, in the protocol's words.
+const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
+/// Kinds that are warned of once a turn at most; beyond that the agent is talking nonsense.
+const WARNED_LIMIT: usize = 32;
+
+/// One thing that the agent said.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decoded {
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The agent asks whether it may use a tool.
+    Asked { id: TheirId, question: Box<Question> },
+    /// The agent wants something done.
+    Wanted { id: TheirId, wanted: Wanted },
+    /// The agent wants what is not offered, or cannot be read.
+    Refused { id: TheirId, code: i64, message: String },
+    /// The turn ended.
+    TurnEnd(Box<TurnEnd>),
+    /// The agent broke its protocol; nothing after it can be relied on.
+    Fault(AgentError),
+}
+
+/// A question for permission.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Question {
+    pub(super) request: PermissionRequest,
+    /// What the agent itself calls the tool and its kind, never in words of the model.
+    pub(super) names: Vec<String>,
+    /// The files that the tool will touch, as the agent says.
+    pub(super) paths: Vec<String>,
+    /// The command that the tool will run, as the agent says.
+    pub(super) command: Option<String>,
+    pub(super) options: Vec<wire::PermissionOption>,
+}
+
+/// Something that the agent wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Wanted {
+    ReadFile(wire::ReadFile),
+    WriteFile(wire::WriteFile),
+    CreateTerminal(wire::CreateTerminal),
+    TerminalOutput(wire::AboutTerminal),
+    WaitForTerminal(wire::AboutTerminal),
+    KillTerminal(wire::AboutTerminal),
+    ReleaseTerminal(wire::AboutTerminal),
+}
+
+/// How a turn ended, in the agent's own words, and what it came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TurnEnd {
+    /// The agent's word for why it ended; absent if it did not end by itself.
+    pub(super) stop_reason: Option<String>,
+    /// The error in its place.
+    pub(super) error: Option<RpcError>,
+    /// The last message.
+    pub(super) answer: String,
+    /// All that was said in the turn.
+    pub(super) said: String,
+    /// The model that was chosen, as far as the agent tells.
+    pub(super) model: Option<String>,
+    pub(super) num_turns: u32,
+    pub(super) usage: Usage,
+    pub(super) cost_usd: Option<f64>,
+}
+
+/// The decoder of one session.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    session: Option<ProviderSessionId>,
+    model: Option<String>,
+    /// The request whose answer ends the turn in progress.
+    prompt: Option<OurId>,
+    spent: Spent,
+    turn: Turn,
+}
+
+/// What is known of the turn in progress.
+#[derive(Debug, Default)]
+struct Turn {
+    said: Said,
+    tools: Tools,
+    warned: BTreeSet<String>,
+}
+
+impl Decoder {
+    /// A decoder for a session that has just begun, and has cost nothing.
+    pub(super) fn of_new(session: ProviderSessionId) -> Self {
+        Self { session: Some(session), spent: Spent::from_nothing(), ..Self::default() }
+    }
+
+    /// A decoder for an earlier session. What it cost until now is not known.
+    pub(super) fn of_resumed(session: ProviderSessionId) -> Self {
+        Self { session: Some(session), ..Self::default() }
+    }
+
+    /// The model that answers, as far as the agent tells.
+    pub(super) fn set_model(&mut self, model: Option<String>) {
+        self.model = model;
+    }
+
+    /// A prompt was handed over in this request: its turn begins.
+    pub(super) fn begin(&mut self, prompt: OurId) {
+        self.turn = Turn::default();
+        self.spent.begin_turn();
+        self.prompt = Some(prompt);
+    }
+
+    /// Whether a turn has begun and not ended.
+    pub(super) fn in_turn(&self) -> bool {
+        self.prompt.is_some()
+    }
+
+    /// Whether a tool runs.
+    pub(super) fn in_tool(&self) -> bool {
+        self.turn.tools.any_open()
+    }
+
+    /// Takes one message.
+    pub(super) fn take(&mut self, message: Incoming) -> Vec<Decoded> {
+        let mut out = Vec::with_capacity(1);
+        match message {
+            Incoming::Notification { method, params } if method == "session/update" => {
+                match serde_json::from_str::<wire::Notice>(params.get()) {
+                    Ok(notice) => self.update(notice, &mut out),
+                    Err(_) => self.warn_once(
+                        "brokenUpdate",
+                        "",
+                        "passed over an update that cannot be read",
+                        &mut out,
+                    ),
+                }
+            }
+            // Extensions tell more than the protocol has words for.
+            Incoming::Notification { .. } => {}
+            Incoming::Request { id, method, params } => self.request(id, &method, &params, &mut out),
+            Incoming::Answer { id, result } if Some(id) == self.prompt => self.end(result, &mut out),
+            // An answer that nobody waits for any more.
+            Incoming::Answer { .. } => {}
+            Incoming::Odd(LOST) => {
+                let message = "the agent said something longer than 16 MiB, which is lost";
+                out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+            }
+            Incoming::Odd(what) => self.odd(what, &mut out),
+        }
+        out
+    }
+
+    /// Ends a turn that the agent will not end: closes its tools, and says what it came to until now.
+    pub(super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        let end = self.turn_end();
+        (out, end)
+    }
+
+    fn update(&mut self, notice: wire::Notice, out: &mut Vec<Decoded>) {
+        if let (Some(ours), Some(theirs)) = (&self.session, &notice.session_id)
+            && ours.as_str() != theirs
+        {
+            return self.warn_once("otherSession", "", "passed over what was said in another session", out);
+        }
+        let update = notice.update;
+        if update.session_update == "usage_update" {
+            return self.spent.total(update.cost.as_ref());
+        }
+        if let Some(model) = update.config_options.as_deref().and_then(chosen_model) {
+            self.model = Some(model);
+        }
+        if !self.in_turn() {
+            return;
+        }
+        match update.session_update.as_str() {
+            "agent_message_chunk" => self.chunk(&update, Voice::Answer, out),
+            "agent_thought_chunk" => self.chunk(&update, Voice::Thought, out),
+            "tool_call" => {
+                self.turn.said.boundary();
+                self.tool(update.tool, out);
+            }
+            "tool_call_update" => self.tool(update.tool, out),
+            "user_message_chunk"
+            | "plan"
+            | "plan_update"
+            | "plan_removed"
+            | "available_commands_update"
+            | "current_mode_update"
+            | "config_option_update"
+            | "session_info_update" => {}
+            other => self.warn_once("unknownUpdate", other, "passed over an update of the unknown kind", out),
+        }
+    }
+
+    fn chunk(&mut self, update: &wire::Update, voice: Voice, out: &mut Vec<Decoded>) {
+        let block = update.tool.content.as_ref();
+        let kind = block.and_then(|block| block["type"].as_str()).unwrap_or("nothing");
+        let text = block.and_then(|block| block["text"].as_str());
+        let content = match (kind, text) {
+            ("text", Some("")) => return,
+            ("text", Some(text)) => text.to_owned(),
+            _ => {
+                return self.warn_once(
+                    "passedOver",
+                    kind,
+                    "passed over a part of an answer of the kind",
+                    out,
+                );
+            }
+        };
+        match voice {
+            Voice::Answer => {
+                self.turn.said.push(&content, update.message_id.as_deref());
+                out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
+            }
+            Voice::Thought => {
+                self.turn.said.think(&content);
+                out.push(Decoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
+            }
+        }
+    }
+
+    fn tool(&mut self, call: wire::ToolCall, out: &mut Vec<Decoded>) {
+        if call.tool_call_id.is_none() {
+            return self.warn_once("brokenUpdate", "", "passed over an update that cannot be read", out);
+        }
+        let events = self.turn.tools.update(call);
+        self.tell(events, out);
+    }
+
+    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+        let events = self.turn.tools.close();
+        self.tell(events, out);
+    }
+
+    /// Hands on what happened to tools, at which a retraction stops.
+    fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<Decoded>) {
+        if !events.is_empty() {
+            self.turn.said.stop();
+        }
+        out.extend(events.into_iter().map(Decoded::Event));
+    }
+
+    fn request(&mut self, id: TheirId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
+        let wanted = match method {
+            "session/request_permission" => return self.ask(id, params, out),
+            "fs/read_text_file" => read(params).map(Wanted::ReadFile),
+            "fs/write_text_file" => read(params).map(Wanted::WriteFile),
+            "terminal/create" => read(params).map(Wanted::CreateTerminal),
+            "terminal/output" => read(params).map(Wanted::TerminalOutput),
+            "terminal/wait_for_exit" => read(params).map(Wanted::WaitForTerminal),
+            "terminal/kill" => read(params).map(Wanted::KillTerminal),
+            "terminal/release" => read(params).map(Wanted::ReleaseTerminal),
+            other => {
+                let message = format!("`{}` is not offered here", head(other));
+                self.warn_once("unsupported", other, "refused the agent a request that is not offered:", out);
+                return out.push(Decoded::Refused { id, code: METHOD_NOT_FOUND, message });
+            }
+        };
+        out.push(match wanted {
+            Some(wanted) => Decoded::Wanted { id, wanted },
+            None => unreadable(id, method),
+        });
+    }
+
+    fn ask(&mut self, id: TheirId, params: &RawValue, out: &mut Vec<Decoded>) {
+        let Some(wire::AskPermission { tool_call, options }) = read(params) else {
+            return out.push(unreadable(id, "session/request_permission"));
+        };
+        let (mut question, events) = self.turn.tools.ask(tool_call);
+        self.tell(events, out);
+        question.options = options;
+        out.push(Decoded::Asked { id, question: Box::new(question) });
+    }
+
+    /// The answer to the prompt ends the turn.
+    fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<Decoded>) {
+        let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
+        self.close_tools(out);
+        let mut end = TurnEnd::default();
+        match result {
+            Ok(Ok(prompted)) => {
+                end.usage = prompted.usage.map(spent::usage).unwrap_or_default();
+                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
+                    let what = "took the turn for complete, which ended for the unknown reason";
+                    self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
+                }
+                end.stop_reason = Some(prompted.stop_reason);
+            }
+            Ok(Err(_)) => {
+                let message = "the agent's answer to the prompt does not say why its turn ended";
+                return out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+            }
+            Err(error) => {
+                self.retract(&error, out);
+                end.error = Some(error);
+            }
+        }
+        end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
+        if end.usage != Usage::default() || end.cost_usd.is_some() {
+            out.push(Decoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
+        }
+        let known = self.turn_end();
+        out.push(Decoded::TurnEnd(Box::new(TurnEnd {
+            stop_reason: end.stop_reason,
+            error: end.error,
+            usage: end.usage,
+            cost_usd: end.cost_usd,
+            ..known
+        })));
+    }
+
+    /// Some agents say the words of an error as if the model had said them.
+    fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
+        let last = self.turn.said.answer().trim().to_owned();
+        if last.is_empty() || !error.message.contains(&last) {
+            return;
+        }
+        let (thought, text) = self.turn.said.retract();
+        out.push(Decoded::Event(StreamEvent::Retract));
+        if !thought.is_empty() {
+            out.push(Decoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
+        }
+        if !text.is_empty() {
+            out.push(Decoded::Event(StreamEvent::Text { content: text, chunk: Chunk::Whole }));
+        }
+    }
+
+    /// What the turn came to, and no turn after it.
+    fn turn_end(&mut self) -> TurnEnd {
+        self.prompt = None;
+        let turn = std::mem::take(&mut self.turn);
+        TurnEnd {
+            answer: turn.said.answer().to_owned(),
+            num_turns: turn.said.messages(),
+            said: turn.said.into_text(),
+            model: self.model.clone(),
+            ..TurnEnd::default()
+        }
+    }
+
+    /// Some agents write more to their output than the protocol; each kind of it is told once.
+    fn odd(&mut self, what: &str, out: &mut Vec<Decoded>) {
+        let code = "oddLine";
+        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {what}")) {
+            let message = format!("in the agent's output, {what}");
+            out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
+        }
+    }
+
+    /// Warns of something that is not understood, once in a turn for each kind.
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
+        let kind = head(kind);
+        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
+            let message = if kind.is_empty() { what.to_owned() } else { format!("{what} `{kind}`") };
+            out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
+        }
+    }
+}
+
+/// Whose words a chunk holds.
+#[derive(Clone, Copy, Debug)]
+enum Voice {
+    Answer,
+    Thought,
+}
+
+/// The value of the option that chooses the model.
+pub(super) fn chosen_model(options: &[wire::ConfigOption]) -> Option<String> {
+    let option =
+        options.iter().find(|option| option.category.as_deref() == Some("model") || option.id == "model")?;
+    option.current_value.as_str().map(str::to_owned)
+}
+
+fn read<T: DeserializeOwned>(params: &RawValue) -> Option<T> {
+    serde_json::from_str(params.get()).ok()
+}
+
+fn unreadable(id: TheirId, method: &str) -> Decoded {
+    Decoded::Refused {
+        id,
+        code: INVALID_PARAMS,
+        message: format!("the parameters of `{method}` cannot be read"),
+    }
+}
+
+/// The part of an agent's word that may stand in a message.
+fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || " _-./;".contains(*c)).take(60).collect()
+}
+
+/// The text of a value, if it is one; else the value as it stands.
+fn text_of(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! What was said in a turn: all of it, its last message, and the part that a retraction voids.
+//! Deciding that something is void is left to the decoder.
+
+/// The text of a turn.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    text: String,
+    /// Where the last message began.
+    message: usize,
+    message_id: Option<String>,
+    /// Where the last tool event stood: what a reader of the events voids on a retraction begins here.
+    stop: usize,
+    /// Thinking since then.
+    thought: String,
+    messages: u32,
+    next: Next,
+}
+
+/// What the next text is to the text before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Next {
+    /// Another message.
+    #[default]
+    Begins,
+    GoesOn,
+}
+
+impl Said {
+    /// Appends a text. Another id of a message begins another message.
+    pub(super) fn push(&mut self, text: &str, id: Option<&str>) {
+        if self.next == Next::Begins || id.is_some() && id != self.message_id.as_deref() {
+            if !self.text.is_empty() {
+                self.text.push_str("\n\n");
+            }
+            self.message = self.text.len();
+            self.messages += 1;
+            self.message_id = id.map(str::to_owned);
+            self.next = Next::GoesOn;
+        }
+        self.text.push_str(text);
+    }
+
+    /// Takes a thought.
+    pub(super) fn think(&mut self, text: &str) {
+        self.thought.push_str(text);
+    }
+
+    /// A tool is called: what is said after it is another message.
+    pub(super) fn boundary(&mut self) {
+        self.next = Next::Begins;
+    }
+
+    /// An event of a tool: what stands until here is not voided any more.
+    pub(super) fn stop(&mut self) {
+        self.stop = self.text.len();
+        self.thought.clear();
+    }
+
+    /// Voids the last message. What of the voided stretch is not of that message is returned, to be said again:
+    /// thinking, then text.
+    pub(super) fn retract(&mut self) -> (String, String) {
+        let at = self.message.max(self.stop);
+        self.text.truncate(at);
+        let kept = self.text[self.stop..].trim().to_owned();
+        self.text.truncate(self.text.trim_end().len());
+        self.message = self.text.len();
+        self.messages = self.messages.saturating_sub(1);
+        self.next = Next::Begins;
+        (std::mem::take(&mut self.thought), kept)
+    }
+
+    /// The last message.
+    pub(super) fn answer(&self) -> &str {
+        &self.text[self.message..]
+    }
+
+    /// How many messages there were.
+    pub(super) fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    /// All of it, the messages separated by blank lines.
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart_by_their_ids_and_by_tools() {
+        let mut said = Said::default();
+        said.push("one", Some("m1"));
+        said.push(" two", Some("m1"));
+        said.push("three", Some("m2"));
+        said.boundary();
+        said.push("four", None);
+        said.push(" five", None);
+        assert_eq!((said.answer(), said.messages()), ("four five", 3));
+        assert_eq!(said.into_text(), "one two\n\nthree\n\nfour five");
+    }
+
+    #[test]
+    fn a_retraction_voids_the_last_message_and_gives_back_the_rest() {
+        let mut said = Said::default();
+        said.push("before the tool", Some("m1"));
+        said.boundary();
+        said.stop();
+        said.think("hmm");
+        said.push("kept", Some("m2"));
+        said.push("an error", Some("m3"));
+        assert_eq!(said.retract(), ("hmm".to_owned(), "kept".to_owned()));
+        assert_eq!(said.into_text(), "before the tool\n\nkept");
+    }
+
+    #[test]
+    fn a_message_that_a_tool_event_cut_is_voided_as_far_as_readers_void_it() {
+        let mut said = Said::default();
+        said.push("half ", Some("m1"));
+        said.stop();
+        said.push("an error", Some("m1"));
+        assert_eq!(said.retract(), (String::new(), String::new()));
+        assert_eq!(said.into_text(), "half");
+    }
+}

@@ -1,0 +1,147 @@
+//! Tokens and cost of a turn, from what agents say in terms of their own.
+//! When a turn begins and ends is left to the decoder.
+
+use inspan_protocol::Usage;
+
+use super::super::wire;
+
+/// What the session cost, as its agent counts it: since it began, and in some agents since their process began.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    /// The last sum that was said.
+    total: Option<f64>,
+    /// The sum when the turn began; absent if it is not known.
+    before: Option<f64>,
+    /// Whether a sum was said in this turn.
+    heard: Heard,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Heard {
+    #[default]
+    Nothing,
+    Sum,
+}
+
+impl Spent {
+    /// A session that has cost nothing yet.
+    pub(super) fn from_nothing() -> Self {
+        Self { total: Some(0.0), ..Self::default() }
+    }
+
+    pub(super) fn begin_turn(&mut self) {
+        self.before = self.total;
+        self.heard = Heard::Nothing;
+    }
+
+    /// The agent said what the session cost so far.
+    pub(super) fn total(&mut self, cost: Option<&wire::Cost>) {
+        if let Some(cost) = cost.filter(|cost| cost.currency == "USD" && cost.amount.is_finite()) {
+            self.total = Some(cost.amount);
+            self.heard = Heard::Sum;
+        }
+    }
+
+    /// What the turn cost in US dollars. A sum that stood still although tokens were used, or although a turn was cut
+    /// short whose tokens nobody counted, is not a free turn but an unknown one.
+    pub(super) fn of_turn(&self, usage: Usage, stop_reason: Option<&str>) -> Option<f64> {
+        let grown = self.total? - self.before?;
+        // Beyond a millionth of a cent the difference of two sums is noise.
+        let cost = (grown * 1e8).round() / 1e8;
+        let free = usage == Usage::default() && stop_reason == Some("end_turn");
+        (self.heard == Heard::Sum && (cost > 0.0 || cost == 0.0 && free)).then_some(cost)
+    }
+}
+
+/// Tokens in the terms that all providers share. Agents differ in whether the tokens of their cache are among the
+/// input, and those of thinking among the output; their own sum tells.
+pub(super) fn usage(said: wire::TokenUsage) -> Usage {
+    let read = said.cached_read_tokens.unwrap_or_default();
+    let written = said.cached_write_tokens.unwrap_or_default();
+    let thought = said.thought_tokens.unwrap_or_default();
+    let cached = read.saturating_add(written);
+    let beside = said.total_tokens.saturating_sub(said.input_tokens.saturating_add(said.output_tokens));
+    let (cache_is_beside, thought_is_beside) = if beside == cached.saturating_add(thought) {
+        (true, true)
+    } else if beside == thought {
+        (false, true)
+    } else if beside == 0 && said.total_tokens > 0 {
+        (false, false)
+    } else {
+        (true, false)
+    };
+    let inside = if cache_is_beside { 0 } else { cached };
+    let more = if thought_is_beside { thought } else { 0 };
+    Usage {
+        input_tokens: said.input_tokens.saturating_sub(inside),
+        output_tokens: said.output_tokens.saturating_add(more),
+        cache_read_tokens: read,
+        cache_creation_tokens: written,
+        reasoning_tokens: thought,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(total: u64, input: u64, output: u64, read: u64, thought: u64) -> wire::TokenUsage {
+        wire::TokenUsage {
+            total_tokens: total,
+            input_tokens: input,
+            output_tokens: output,
+            thought_tokens: Some(thought),
+            cached_read_tokens: Some(read),
+            cached_write_tokens: None,
+        }
+    }
+
+    #[test]
+    fn the_sum_tells_what_is_counted_where() {
+        let rows = [
+            ("all beside", tokens(167, 100, 20, 40, 7), (100, 27, 40, 7)),
+            ("cache within the input", tokens(127, 100, 20, 40, 7), (60, 27, 40, 7)),
+            ("thinking within the output", tokens(160, 100, 20, 40, 7), (100, 20, 40, 7)),
+            ("both within", tokens(120, 100, 20, 40, 7), (60, 20, 40, 7)),
+            ("no sum", tokens(0, 100, 20, 0, 0), (100, 20, 0, 0)),
+            ("nonsense", tokens(u64::MAX, u64::MAX, 1, u64::MAX, u64::MAX), (0, 1, u64::MAX, u64::MAX)),
+        ];
+        for (name, said, expected) in rows {
+            let seen = usage(said);
+            let seen = (seen.input_tokens, seen.output_tokens, seen.cache_read_tokens, seen.reasoning_tokens);
+            assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cost_is_the_turns_own_or_unknown() {
+        let usd = |amount| wire::Cost { amount, currency: "USD".to_owned() };
+        let some = Usage { input_tokens: 1, ..Usage::default() };
+        let mut spent = Spent::from_nothing();
+        spent.begin_turn();
+        assert_eq!(spent.of_turn(some, Some("end_turn")), None, "nothing was said");
+        spent.total(Some(&usd(0.0018)));
+        assert_eq!(spent.of_turn(some, Some("end_turn")), Some(0.0018));
+        spent.begin_turn();
+        spent.total(Some(&usd(0.003)));
+        assert_eq!(spent.of_turn(some, Some("end_turn")), Some(0.0012));
+        spent.begin_turn();
+        spent.total(Some(&usd(0.003)));
+        assert_eq!(spent.of_turn(some, Some("end_turn")), None, "tokens for nothing");
+        assert_eq!(spent.of_turn(Usage::default(), Some("cancelled")), None);
+        assert_eq!(spent.of_turn(Usage::default(), Some("end_turn")), Some(0.0));
+        spent.begin_turn();
+        spent.total(Some(&wire::Cost { amount: 9.0, currency: "EUR".to_owned() }));
+        assert_eq!(spent.of_turn(some, Some("end_turn")), None, "another currency");
+        let mut resumed = Spent::default();
+        resumed.begin_turn();
+        resumed.total(Some(&usd(0.5)));
+        assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "nobody knows what it had cost before");
+        resumed.begin_turn();
+        resumed.total(Some(&usd(0.75)));
+        assert_eq!(resumed.of_turn(some, Some("end_turn")), Some(0.25));
+        resumed.begin_turn();
+        resumed.total(Some(&usd(0.25)));
+        assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "a sum that fell");
+    }
+}

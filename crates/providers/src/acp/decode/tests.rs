@@ -1,0 +1,120 @@
+//! The decoder against bytes that no agent should send, and the rules that hold for all that it says.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::transport::json_rpc::Codec;
+
+const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
+
+/// What a decoder in its first turn makes of these bytes.
+fn decode(bytes: &[u8]) -> Vec<Decoded> {
+    let mut decoder = Decoder::of_new(ProviderSessionId::from("s"));
+    decoder.begin(2);
+    let mut codec = Codec::default();
+    let mut out = Vec::new();
+    codec.push(bytes, |message| out.extend(decoder.take(message)));
+    codec.finish(|message| out.extend(decoder.take(message)));
+    let (closing, _) = decoder.abandon();
+    out.extend(closing);
+    out
+}
+
+/// Pieces of messages, so that chance finds more than broken JSON.
+fn word() -> impl Strategy<Value = String> {
+    let fixed = [
+        r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"#,
+        r#""sessionUpdate":"agent_message_chunk","#,
+        r#""sessionUpdate":"tool_call","toolCallId":"t","#,
+        r#""sessionUpdate":"tool_call_update","toolCallId":"t","#,
+        r#""sessionUpdate":"usage_update","cost":{"amount":1e308,"currency":"USD"},"#,
+        r#""content":{"type":"text","text":"x"}"#,
+        r#""content":[{"type":"diff","path":"/a"}],"status":"completed""#,
+        r#""rawInput":{"command":"ls"},"status":"in_progress""#,
+        r#""_meta":{"v":{"toolName":"Bash"}},"title":null"#,
+        "}}}\n",
+        "\n",
+        r#"{"id":2,"result":{"stopReason":"end_turn","usage":{"totalTokens":18446744073709551615}}}"#,
+        r#"{"id":2,"error":{"code":-1,"message":"x"}}"#,
+        r#"{"id":9,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"t"}}}"#,
+        r#"{"id":9,"method":"terminal/create","params":{"command":"ls"}}"#,
+    ];
+    prop_oneof![4 => proptest::sample::select(fixed.map(str::to_owned).to_vec()), 1 => any::<String>()]
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_stop_it(junk in any::<Vec<u8>>(), words in proptest::collection::vec(word(), 0..40)) {
+        let _said = decode(&junk);
+        let decoded = decode(words.concat().as_bytes());
+        let mut open = BTreeSet::new();
+        for decoded in decoded {
+            match decoded {
+                Decoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => {
+                    prop_assert!(open.insert(tool_use_id), "a tool begins twice");
+                }
+                Decoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
+                    prop_assert!(open.remove(&tool_use_id), "a tool ends that never began");
+                }
+                _ => {}
+            }
+        }
+        prop_assert!(open.is_empty(), "tools without an end: {open:?}");
+    }
+}
+
+#[test]
+fn nothing_is_said_outside_of_a_turn() {
+    let mut decoder = Decoder::of_resumed(ProviderSessionId::from("s"));
+    let mut codec = Codec::default();
+    let history = format!(
+        "{OPENED}\n{}\n",
+        json!({ "method": "session/update", "params": { "sessionId": "s", "update": {
+            "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "said long ago" },
+        } } })
+    );
+    let mut out = Vec::new();
+    codec.push(history.as_bytes(), |message| out.extend(decoder.take(message)));
+    assert_eq!((out, decoder.in_turn(), decoder.in_tool()), (Vec::new(), false, false));
+}
+
+#[test]
+fn a_lost_line_is_a_fault() {
+    let mut line = vec![b'x'; 16 * 1024 * 1024 + 1];
+    line.push(b'\n');
+    let decoded = decode(&line);
+    assert!(
+        matches!(&decoded[..], [Decoded::Fault(error)] if error.code == ErrorCode::Protocol),
+        "{decoded:?}"
+    );
+}
+
+#[test]
+fn a_name_comes_from_the_agent_and_not_from_the_model() {
+    let names = |call: Value| {
+        let line = json!({ "id": 9, "method": "session/request_permission", "params": { "toolCall": call } });
+        let decoded = decode(format!("{line}\n").as_bytes());
+        let asked = decoded.into_iter().find_map(|decoded| match decoded {
+            Decoded::Asked { question, .. } => Some((question.request.tool_name, question.names)),
+            _ => None,
+        });
+        asked.unwrap()
+    };
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        names(
+            json!({ "toolCallId": "t", "title": "read", "kind": "execute", "rawInput": { "command": "read" } })
+        ),
+        ("read".to_owned(), list(&["execute"]))
+    );
+    assert_eq!(
+        names(
+            json!({ "title": "rm -r x", "kind": "execute", "_meta": { "claudeCode": { "toolName": "Bash" } } })
+        ),
+        ("Bash".to_owned(), list(&["execute", "Bash"]))
+    );
+    assert_eq!(names(json!({})), ("other".to_owned(), list(&["other"])));
+}

@@ -1,0 +1,302 @@
+//! From an agent's own words for how a turn ended, and from how it died, to an outcome or a typed error.
+//! The code of an error tells little: nearly all are `internal error`, and their data tells more.
+
+use inspan_protocol::{AgentError, ErrorCode, ProviderSessionId, StopReason, classify_status, classify_text};
+use serde_json::{Map, Value, json};
+
+use super::decode::TurnEnd;
+use super::wire::AuthMethod;
+pub(super) use crate::kind::Kind;
+use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, RpcError};
+use crate::transport::process::Exit;
+
+/// The protocol's code for a missing login.
+const AUTH_REQUIRED: i64 = -32000;
+/// The protocol's code for what is not there.
+const NOT_FOUND: i64 = -32002;
+/// The protocol's code for a request that was cancelled.
+const CANCELLED: i64 = -32800;
+/// JSON-RPC's code for parameters that do not fit.
+const INVALID_PARAMS: i64 = -32602;
+
+/// How a turn ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// With an output.
+    Output(StopReason),
+    /// With an error.
+    Error(AgentError),
+}
+
+/// Judges the end of a turn.
+///
+/// | what the agent says | outcome |
+/// |---|---|
+/// | `end_turn` | `complete` |
+/// | `max_tokens`, `max_turn_requests`, `cancelled` | output with `maxTokens`, `maxTurns`, `aborted` |
+/// | `refusal` | `REFUSED` |
+/// | another stop reason | `complete`: the turn ended, and the word is newer than we are |
+/// | an error | by its code, then its data, then its words |
+pub(super) fn judge(end: &TurnEnd) -> Verdict {
+    if let Some(error) = &end.error {
+        return Verdict::Error(refused(error));
+    }
+    match end.stop_reason.as_deref() {
+        Some("max_tokens") => Verdict::Output(StopReason::MaxTokens),
+        Some("max_turn_requests") => Verdict::Output(StopReason::MaxTurns),
+        Some("cancelled") => Verdict::Output(StopReason::Aborted),
+        Some("refusal") => {
+            let error = AgentError::new(ErrorCode::Refused, "the model refused");
+            Verdict::Error(error.with("stopReason", "refusal"))
+        }
+        _ => Verdict::Output(StopReason::Complete),
+    }
+}
+
+/// The error for an answer that is one.
+///
+/// | what it is | code |
+/// |---|---|
+/// | -32000 | `AUTH` |
+/// | -32800 | `ABORTED` |
+/// | data with a word for the error, as of Claude (`errorKind`) or OpenCode (`errorName`) | by the word |
+/// | data with a status, or a status in the place of the code, as of Gemini | by the status |
+/// | -32601 | `PROTOCOL` |
+/// | -32602, -32002 | `INVALID_REQUEST` |
+/// | anything else | by the text |
+pub(super) fn refused(error: &RpcError) -> AgentError {
+    let words = words(error);
+    let code = code(error, &words);
+    let message = if words.is_empty() { lead(code).to_owned() } else { format!("{}: {words}", lead(code)) };
+    let mut detail = Map::new();
+    detail.insert("rpcCode".to_owned(), json!(error.code));
+    if let Some(word) = word(error) {
+        detail.insert("vendorError".to_owned(), json!(word));
+    }
+    if let Some(status) = status(error) {
+        detail.insert("status".to_owned(), json!(status));
+    }
+    AgentError::new(code, message).with_detail(Value::Object(detail))
+}
+
+fn code(error: &RpcError, words: &str) -> ErrorCode {
+    match error.code {
+        AUTH_REQUIRED => return ErrorCode::Auth,
+        CANCELLED => return ErrorCode::Aborted,
+        _ => {}
+    }
+    let by_status = || status(error).and_then(|status| classify_status(status, None, words));
+    let by_word = match word(error) {
+        Some("authentication_failed" | "oauth_org_not_allowed" | "ProviderAuthError") => {
+            Some(ErrorCode::Auth)
+        }
+        Some("billing_error") => Some(ErrorCode::Billing),
+        Some("rate_limit") => Some(ErrorCode::RateLimited),
+        Some("overloaded") => Some(ErrorCode::Overloaded),
+        Some("model_not_found" | "ProviderModelNotFoundError") => Some(ErrorCode::ModelNotFound),
+        Some("max_output_tokens" | "ContextOverflowError" | "MessageOutputLengthError") => {
+            Some(ErrorCode::ContextLength)
+        }
+        Some("MessageAbortedError") => Some(ErrorCode::Aborted),
+        Some("invalid_request") => Some(match by_status().unwrap_or_else(|| classify_text(words)) {
+            ErrorCode::ContextLength => ErrorCode::ContextLength,
+            _ => ErrorCode::InvalidRequest,
+        }),
+        _ => None,
+    };
+    by_word.or_else(by_status).unwrap_or_else(|| match error.code {
+        METHOD_NOT_FOUND => ErrorCode::Protocol,
+        INVALID_PARAMS | NOT_FOUND => ErrorCode::InvalidRequest,
+        _ => classify_text(words),
+    })
+}
+
+/// The vendor's word for the error.
+fn word(error: &RpcError) -> Option<&str> {
+    let data = error.data.as_ref()?;
+    data["errorKind"].as_str().or_else(|| data["errorName"].as_str())
+}
+
+/// The HTTP status behind the error, where the agent tells it.
+fn status(error: &RpcError) -> Option<u16> {
+    let data = error.data.as_ref();
+    let told = data.and_then(|data| data["statusCode"].as_u64().or_else(|| data["status"].as_u64()));
+    let told = told.or_else(|| u64::try_from(error.code).ok())?;
+    u16::try_from(told).ok().filter(|status| (400..600).contains(status))
+}
+
+/// The agent's sentence, and not the page that may follow it.
+fn words(error: &RpcError) -> String {
+    let told = error.message.strip_prefix("Internal error").unwrap_or(&error.message);
+    let told = told.trim_start_matches(':').trim();
+    let more = error.data.as_ref().and_then(|data| data["details"].as_str().or_else(|| data.as_str()));
+    let text = if told.is_empty() { more.unwrap_or(&error.message) } else { told };
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(500).collect()
+}
+
+fn lead(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Auth => "the agent has no login or key that is accepted",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Network => "the agent could not ask its model",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the request was refused",
+        _ => "the agent gave up",
+    }
+}
+
+/// Says what to do about a missing login.
+pub(super) fn log_in(error: AgentError, methods: &[AuthMethod], log_in: &str) -> AgentError {
+    if error.code != ErrorCode::Auth {
+        return error;
+    }
+    let ways: Vec<String> = methods
+        .iter()
+        .map(|method| {
+            let name = method.name.as_deref().unwrap_or(&method.id);
+            let about = method.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
+            format!("{name}{about} (`authMethod: {}`)", method.id)
+        })
+        .collect();
+    let mut message = format!("{}; {log_in}", error.message);
+    if !ways.is_empty() {
+        message.push_str(&format!("; the agent offers {}", ways.join(", ")));
+    }
+    AgentError { message: message.chars().take(1000).collect(), ..error }
+}
+
+/// The error for a conversation that cannot be gone on with.
+///
+/// Agents have no common word for one they do not know, so what they say of nothing else is taken for that.
+pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> AgentError {
+    let refused = refused(error);
+    match refused.code {
+        ErrorCode::Network | ErrorCode::InvalidRequest | ErrorCode::Protocol => {
+            let message = format!("the agent cannot go on with the conversation {session}: {}", words(error));
+            let error = AgentError::new(ErrorCode::InvalidRequest, message);
+            AgentError { detail: refused.detail, ..error }.kind("sessionNotFound")
+        }
+        _ => refused,
+    }
+}
+
+/// The error for a request of ours that was not answered; `None` if the agent ended before it could.
+pub(super) fn unanswered(method: &str, error: CallError) -> Option<AgentError> {
+    match error {
+        CallError::Refused(error) => Some(refused(&error)),
+        CallError::Ended => None,
+        CallError::Late => {
+            let message = format!("the agent did not answer `{method}` in time");
+            Some(AgentError::new(ErrorCode::Timeout, message).kind("start"))
+        }
+        CallError::Failed(error) => Some(error),
+    }
+}
+
+/// The error for an agent that ended without ending its turn, whatever its exit code.
+pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
+    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let last: String = last.chars().take(300).collect();
+    let said =
+        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let message = format!("the agent ended ({exit}) before its turn did; {said}");
+    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+}
+
+/// As much of stderr as an event should carry.
+fn tail(stderr: &str) -> &str {
+    const LIMIT: usize = 8 * 1024;
+    let start = stderr.len().saturating_sub(LIMIT);
+    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+    &stderr[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: i64, message: &str, data: Value) -> RpcError {
+        RpcError { code, message: message.to_owned(), data: (!data.is_null()).then_some(data) }
+    }
+
+    #[test]
+    fn codes_come_before_data_and_data_before_words() {
+        use ErrorCode::*;
+        let kind = |kind: &str| json!({ "errorKind": kind });
+        let name = |name: &str| json!({ "service": "session", "errorName": name });
+        let rows = [
+            (error(-32000, "Authentication required", Value::Null), Auth),
+            (error(-32800, "Request cancelled", Value::Null), Aborted),
+            (error(-32603, "Internal error: API Error: 401 bad key", kind("authentication_failed")), Auth),
+            (error(-32603, "Internal error", kind("billing_error")), Billing),
+            (error(-32603, "Internal error: slow down", kind("rate_limit")), RateLimited),
+            (error(-32603, "Internal error", kind("overloaded")), Overloaded),
+            (error(-32603, "Internal error", kind("model_not_found")), ModelNotFound),
+            (error(-32603, "Internal error: odd", kind("invalid_request")), InvalidRequest),
+            (error(-32603, "Internal error: maximum context length", kind("invalid_request")), ContextLength),
+            (error(-32603, "Internal error: no key", name("ProviderAuthError")), Auth),
+            (error(-32603, "Internal error: full", name("ContextOverflowError")), ContextLength),
+            (error(-32603, "Internal error: bad key", name("APIError")), Network),
+            (
+                error(-32603, "Internal error", json!({ "errorName": "APIError", "statusCode": 429 })),
+                RateLimited,
+            ),
+            (error(-32603, "Internal error", json!({ "status": 529 })), Overloaded),
+            (error(429, "Rate limit exceeded. Try again later.", Value::Null), RateLimited),
+            (error(500, "Unknown stream execution error.", Value::Null), Overloaded),
+            (error(-32601, "Method not found", Value::Null), Protocol),
+            (error(-32602, "Invalid params", Value::Null), InvalidRequest),
+            (error(-32002, "Resource not found", Value::Null), InvalidRequest),
+            (error(-32603, "Internal error", json!({ "details": "Too many requests" })), RateLimited),
+            (error(-32603, "Internal error: fetch failed", Value::Null), Network),
+            (error(0, "", Value::Null), Network),
+        ];
+        for (given, expected) in rows {
+            assert_eq!(refused(&given).code, expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_login_says_what_to_do() {
+        let method = AuthMethod {
+            id: "opencode-login".to_owned(),
+            name: Some("Login with opencode".to_owned()),
+            description: Some("Run `opencode auth login` in the terminal".to_owned()),
+        };
+        let refused = refused(&error(-32000, "Authentication required", Value::Null));
+        assert_eq!(
+            log_in(refused, &[method], "log it in").message,
+            "the agent has no login or key that is accepted: Authentication required; log it in; the agent offers \
+             Login with opencode: Run `opencode auth login` in the terminal (`authMethod: opencode-login`)"
+        );
+        let other = AgentError::new(ErrorCode::Network, "no");
+        assert_eq!(log_in(other.clone(), &[], "log it in"), other);
+    }
+
+    #[test]
+    fn an_unknown_conversation_is_told_from_a_missing_login() {
+        let session = ProviderSessionId::from("ses_nope");
+        let rows = [
+            (
+                error(-32603, "Internal error: OpenCode service failure", json!({ "service": "session" })),
+                true,
+            ),
+            (error(-32602, "Invalid session identifier format.", Value::Null), true),
+            (error(-32002, "Resource not found: ses_nope", Value::Null), true),
+            (error(-32601, "Method not found", Value::Null), true),
+            (error(-32000, "Authentication required", Value::Null), false),
+            (error(429, "too many requests", Value::Null), false),
+        ];
+        for (given, unknown) in rows {
+            let refused = not_resumed(&session, &given);
+            let kind = refused.detail.as_ref().map(|detail| detail["kind"].clone());
+            assert_eq!(kind == Some(json!("sessionNotFound")), unknown, "{refused:?}");
+        }
+    }
+}

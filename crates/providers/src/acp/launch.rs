@@ -1,0 +1,197 @@
+//! From options to a process and a session: the program, its arguments, its environment, and what is chosen in it.
+//! Starting it is left to the session.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
+use serde_json::{Value, json};
+
+use super::options::AcpOptions;
+use super::preset::Preset;
+use crate::transport::environment::{fits, for_vendor};
+use crate::transport::program::{Wanted, find};
+use crate::transport::redact::Redactor;
+
+/// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
+/// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code
+/// hears it by these; the others have no such variables.
+const FIXED: &[(&str, &str)] = &[
+    ("CLAUDE_CODE_MAX_RETRIES", "0"),
+    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
+    ("DISABLE_AUTOUPDATER", "1"),
+];
+
+/// All that a session is begun with but its conversation. Two turns with the same launch can share a process.
+#[derive(Clone, PartialEq)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<(String, String)>,
+    /// The directory that the agent works in, without links: what is served to it lies within.
+    pub(super) root: PathBuf,
+    pub(super) servers: Vec<Server>,
+    pub(super) auth_method: Option<String>,
+    pub(super) choices: Choices,
+    /// What to do about a missing login, beside what the agent says.
+    pub(super) log_in: &'static str,
+}
+
+/// What is chosen in a session before its first prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Choices {
+    pub(super) model: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) thinking: Option<ThinkingLevel>,
+}
+
+/// An MCP server in the protocol's form. It may hold secrets.
+#[derive(Clone, PartialEq)]
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) transport: Transport,
+    pub(super) value: Value,
+}
+
+/// How an MCP server is reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Transport {
+    Stdio,
+    Http,
+    Sse,
+}
+
+impl fmt::Debug for Launch {
+    /// Without the environment and the servers, in which secrets may stand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Launch {
+    /// Checks the options and makes the command line.
+    pub(super) fn new(
+        preset: &Preset,
+        options: &AcpOptions,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let root = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
+        if let Some(schema) = &options.output_schema {
+            jsonschema::validator_for(schema)
+                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
+        }
+        let own = || preset.program.map(|program| program.arguments).unwrap_or_default();
+        let arguments =
+            options.args.clone().unwrap_or_else(|| own().iter().map(|&word| word.to_owned()).collect());
+        Ok(Self {
+            program: program(preset, options.command.as_deref(), &context.env, Some(&root))?,
+            arguments,
+            environment: environment(preset, options, &context.env),
+            root,
+            servers: servers(options)?,
+            auth_method: options.auth_method.clone(),
+            choices: Choices {
+                model: options.model.clone(),
+                mode: options.mode.clone(),
+                thinking: options.thinking,
+            },
+            log_in: match preset.program {
+                Some(program) => program.log_in,
+                None => "log the agent in by itself, or let it see its key by the option `passEnv`",
+            },
+        })
+    }
+
+    /// Takes the secrets of this process out of a text.
+    pub(super) fn redactor(&self) -> Redactor {
+        Redactor::new(&self.environment.iter().cloned().collect())
+    }
+}
+
+/// The program to run.
+pub(super) fn program(
+    preset: &Preset,
+    command: Option<&str>,
+    environment: &Environment,
+    cwd: Option<&Path>,
+) -> Result<PathBuf, AgentError> {
+    let (variable, name, hint) = match (preset.program, command) {
+        (Some(program), _) => (program.variable, program.name, program.hint),
+        // The option names the program, so that neither the variable nor the name is looked at.
+        (None, Some(_)) => ("", "", "install it, or name the program of your agent by the option `command`"),
+        (None, None) => {
+            let message =
+                "no agent is named; name its program by the option `command`, and its arguments by `args`";
+            return Err(AgentError::new(ErrorCode::ConfigMissing, message));
+        }
+    };
+    find(&Wanted { option: command, variable, name, hint }, environment, cwd)
+}
+
+fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+    let here = cwd.unwrap_or(Path::new("."));
+    let chosen = option.map_or_else(|| here.to_path_buf(), |option| here.join(option));
+    // The protocol wants an absolute path; that it has no links is what lets it be held against others.
+    match chosen.canonicalize() {
+        Ok(path) if path.is_dir() => Ok(path),
+        _ => Err(invalid(format!("the working directory {} is no directory", chosen.display()))),
+    }
+}
+
+fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> Vec<(String, String)> {
+    let mut all = for_vendor(environment, preset.vendor);
+    let passed = options.pass_env.iter().flatten();
+    for (name, value) in environment.iter() {
+        if passed.clone().any(|pattern| fits(pattern, name)) && all.iter().all(|(known, _)| known != name) {
+            all.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let named = options.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+    for (name, value) in fixed.chain(named) {
+        all.retain(|(known, _)| *known != name);
+        all.push((name, value));
+    }
+    all
+}
+
+fn servers(options: &AcpOptions) -> Result<Vec<Server>, AgentError> {
+    options.mcp_servers.iter().flatten().map(|(name, server)| self::server(name, server)).collect()
+}
+
+/// From the form that most programs share, with objects, to the protocol's, with lists.
+fn server(name: &str, server: &Value) -> Result<Server, AgentError> {
+    let pairs = |key: &str| -> Vec<Value> {
+        let map = server[key].as_object().into_iter().flatten();
+        map.map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    };
+    let (transport, value) =
+        match (server["type"].as_str(), server["command"].as_str(), server["url"].as_str()) {
+            (None | Some("stdio"), Some(command), _) => {
+                let args = server["args"].as_array().cloned().unwrap_or_default();
+                (
+                    Transport::Stdio,
+                    json!({ "name": name, "command": command, "args": args, "env": pairs("env") }),
+                )
+            }
+            (Some(kind @ ("http" | "sse")), _, Some(url)) => {
+                let transport = if kind == "http" { Transport::Http } else { Transport::Sse };
+                (transport, json!({ "type": kind, "name": name, "url": url, "headers": pairs("headers") }))
+            }
+            _ => {
+                let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
+                return Err(invalid(format!("the MCP server `{name}` {message}")));
+            }
+        };
+    Ok(Server { name: name.to_owned(), transport, value })
+}
+
+pub(super) fn invalid(message: String) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! From options to a command line and a session's parameters.
+
+use std::collections::BTreeMap;
+
+use super::super::preset::{ANY, DROID, GEMINI};
+use super::*;
+
+fn context(folder: &Path) -> ExecutionContext {
+    for name in ["droid", "gemini", "other"] {
+        std::fs::write(folder.join(name), "").unwrap();
+        #[cfg(unix)]
+        std::fs::set_permissions(folder.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    }
+    let path = folder.display().to_string();
+    let env: Environment = [
+        ("PATH", path.as_str()),
+        ("HOME", "/home/dev"),
+        ("FACTORY_API_KEY", "planted-1"),
+        ("GEMINI_API_KEY", "planted-2"),
+        ("OPENAI_API_KEY", "planted-3"),
+        ("ANTHROPIC_API_KEY", "planted-4"),
+        ("CLAUDECODE", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into_iter()
+    .collect();
+    ExecutionContext { env, cwd: Some(folder.to_path_buf()), ..ExecutionContext::default() }
+}
+
+/// The program's name, its arguments, and what of vendors it sees.
+fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let launch = Launch::new(preset, options, &context(folder.path())).unwrap();
+    let name = launch.program.file_name().unwrap().to_string_lossy().into_owned();
+    let seen = launch.environment.iter().map(|(name, _)| name.clone());
+    let mut seen: Vec<String> = seen
+        .filter(|name| {
+            let mut everyones = ["PATH", "HOME"].into_iter().chain(FIXED.iter().map(|(name, _)| *name));
+            everyones.all(|known| name != known)
+        })
+        .collect();
+    seen.sort();
+    assert!(!format!("{launch:?} {:?}", launch.redactor()).contains("planted"));
+    (name, launch.arguments, seen)
+}
+
+#[test]
+fn each_agent_gets_its_own_command_line_and_keys() {
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let plain = AcpOptions::default();
+    assert_eq!(
+        line(&DROID, &plain),
+        ("droid".to_owned(), words(&["exec", "--output-format", "acp"]), words(&["FACTORY_API_KEY"]))
+    );
+    assert_eq!(line(&GEMINI, &plain), ("gemini".to_owned(), words(&["--acp"]), words(&["GEMINI_API_KEY"])));
+    let options = AcpOptions {
+        command: Some("other".to_owned()),
+        args: Some(words(&["acp"])),
+        env: Some(BTreeMap::from([("OPENAI_API_KEY".to_owned(), "mine".to_owned())])),
+        pass_env: Some(words(&["OPENAI_*", "ANTHROPIC_API_KEY"])),
+        ..AcpOptions::default()
+    };
+    assert_eq!(
+        line(&ANY, &options),
+        ("other".to_owned(), words(&["acp"]), words(&["ANTHROPIC_API_KEY", "OPENAI_API_KEY"]))
+    );
+    let older = AcpOptions { args: Some(words(&["--experimental-acp"])), ..AcpOptions::default() };
+    assert_eq!(line(&GEMINI, &older).1, ["--experimental-acp"]);
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let fault = |preset: &Preset, options: AcpOptions| {
+        let error = Launch::new(preset, &options, &context(folder.path())).unwrap_err();
+        (error.code, error.message)
+    };
+    let named = || AcpOptions { command: Some("other".to_owned()), ..AcpOptions::default() };
+    let server = |server: Value| AcpOptions {
+        mcp_servers: Some(BTreeMap::from([("s".to_owned(), server)])),
+        ..named()
+    };
+    let (code, message) = fault(&ANY, AcpOptions::default());
+    assert_eq!(
+        (code, message.as_str()),
+        (
+            ErrorCode::ConfigMissing,
+            "no agent is named; name its program by the option `command`, and its arguments by `args`"
+        )
+    );
+    let (code, message) =
+        fault(&ANY, AcpOptions { command: Some("nothing".to_owned()), ..AcpOptions::default() });
+    assert_eq!(
+        (code, message.as_str()),
+        (
+            ErrorCode::ConfigMissing,
+            "the program `nothing` is not on the PATH; install it, or name the program of your agent by the option \
+             `command`"
+        )
+    );
+    let rows = [
+        AcpOptions { cwd: Some("nowhere".to_owned()), ..named() },
+        AcpOptions { output_schema: Some(json!({ "type": 7 })), ..named() },
+        server(json!({ "url": "http://x" })),
+        server(json!("x")),
+    ];
+    for options in rows {
+        let shown = format!("{options:?}");
+        assert_eq!(fault(&ANY, options).0, ErrorCode::ConfigInvalid, "{shown}");
+    }
+}
+
+#[test]
+fn servers_take_the_protocols_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = BTreeMap::from([
+        ("a".to_owned(), json!({ "command": "x", "args": ["y"], "env": { "K": "v" } })),
+        ("b".to_owned(), json!({ "type": "http", "url": "http://x", "headers": { "H": "v" } })),
+        ("c".to_owned(), json!({ "type": "sse", "url": "http://y" })),
+    ]);
+    let options =
+        AcpOptions { command: Some("other".to_owned()), mcp_servers: Some(servers), ..AcpOptions::default() };
+    let launch = Launch::new(&ANY, &options, &context(folder.path())).unwrap();
+    let values: Vec<Value> = launch.servers.into_iter().map(|server| server.value).collect();
+    assert_eq!(
+        values,
+        [
+            json!({ "name": "a", "command": "x", "args": ["y"], "env": [{ "name": "K", "value": "v" }] }),
+            json!({ "type": "http", "name": "b", "url": "http://x", "headers": [{ "name": "H", "value": "v" }] }),
+            json!({ "type": "sse", "name": "c", "url": "http://y", "headers": [] }),
+        ]
+    );
+}

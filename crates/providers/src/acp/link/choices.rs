@@ -1,0 +1,154 @@
+//! What is chosen in a session before its first prompt: model, thinking, mode, in this order, because what there is to
+//! choose may follow from the model. How a session is opened is left to `link.rs`.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, StreamEvent, ThinkingLevel};
+use serde_json::{Value, json};
+
+use super::super::decode::chosen_model;
+use super::super::error::Kind;
+use super::super::launch::Choices;
+use super::super::wire::{ConfigOption, Configured, Opened};
+use super::Link;
+
+impl Link {
+    /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
+    /// costs anything, but for thinking, without which the answer is the same in kind.
+    pub(super) async fn choose(&mut self, opened: Opened, limit: Duration) -> Result<(), AgentError> {
+        let Choices { model, mode, thinking } = self.launch.choices.clone();
+        let mut options = opened.config_options.unwrap_or_default();
+        let mut current = opened.models.as_ref().and_then(|models| models.current_model_id.clone());
+        if let Some(model) = model {
+            if let Some(option) = find(&options, "model") {
+                offered(&option.values(), &model, "model", ErrorCode::ModelNotFound)?;
+                self.set(&mut options, "model", &model, limit).await?;
+            } else if let Some(models) = &opened.models {
+                let values: Vec<String> =
+                    models.available_models.iter().map(|model| model.model_id.clone()).collect();
+                offered(&values, &model, "model", ErrorCode::ModelNotFound)?;
+                if current.as_ref() != Some(&model) {
+                    let params = json!({ "sessionId": self.session, "modelId": model });
+                    self.call::<Option<Value>>("session/set_model", params, limit).await?;
+                }
+                current = Some(model);
+            } else {
+                return Err(not_offered("model"));
+            }
+        }
+        if let Some(level) = thinking {
+            self.think(&mut options, level, limit).await?;
+        }
+        if let Some(mode) = mode {
+            if let Some(option) = find(&options, "mode") {
+                offered(&option.values(), &mode, "mode", ErrorCode::ConfigInvalid)?;
+                self.set(&mut options, "mode", &mode, limit).await?;
+            } else if let Some(modes) = &opened.modes {
+                let values: Vec<String> = modes.available_modes.iter().map(|mode| mode.id.clone()).collect();
+                offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
+                if modes.current_mode_id.as_ref() != Some(&mode) {
+                    let params = json!({ "sessionId": self.session, "modeId": mode });
+                    self.call::<Option<Value>>("session/set_mode", params, limit).await?;
+                }
+            } else {
+                return Err(not_offered("mode"));
+            }
+        }
+        self.decoder.set_model(chosen_model(&options).or(current));
+        Ok(())
+    }
+
+    async fn think(
+        &mut self,
+        options: &mut Vec<ConfigOption>,
+        level: ThinkingLevel,
+        limit: Duration,
+    ) -> Result<(), AgentError> {
+        let Some(option) = find(options, "thought_level") else {
+            let message =
+                "the agent offers no choice of how much its model thinks; it thinks as it does".to_owned();
+            self.warnings.push(StreamEvent::Warning { code: "thinkingNotOffered".to_owned(), message });
+            return Ok(());
+        };
+        let values = option.values();
+        let Some(value) = words(level).iter().find(|word| values.iter().any(|value| value == *word)) else {
+            let message = format!(
+                "the agent does not offer to think `{}`; it offers {}",
+                words(level)[0],
+                list(&values)
+            );
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered"));
+        };
+        self.set(options, "thought_level", value, limit).await
+    }
+
+    /// Sets an option, and takes over what there is to choose then.
+    async fn set(
+        &mut self,
+        options: &mut Vec<ConfigOption>,
+        category: &str,
+        value: &str,
+        limit: Duration,
+    ) -> Result<(), AgentError> {
+        let Some(option) = find(options, category) else { return Err(not_offered(category)) };
+        if option.current_value == value {
+            return Ok(());
+        }
+        let id = option.id.clone();
+        let params = json!({ "sessionId": self.session, "configId": id, "value": value });
+        let now: Option<Configured> = self.call("session/set_config_option", params, limit).await?;
+        match now.and_then(|now| now.config_options) {
+            Some(now) => *options = now,
+            None => {
+                options
+                    .iter_mut()
+                    .filter(|option| option.id == id)
+                    .for_each(|option| option.current_value = json!(value));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The option of a category; agents that name no categories name the option so.
+fn find<'a>(options: &'a [ConfigOption], category: &str) -> Option<&'a ConfigOption> {
+    let by_category = options.iter().find(|option| option.category.as_deref() == Some(category));
+    by_category.or_else(|| options.iter().find(|option| option.id == category))
+}
+
+/// An agent's words for a level of thinking, the most fitting first.
+fn words(level: ThinkingLevel) -> &'static [&'static str] {
+    match level {
+        ThinkingLevel::Off => &["off", "none", "disabled"],
+        ThinkingLevel::Minimal => &["minimal", "low"],
+        ThinkingLevel::Low => &["low"],
+        ThinkingLevel::High => &["high"],
+        ThinkingLevel::Xhigh => &["xhigh", "max", "high"],
+        _ => &["medium", "default"],
+    }
+}
+
+fn offered(values: &[String], wanted: &str, what: &str, code: ErrorCode) -> Result<(), AgentError> {
+    if values.iter().any(|value| value == wanted) {
+        return Ok(());
+    }
+    let message = format!("the agent does not offer the {what} `{wanted}`; it offers {}", list(values));
+    Err(AgentError::new(code, message).kind("notOffered"))
+}
+
+fn not_offered(what: &str) -> AgentError {
+    let message = format!("the agent offers no choice of its {what}; leave the option `{what}` away");
+    AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered")
+}
+
+/// As many values as a sentence can hold.
+fn list(values: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("`{value}`")).collect();
+    let more = values.len().saturating_sub(SHOWN);
+    match (shown.is_empty(), more) {
+        (true, _) => "none".to_owned(),
+        (false, 0) => shown.join(", "),
+        (false, more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,173 @@
+//! What an agent may do: by the options of the call, else by whoever is asked; and what an answer means in the
+//! agent's own options. Asking is left to the turn.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{PermissionDecision, PermissionRequest};
+use serde_json::{Value, json};
+
+use super::decode::Question;
+use super::files::within;
+use super::options::AcpOptions;
+use super::wire::{CreateTerminal, PermissionOption, WriteFile};
+
+/// As much of a file as a question shows.
+const SHOWN: usize = 4_000;
+/// Commands that were allowed and not run yet; beyond that the oldest is asked about again.
+const COMMANDS_LIMIT: usize = 64;
+
+/// The tools that a call allows and denies by their names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Policy {
+    allowed: Vec<String>,
+    denied: Vec<String>,
+}
+
+/// What the options of the call say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ruled {
+    Allowed,
+    Denied,
+    /// Nothing: somebody has to be asked.
+    Open,
+}
+
+impl Policy {
+    pub(super) fn new(options: &AcpOptions) -> Self {
+        Self {
+            allowed: options.allowed_tools.clone().unwrap_or_default(),
+            denied: options.disallowed_tools.clone().unwrap_or_default(),
+        }
+    }
+
+    /// What is said of a tool that is called all this. A denial wins.
+    ///
+    /// A name that the model may have had a hand in, such as a title, can deny and never allows.
+    pub(super) fn rule(&self, names: &[String], shown: &str) -> Ruled {
+        let named = |list: &[String]| names.iter().any(|name| list.contains(name));
+        if named(&self.denied) || self.denied.iter().any(|name| name == shown) {
+            Ruled::Denied
+        } else if named(&self.allowed) {
+            Ruled::Allowed
+        } else {
+            Ruled::Open
+        }
+    }
+}
+
+/// An answer in the agent's options.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Choice {
+    Allow(String),
+    /// Denied, by an option if there is one for it.
+    Deny(Option<String>),
+    /// It was allowed, and yet has to be denied: why.
+    Impossible(Option<String>, &'static str),
+}
+
+/// The option for a decision, by its kind.
+///
+/// Whoever allows one use does not allow all later ones; but a tool that the call allows by name is allowed for good.
+pub(super) fn choose(
+    options: &[PermissionOption],
+    input: &Value,
+    ruled: Ruled,
+    decision: &PermissionDecision,
+) -> Choice {
+    let of =
+        |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.option_id.clone());
+    let deny = || of("reject_once").or_else(|| of("reject_always"));
+    match decision {
+        PermissionDecision::Deny { .. } => Choice::Deny(deny()),
+        PermissionDecision::Allow { updated_input: Some(changed) } if changed != input => Choice::Impossible(
+            deny(),
+            "it was allowed with other arguments, which this protocol cannot pass on",
+        ),
+        PermissionDecision::Allow { .. } => {
+            let for_good = || (ruled == Ruled::Allowed).then(|| of("allow_always")).flatten();
+            match of("allow_once").or_else(for_good) {
+                Some(option) => Choice::Allow(option),
+                None => Choice::Impossible(deny(), "the agent offers no way to allow it just once"),
+            }
+        }
+    }
+}
+
+/// What was allowed in this turn by the agent's own question, so that it is not asked about again when the agent does
+/// it through us.
+#[derive(Debug, Default)]
+pub(super) struct Granted {
+    files: BTreeSet<PathBuf>,
+    commands: Vec<String>,
+}
+
+impl Granted {
+    /// The tool of this question was allowed.
+    pub(super) fn add(&mut self, question: &Question, root: &Path) {
+        let is = |kinds: &[&str]| question.names.iter().any(|name| kinds.contains(&name.as_str()));
+        if is(&["edit", "delete", "move"]) {
+            self.files.extend(question.paths.iter().filter_map(|path| within(root, path).ok()));
+        }
+        if let Some(command) = question.command.as_ref().filter(|_| is(&["execute"])) {
+            if self.commands.len() >= COMMANDS_LIMIT {
+                self.commands.remove(0);
+            }
+            self.commands.push(command.clone());
+        }
+    }
+
+    /// Whether this file may be written without asking.
+    pub(super) fn file(&self, wanted: &WriteFile, root: &Path) -> bool {
+        within(root, &wanted.path).is_ok_and(|path| self.files.contains(&path))
+    }
+
+    /// Whether this command may be run without asking; once for each time that it was allowed.
+    pub(super) fn command(&mut self, wanted: &CreateTerminal) -> bool {
+        let line = line(wanted);
+        let Some(at) = self.commands.iter().position(|allowed| *allowed == line) else { return false };
+        self.commands.remove(at);
+        true
+    }
+}
+
+/// A command as a line.
+fn line(wanted: &CreateTerminal) -> String {
+    std::iter::once(&wanted.command).chain(&wanted.args).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// The question whether a file may be written, with its names.
+pub(super) fn about_file(wanted: &WriteFile) -> (PermissionRequest, Vec<String>) {
+    let content: String = wanted.content.chars().take(SHOWN).collect();
+    let more = wanted.content.len() - content.len();
+    let mut input = json!({ "path": wanted.path, "content": content });
+    if more > 0 {
+        input["bytesNotShown"] = json!(more);
+    }
+    about("fs/write_text_file", "edit", input, format!("write {}", wanted.path))
+}
+
+/// The question whether a command may be run, with its names.
+pub(super) fn about_command(wanted: &CreateTerminal) -> (PermissionRequest, Vec<String>) {
+    let mut input = json!({ "command": wanted.command });
+    if !wanted.args.is_empty() {
+        input["args"] = json!(wanted.args);
+    }
+    if let Some(cwd) = &wanted.cwd {
+        input["cwd"] = json!(cwd);
+    }
+    if !wanted.env.is_empty() {
+        // The values may be secrets of the agent; that they are set is what a person has to know.
+        input["env"] = json!(wanted.env.iter().map(|variable| &variable.name).collect::<Vec<_>>());
+    }
+    about("terminal/create", "execute", input, format!("run {}", line(wanted)))
+}
+
+fn about(tool: &str, kind: &str, input: Value, words: String) -> (PermissionRequest, Vec<String>) {
+    let description = Some(words.chars().take(SHOWN).collect());
+    let request = PermissionRequest { tool_name: tool.to_owned(), tool_use_id: None, input, description };
+    (request, vec![kind.to_owned(), tool.to_owned()])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! The commands that an agent runs through us: children of ours in its working directory, a few at once, with as much
+//! of their output as fits a bound. Whether it may run one is left to the turn.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inspan_protocol::Supervisor;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::files::{FAILED, INVALID, Refusal, within};
+use super::wire::CreateTerminal;
+use crate::transport::process::{Exit, Process, Start};
+use crate::transport::redact::Redactor;
+
+/// Commands that an agent may have at once, ended ones that it did not let go of included.
+const COUNT_LIMIT: usize = 16;
+/// Output that is kept of a command, in bytes: its end.
+const OUTPUT_LIMIT: usize = 1024 * 1024;
+/// How long the commands of a session may take to end with it.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// The commands of one session. Dropping it kills them and everything they started.
+#[derive(Debug, Default)]
+pub(super) struct Terminals {
+    open: BTreeMap<String, Terminal>,
+    count: u64,
+    work: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Terminal {
+    output: Arc<Mutex<Output>>,
+    exit: watch::Receiver<Option<Exit>>,
+    kill: CancellationToken,
+    _killed_when_dropped: DropGuard,
+}
+
+/// What surrounds a command.
+pub(super) struct Around<'a> {
+    /// The directory that it may not leave, without links.
+    pub(super) root: &'a Path,
+    pub(super) environment: &'a [(String, String)],
+    pub(super) supervisor: Option<Supervisor>,
+    pub(super) redactor: &'a Redactor,
+}
+
+impl Terminals {
+    /// Starts a command. Without arguments it is a line for the shell, as agents mean it.
+    pub(super) fn create(&mut self, wanted: &CreateTerminal, around: &Around<'_>) -> Result<Value, Refusal> {
+        if self.open.len() >= COUNT_LIMIT {
+            let message = format!("there are {COUNT_LIMIT} terminals already; release one");
+            return Err(Refusal::new(FAILED, message));
+        }
+        let cwd = folder(around.root, wanted.cwd.as_deref())?;
+        let mut environment = around.environment.to_vec();
+        for variable in &wanted.env {
+            environment.retain(|(name, _)| *name != variable.name);
+            environment.push((variable.name.clone(), variable.value.clone()));
+        }
+        // One stream in the order in which it was written, as on a terminal; and nobody is there to type.
+        let mut arguments = if wanted.args.is_empty() {
+            ["-c", "exec 2>&1 </dev/null; eval \"$0\""].map(str::to_owned).to_vec()
+        } else {
+            ["-c", "exec 2>&1 </dev/null; exec \"$0\" \"$@\""].map(str::to_owned).to_vec()
+        };
+        arguments.push(wanted.command.clone());
+        arguments.extend(wanted.args.iter().cloned());
+        let process = Process::start(Start {
+            program: PathBuf::from("/bin/sh"),
+            arguments,
+            environment,
+            cwd: Some(cwd),
+            supervisor: around.supervisor.clone(),
+            redactor: around.redactor.clone(),
+        })
+        .map_err(|error| Refusal::new(FAILED, error.message))?;
+        let asked = wanted
+            .output_byte_limit
+            .map_or(OUTPUT_LIMIT, |limit| usize::try_from(limit).unwrap_or(OUTPUT_LIMIT));
+        let output = Arc::new(Mutex::new(Output::new(asked.min(OUTPUT_LIMIT))));
+        let (ended, exit) = watch::channel(None);
+        let kill = CancellationToken::new();
+        self.work.spawn(run(process, Arc::clone(&output), kill.clone(), ended));
+        self.count += 1;
+        let id = format!("terminal-{}", self.count);
+        let guard = kill.clone().drop_guard();
+        self.open.insert(id.clone(), Terminal { output, exit, kill, _killed_when_dropped: guard });
+        Ok(json!({ "terminalId": id }))
+    }
+
+    /// What a command has said so far, and how it ended if it has.
+    pub(super) fn output(&self, id: &str) -> Result<Value, Refusal> {
+        let terminal = self.get(id)?;
+        let (text, truncated) = lock(&terminal.output).text();
+        let exit = terminal.exit.borrow().map(status);
+        Ok(json!({ "output": text, "truncated": truncated, "exitStatus": exit }))
+    }
+
+    /// Waits for a command to end.
+    pub(super) fn wait(&self, id: &str) -> Result<impl Future<Output = Value> + Send + 'static, Refusal> {
+        let mut exit = self.get(id)?.exit.clone();
+        Ok(async move {
+            let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+            status(ended.unwrap_or_default())
+        })
+    }
+
+    /// Kills a command and everything it started; what it said stays.
+    pub(super) fn kill(&self, id: &str) -> Result<Value, Refusal> {
+        self.get(id)?.kill.cancel();
+        Ok(json!({}))
+    }
+
+    /// Lets go of a command, which is killed if it still runs.
+    pub(super) fn release(&mut self, id: &str) -> Result<Value, Refusal> {
+        self.get(id)?;
+        self.open.remove(id);
+        Ok(json!({}))
+    }
+
+    /// Kills all commands, and waits until they are gone.
+    pub(super) async fn end(&mut self) {
+        self.open.clear();
+        self.work.close();
+        if timeout(END_LIMIT, self.work.wait()).await.is_err() {
+            tracing::warn!("some commands of an agent did not end in time");
+        }
+        self.work = TaskTracker::new();
+    }
+
+    fn get(&self, id: &str) -> Result<&Terminal, Refusal> {
+        self.open.get(id).ok_or_else(|| Refusal::new(INVALID, "there is no such terminal"))
+    }
+}
+
+fn folder(root: &Path, cwd: Option<&str>) -> Result<PathBuf, Refusal> {
+    let Some(cwd) = cwd else { return Ok(root.to_path_buf()) };
+    let path = within(root, cwd)?;
+    if path.is_dir() { Ok(path) } else { Err(Refusal::new(INVALID, format!("{cwd} is no directory"))) }
+}
+
+/// Reads what a command says until it ends or is killed.
+async fn run(
+    mut process: Process,
+    output: Arc<Mutex<Output>>,
+    kill: CancellationToken,
+    ended: watch::Sender<Option<Exit>>,
+) {
+    let said = async {
+        while let Some(bytes) = process.read().await {
+            lock(&output).push(&bytes);
+        }
+    };
+    let exit = match kill.run_until_cancelled(said).await {
+        // It has closed its output; what it does without a word is waited for as well.
+        Some(()) => match kill.run_until_cancelled(process.wait(Duration::MAX)).await {
+            Some(exit) => exit.unwrap_or_default(),
+            None => process.kill().await,
+        },
+        None => process.kill().await,
+    };
+    while let Some(bytes) = process.try_read() {
+        lock(&output).push(&bytes);
+    }
+    ended.send_replace(Some(exit));
+}
+
+fn status(exit: Exit) -> Value {
+    json!({ "exitCode": exit.code, "signal": exit.signal.map(|signal| signal.to_string()) })
+}
+
+/// The end of what a command said.
+#[derive(Debug)]
+struct Output {
+    bytes: Vec<u8>,
+    limit: usize,
+    cut: Cut,
+}
+
+/// Whether something of the beginning is gone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cut {
+    No,
+    Yes,
+}
+
+impl Output {
+    fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), limit, cut: Cut::No }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        // To move the rest at every read would take the square of the time.
+        if self.bytes.len() > self.limit.saturating_mul(2).max(OUTPUT_LIMIT / 8) {
+            self.cut = Cut::Yes;
+            self.bytes.drain(..self.bytes.len() - self.limit);
+        }
+    }
+
+    /// The text and whether it was cut, at the beginning of a character.
+    fn text(&self) -> (String, bool) {
+        let over = self.bytes.len().saturating_sub(self.limit);
+        let mut kept = &self.bytes[over..];
+        let cut = over > 0 || self.cut == Cut::Yes;
+        if cut {
+            let inside = kept.iter().take(3).take_while(|byte| (0x80..0xC0).contains(*byte)).count();
+            kept = &kept[inside..];
+        }
+        (String::from_utf8_lossy(kept).into_owned(), cut)
+    }
+}
+
+fn lock(output: &Mutex<Output>) -> MutexGuard<'_, Output> {
+    output.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! Agents that end, stall, talk nonsense or never stop, and what the provider makes of each.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::super::{AcpInput, AcpOptions, AcpProvider, probe};
+use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, warnings};
+
+#[tokio::test]
+async fn agents_that_end_too_early() {
+    let process = |message: &str| {
+        let message = format!("the agent ended ({message}");
+        (ErrorCode::Process, message, json!("processDied"))
+    };
+    let plain = plain();
+    let rows = [
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        (
+            "echo broken $MY_TOKEN >&2; exit 0".to_owned(),
+            process("exit code 0) before its turn did; it said: broken [redacted]"),
+        ),
+        (
+            format!("{plain} hear; exit 0"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{plain} hear; say {TEXT}; printf '{{\"id\":3,\"result\":{{\"stopReason\"'"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{plain} hear; kill -9 $$"),
+            process("signal 9) before its turn did; it said nothing on stderr"),
+        ),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(fault(&script, options()).await, expected, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn agents_that_break_the_protocol() {
+    let protocol = |message: &str| (ErrorCode::Protocol, message.to_owned(), Value::Null);
+    let plain = plain();
+    let rows = [
+        (
+            r#"read -r line; echo '{"id":1,"result":{"protocolVersion":2}}'; cat"#.to_owned(),
+            protocol("the agent speaks version 2 of the Agent Client Protocol; version 1 is spoken here"),
+        ),
+        (
+            r#"read -r line; echo '{"id":1,"result":{"protocolVersion":1}}'; read -r line; echo '{"id":2,"result":{}}'; cat"#
+                .to_owned(),
+            protocol("the agent opened a session without a name"),
+        ),
+        (
+            format!("{plain} hear; say '{{\"id\":3,\"result\":{{}}}}'; cat"),
+            protocol("the agent's answer to the prompt does not say why its turn ended"),
+        ),
+        (
+            format!("{plain} hear; head -c 17000000 /dev/zero | tr '\\0' x; say; cat"),
+            protocol("the agent said something longer than 16 MiB, which is lost"),
+        ),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(fault(&script, options()).await, expected, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn noise_is_warned_of_and_harms_nothing() {
+    let fake = Fake::new(&format!(
+        "echo 'Loading settings'; {} hear; say hello; say '[1]'; printf '\\377\\n'; say {TEXT}; say {END}; cat",
+        plain()
+    ));
+    let (events, result) = once(options(), fake.context()).await;
+    assert_eq!(result.unwrap().text, "so far");
+    // The one before the first turn is told with it.
+    assert_eq!(warnings(&events), ["oddLine", "oddLine", "oddLine"]);
+}
+
+#[tokio::test]
+async fn noise_is_no_sign_of_life() {
+    let script = format!("{} hear; while :; do say noise; sleep 0.05; done", plain());
+    let stalls = AcpOptions { stall_timeout_ms: Some(400), ..options() };
+    let (code, _, kind) = fault(&script, stalls).await;
+    assert_eq!((code, kind), (ErrorCode::Timeout, json!("stall")));
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_after_a_cancellation() {
+    let fake = Fake::new(&format!(
+        "{} hear; say {TEXT}; hear; say '{{\"id\":3,\"result\":{{\"stopReason\":\"cancelled\"}}}}'; cat",
+        plain()
+    ));
+    let provider = AcpProvider::new();
+    let stalls = AcpOptions { stall_timeout_ms: Some(200), ..options() };
+    let error = run(&provider, stalls, fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, *error.detail.unwrap()),
+        (ErrorCode::Timeout, json!({ "sessionId": "s-1", "kind": "stall" }))
+    );
+    let told = fake.heard().pop().unwrap();
+    assert_eq!(
+        told,
+        json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s-1" } })
+    );
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deadline_holds_against_agents_that_never_answer_and_that_never_stop() {
+    let endless = format!("{} hear; while :; do say {TEXT}; done", plain());
+    for script in ["exec sleep 300", endless.as_str()] {
+        let fake = Fake::new(script);
+        let context = ExecutionContext { deadline: Some(Duration::from_millis(600)), ..fake.context() };
+        let began = Instant::now();
+        let error = once(options(), context).await.1.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Timeout, "{script}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_is_an_output_even_if_the_agent_ignores_everything() {
+    let fake = Fake::new(&format!(
+        "trap '' TERM INT; echo $$ >> pids; {} hear; say {TEXT}; while :; do sleep 60; done",
+        plain()
+    ));
+    let provider = AcpProvider::new();
+    let context = fake.context();
+    let mut stream = provider.execute(input(options()), context.clone());
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break output,
+        }
+    };
+    assert_eq!(
+        (output.stop_reason, output.text.as_str(), output.session_id),
+        (StopReason::Aborted, "so far", Some("s-1".into()))
+    );
+    assert_eq!((fake.pids().len(), fake.running()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
+    let fake = Fake::new(&format!(
+        "echo $$ >> pids; {} hear; say {TEXT}; hear; say '{{\"id\":3,\"error\":{{\"code\":-32800,\"message\":\"cancelled\"}}}}'
+         hear; say '{{\"id\":4,\"result\":{{\"stopReason\":\"end_turn\"}}}}'; cat",
+        plain()
+    ));
+    let provider = AcpProvider::new();
+    let context = fake.context();
+    let mut stream = provider.execute(input(options()), context.clone());
+    let mut last = None;
+    while let Some(item) = stream.next().await {
+        let item = item.unwrap();
+        if matches!(item, ProviderItem::Event(StreamEvent::Text { .. })) {
+            context.cancel.cancel();
+        }
+        last = Some(item);
+    }
+    let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
+    assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
+    let next = AcpOptions { resume: output.session_id, ..options() };
+    let output = run(&provider, next, fake.context()).await.1.unwrap();
+    assert_eq!((output.stop_reason, fake.pids().len()), (StopReason::Complete, 1));
+    assert_eq!(
+        fake.methods(),
+        ["initialize", "session/new", "session/prompt", "session/cancel", "session/prompt"]
+    );
+    provider.shutdown().await;
+    assert_eq!(fake.running(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
+    let fake = Fake::new(&format!("{} hear; say {END}; cat", plain()));
+    let context = fake.context();
+    context.cancel.cancel();
+    let (events, result) = once(options(), context).await;
+    let output = result.unwrap();
+    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_wants_any_more_takes_its_agent_with_it() {
+    let fake = Fake::new(&format!("echo $$ >> pids; {} hear; say {TEXT}; cat", plain()));
+    let provider = AcpProvider::new();
+    let mut stream = provider.execute(input(options()), fake.context());
+    stream.next().await.unwrap().unwrap();
+    stream.next().await.unwrap().unwrap();
+    assert_eq!(fake.running(), 1);
+    drop(stream);
+    provider.shutdown().await;
+    assert_eq!(fake.running(), 0);
+}
+
+#[tokio::test]
+async fn a_missing_program_says_what_to_do() {
+    let fake = Fake::new("");
+    let droid = AcpProvider::droid();
+    let input = AcpInput { prompt: Some("go".to_owned()), ..AcpInput::default() };
+    let error = droid.execute(input, fake.context()).next().await.unwrap().unwrap_err();
+    assert_eq!((error.code, error.provider.as_deref()), (ErrorCode::ConfigMissing, Some("droid")));
+    let statuses = probe::probe(&fake.context().env, None).await;
+    let seen: Vec<_> =
+        statuses.iter().map(|status| (status.provider.as_str(), status.path.is_some())).collect();
+    assert_eq!(seen, [("droid", false), ("gemini", false)]);
+    assert_eq!(statuses[0].problem.as_ref(), Some(&error.message));
+}
+
+#[tokio::test]
+async fn a_program_that_is_there_is_probed() {
+    let fake = Fake::new("echo 0.51.2");
+    let path = fake.outside().join("agent").display().to_string();
+    let env = fake.context().env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
+    let status = probe::probe(&env, None).await.pop().unwrap();
+    assert_eq!(
+        serde_json::to_value(&status).unwrap(),
+        json!({
+            "provider": "gemini",
+            "program": "gemini",
+            "testedVersion": "",
+            "path": path,
+            "version": "0.51.2",
+            "login": "environment variable GEMINI_API_KEY",
+        })
+    );
+}

@@ -1,0 +1,295 @@
+//! What agents ask for during a turn: leave, files, commands, and what is not offered.
+
+use inspan_protocol::{PermissionDecision, StopReason, StreamEvent};
+use serde_json::{Value, json};
+
+use super::super::{AcpInput, AcpOptions, AcpProvider};
+use super::agent::{END, Fake, Never, Person, TEXT, input, once, options, plain, run, warnings};
+use futures::StreamExt;
+use inspan_protocol::{Provider, ProviderItem};
+
+/// A request of the agent, for the shell.
+fn request(id: u32, method: &str, params: &Value) -> String {
+    let mut params = params.clone();
+    params["sessionId"] = json!("s-1");
+    format!("'{}'", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
+}
+
+/// The agent's question about a tool of this kind.
+fn question(id: u32, call: Value) -> String {
+    let options = json!([
+        { "optionId": "a", "kind": "allow_always", "name": "Always" },
+        { "optionId": "b", "kind": "allow_once", "name": "Once" },
+        { "optionId": "c", "kind": "reject_once", "name": "No" },
+    ]);
+    request(id, "session/request_permission", &json!({ "toolCall": call, "options": options }))
+}
+
+fn shell() -> Value {
+    json!({ "toolCallId": "t", "title": "touch x", "kind": "execute", "rawInput": { "command": "touch x" } })
+}
+
+/// An agent that makes these requests one after the other in its first turn.
+fn asking(requests: &[String]) -> String {
+    let lines: Vec<String> = requests.iter().map(|request| format!("say {request}; hear")).collect();
+    format!("{}\nhear\n{}\nsay {TEXT}\nsay {END}\ncat", plain(), lines.join("\n"))
+}
+
+/// What the agent was answered.
+fn answers(fake: &Fake) -> Vec<Value> {
+    let told = fake.heard().into_iter().skip(3);
+    told.map(|line| if line["error"].is_null() { line["result"].clone() } else { line["error"].clone() })
+        .collect()
+}
+
+fn selected(option: &str) -> Value {
+    json!({ "outcome": { "outcome": "selected", "optionId": option } })
+}
+
+#[tokio::test]
+async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
+    let allow = || PermissionDecision::Allow { updated_input: None };
+    let deny = || PermissionDecision::Deny { message: "not today".to_owned() };
+    let changed = PermissionDecision::Allow { updated_input: Some(json!({ "command": "ls" })) };
+    let list = |name: &str| Some(vec![name.to_owned()]);
+    let allowed = AcpOptions { allowed_tools: list("execute"), ..options() };
+    let denied = AcpOptions { disallowed_tools: list("execute"), ..allowed.clone() };
+    let rows = [
+        (options(), Some(allow()), "b", 1, 0, &[][..]),
+        (options(), Some(deny()), "c", 1, 1, &[]),
+        (options(), Some(changed), "c", 1, 1, &["permissionNotPassedOn"]),
+        (options(), None, "c", 0, 1, &[]),
+        (allowed, Some(deny()), "b", 0, 0, &[]),
+        (denied, Some(allow()), "c", 0, 1, &[]),
+    ];
+    for (options, says, option, asked, denials, warned) in rows {
+        let fake = Fake::new(&asking(&[question(7, shell())]));
+        let person = says.map(Person::says);
+        let context = person.clone().map_or_else(|| fake.context(), |person| fake.asking(person));
+        let (events, result) = once(options, context).await;
+        let output = result.unwrap();
+        assert_eq!(answers(&fake), [selected(option)]);
+        assert_eq!(person.map_or(0, |person| person.asked().len()), asked);
+        assert_eq!((output.permission_denials.len(), warnings(&events)), (denials, warned.to_vec()));
+        let started = events.iter().find_map(|event| match event {
+            StreamEvent::ToolStart { input, .. } => Some(input.clone()),
+            _ => None,
+        });
+        assert_eq!(
+            started,
+            Some(json!({ "command": "touch x" })),
+            "the tool is told before it is asked about"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
+    let fake = Fake::new(&format!(
+        "{}\nhear\nsay {}\nsay {TEXT}\nhear\nhear\nsay {}\nhear\nsay '{{\"id\":3,\"result\":{{\"stopReason\":\"cancelled\"}}}}'\ncat",
+        plain(),
+        question(7, shell()),
+        question(8, shell()),
+    ));
+    let provider = AcpProvider::new();
+    let context = fake.asking(Never);
+    let mut stream = provider.execute(input(options()), context.clone());
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break output,
+        }
+    };
+    assert_eq!(output.stop_reason, StopReason::Aborted);
+    let told: Vec<Value> = fake.heard().into_iter().skip(3).collect();
+    let cancelled =
+        |id: u32| json!({ "jsonrpc": "2.0", "id": id, "result": { "outcome": { "outcome": "cancelled" } } });
+    assert_eq!(
+        told,
+        [
+            json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s-1" } }),
+            cancelled(7),
+            cancelled(8),
+        ]
+    );
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn files_are_served_within_the_folder_and_written_with_leave_alone() {
+    let fake = Fake::new("");
+    let (work, outside) = (fake.work(), fake.outside());
+    std::fs::write(work.join("a.txt"), "one\ntwo\n").unwrap();
+    std::fs::write(outside.join("secret"), "planted").unwrap();
+    std::os::unix::fs::symlink(outside.join("secret"), work.join("link")).unwrap();
+    let path = |name: &str| work.join(name).display().to_string();
+    let read = |id, path: String| request(id, "fs/read_text_file", &json!({ "path": path }));
+    let write =
+        |id, path: String| request(id, "fs/write_text_file", &json!({ "path": path, "content": "new" }));
+    let script = asking(&[
+        read(10, path("a.txt")),
+        read(11, path("link")),
+        read(12, path("../secret")),
+        read(13, outside.join("secret").display().to_string()),
+        read(14, path("none")),
+        write(15, path("b.txt")),
+        write(16, path("link")),
+        write(17, path("../c.txt")),
+        request(18, "fs/read_text_file", &json!({ "path": 7 })),
+    ]);
+    let rewrite = std::process::Command::new("/bin/sh")
+        .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > agent", "sh", &script])
+        .current_dir(&outside)
+        .status();
+    assert!(rewrite.unwrap().success());
+    let person = Person::allows();
+    let (_, result) = once(options(), fake.asking(person.clone())).await;
+    result.unwrap();
+    let codes: Vec<Value> =
+        answers(&fake).into_iter().map(|answer| answer.get("code").cloned().unwrap_or(answer)).collect();
+    assert_eq!(
+        codes,
+        [
+            json!({ "content": "one\ntwo\n" }),
+            json!(-32602),
+            json!(-32602),
+            json!(-32602),
+            json!(-32002),
+            json!({}),
+            json!(-32602),
+            json!(-32602),
+            json!(-32602),
+        ]
+    );
+    let asked: Vec<Value> = person.asked().into_iter().map(|request| request.input).collect();
+    assert_eq!(asked[0], json!({ "path": path("b.txt"), "content": "new" }));
+    assert_eq!(std::fs::read_to_string(work.join("b.txt")).unwrap(), "new");
+    assert_eq!(std::fs::read_to_string(outside.join("secret")).unwrap(), "planted");
+    assert!(!outside.join("c.txt").exists());
+}
+
+#[tokio::test]
+async fn without_leave_nothing_is_written_or_run() {
+    let fake = Fake::new(&asking(&[
+        request(10, "fs/write_text_file", &json!({ "path": "/nowhere", "content": "x" })),
+        request(11, "terminal/create", &json!({ "command": "touch made" })),
+    ]));
+    let (_, result) = once(options(), fake.context()).await;
+    let output = result.unwrap();
+    assert_eq!(
+        answers(&fake).iter().map(|answer| answer["code"].clone()).collect::<Vec<_>>(),
+        [-32603, -32603]
+    );
+    let denied: Vec<&str> =
+        output.permission_denials.iter().map(|denial| denial.tool_name.as_str()).collect();
+    assert_eq!(denied, ["fs/write_text_file", "terminal/create"]);
+    assert!(!fake.work().join("made").exists());
+}
+
+#[tokio::test]
+async fn a_command_that_was_allowed_is_not_asked_about_twice() {
+    let about = |id: u32, method: &str| request(id, method, &json!({ "terminalId": "terminal-1" }));
+    let fake = Fake::new(&asking(&[
+        question(
+            10,
+            json!({ "toolCallId": "t", "kind": "execute", "rawInput": { "command": "echo hi there" } }),
+        ),
+        request(11, "terminal/create", &json!({ "command": "echo", "args": ["hi", "there"] })),
+        about(12, "terminal/wait_for_exit"),
+        about(13, "terminal/output"),
+        about(14, "terminal/release"),
+        about(15, "terminal/output"),
+        request(16, "terminal/create", &json!({ "command": "echo", "args": ["hi", "there"] })),
+        request(17, "elicitation/create", &json!({ "message": "which?" })),
+    ]));
+    let person = Person::allows();
+    let (events, result) = once(options(), fake.asking(person.clone())).await;
+    result.unwrap();
+    let exit = json!({ "exitCode": 0, "signal": null });
+    let seen = answers(&fake);
+    assert_eq!(
+        seen[..5],
+        [
+            selected("b"),
+            json!({ "terminalId": "terminal-1" }),
+            exit.clone(),
+            json!({ "output": "hi there\n", "truncated": false, "exitStatus": exit }),
+            json!({}),
+        ]
+    );
+    assert_eq!(
+        (seen[5]["code"].clone(), seen[6].clone()),
+        (json!(-32602), json!({ "terminalId": "terminal-2" }))
+    );
+    assert_eq!(seen[7]["code"], json!(-32601));
+    let asked: Vec<String> = person.asked().into_iter().map(|request| request.tool_name).collect();
+    assert_eq!(asked, ["execute", "terminal/create"]);
+    assert_eq!(warnings(&events), ["unsupported"]);
+}
+
+#[tokio::test]
+async fn a_command_does_not_outlive_its_agent() {
+    let fake = Fake::new(&asking(&[request(
+        10,
+        "terminal/create",
+        &json!({ "command": "echo $$ >> pids; sleep 300" }),
+    )]));
+    let provider = AcpProvider::new();
+    let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
+    run(&provider, allowed, fake.context()).await.1.unwrap();
+    super::agent::wait_until(|| fake.pids().len() == 1).await;
+    assert_eq!(fake.running(), 1, "between turns it goes on");
+    provider.shutdown().await;
+    assert_eq!(fake.running(), 0);
+}
+
+#[tokio::test]
+async fn a_flood_of_requests_is_refused_beyond_its_bound() {
+    let floods = format!(
+        "{}\nhear\ni=0; while [ $i -lt 100 ]; do say \"{{\\\"id\\\":$i,\\\"method\\\":\\\"session/request_permission\\\",\\\"params\\\":{{\\\"toolCall\\\":{{}},\\\"options\\\":[]}}}}\"; i=$((i+1)); done\ni=0; while [ $i -lt 36 ]; do hear; i=$((i+1)); done; say {END}; i=0; while [ $i -lt 64 ]; do hear; i=$((i+1)); done; cat",
+        plain()
+    );
+    let fake = Fake::new(&floods);
+    let (_, result) = once(options(), fake.asking(Never)).await;
+    result.unwrap();
+    let told = answers(&fake);
+    assert!(
+        told.iter().all(|answer| *answer == json!({ "outcome": { "outcome": "cancelled" } })),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_prompt_reaches_the_model_as_text_and_pictures_where_they_are_taken() {
+    let fake = Fake::new(&format!("{}\nhear; say {END}; cat", plain()));
+    let said = |text: &str, options: AcpOptions| AcpInput {
+        prompt: Some(text.to_owned()),
+        options: Some(options),
+        ..AcpInput::default()
+    };
+    let expand = AcpOptions { expand_prompt: Some(true), ..options() };
+    let schema = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
+    let mut texts = Vec::new();
+    for input in [said("/compact now", options()), said("/compact now", expand), said("plain", schema)] {
+        let provider = AcpProvider::new();
+        let items: Vec<_> = provider.execute(input, fake.context()).collect().await;
+        assert!(items.iter().all(Result::is_ok), "{items:?}");
+        let prompt = fake.heard().pop().unwrap();
+        let blocks = prompt["params"]["prompt"].as_array().unwrap().clone();
+        texts.push(
+            blocks.into_iter().map(|block| block["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>(),
+        );
+        provider.shutdown().await;
+    }
+    assert_eq!(texts[0], ["The message follows; it is no command.\n\n/compact now"]);
+    assert_eq!(texts[1], ["/compact now"]);
+    assert_eq!((texts[2][0].as_str(), texts[2][1].contains(r#"{"type":"object"}"#)), ("plain", true));
+    let message: inspan_protocol::Message = serde_json::from_value(json!({
+        "role": "user", "content": [{ "type": "image", "media_type": "image/png", "data": "AA==" }],
+    }))
+    .unwrap();
+    let input = AcpInput { messages: Some(vec![message]), options: Some(options()), ..AcpInput::default() };
+    let last = AcpProvider::new().execute(input, fake.context()).collect::<Vec<_>>().await.pop().unwrap();
+    assert_eq!(last.unwrap_err().message, "this agent takes no pictures");
+}

@@ -1,0 +1,274 @@
+//! How sessions are opened: new and earlier ones, what is chosen in them, and what is missing for them.
+
+use std::time::Duration;
+
+use inspan_protocol::{ErrorCode, Provider, ProviderSessionId, StreamEvent, ThinkingLevel};
+use serde_json::{Value, json};
+
+use super::super::{AcpOptions, AcpProvider, preset};
+use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, runs, wait_until, warnings};
+use crate::pool::{Limits, Pool};
+
+fn resume(session: &str) -> AcpOptions {
+    AcpOptions { resume: Some(ProviderSessionId::from(session)), ..options() }
+}
+
+#[tokio::test]
+async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
+    let history = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;
+    let rows = [
+        (r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#, "session/resume"),
+        (r#"{"loadSession":true,"sessionCapabilities":{"resume":null}}"#, "session/load"),
+        (r#"{"loadSession":true}"#, "session/load"),
+    ];
+    for (abilities, method) in rows {
+        // The history comes before the answer, and the rest of it after.
+        let opens = format!("{}\n{history}\nhear; say {TEXT}; say {END}; cat", greet(abilities, "null"));
+        let fake = Fake::new(&opens.replace(
+            "hear; say '{\"jsonrpc\":\"2.0\",\"id\":2",
+            &format!("hear; {history}; say '{{\"jsonrpc\":\"2.0\",\"id\":2"),
+        ));
+        let (events, result) = once(resume("s-1"), fake.context()).await;
+        let output = result.unwrap();
+        assert_eq!(fake.methods()[..3], ["initialize", method, "session/prompt"]);
+        assert_eq!(fake.heard()[1]["params"]["sessionId"], "s-1");
+        if method == "session/load" {
+            assert_eq!((output.text.as_str(), output.session_id.unwrap().as_str()), ("so far", "s-1"));
+            assert_eq!(events.len(), 2, "the session and one text: {events:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_go_on_says_so() {
+    let (code, message, kind) = fault(&format!("{} cat", plain()), resume("s-1")).await;
+    assert_eq!(
+        (code, message.as_str(), kind),
+        (ErrorCode::ConfigInvalid, "the agent cannot go on with earlier conversations", json!("notOffered"))
+    );
+    let refuses = |error: &str| {
+        format!(
+            "{}\ncat",
+            greet(r#"{"loadSession":true}"#, "null")
+                .replace(r#""result":null"#, &format!(r#""error":{error}"#))
+        )
+    };
+    let script =
+        refuses(r#"{"code":-32603,"message":"Internal error: OpenCode service failure planted-secret"}"#);
+    let (code, message, kind) = fault(&script, resume("s-9")).await;
+    assert_eq!(
+        (code, message.as_str(), kind),
+        (
+            ErrorCode::InvalidRequest,
+            "the agent cannot go on with the conversation s-9: OpenCode service failure [redacted]",
+            json!("sessionNotFound")
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_missing_login_is_told_with_what_to_do() {
+    let methods = r#"[{"id":"key","name":"Use a key","description":"Set AGENT_KEY"}]"#;
+    let script = format!(
+        r#"say() {{ printf '%s\n' "$1"; }}
+        read -r line; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{methods}}}}}'
+        read -r line; say '{{"id":2,"error":{{"code":-32000,"message":"Authentication required"}}}}'; cat"#
+    );
+    let (code, message, _) = fault(&script, options()).await;
+    assert_eq!(
+        (code, message.as_str()),
+        (
+            ErrorCode::Auth,
+            "the agent has no login or key that is accepted: Authentication required; log the agent in by itself, or \
+             let it see its key by the option `passEnv`; the agent offers Use a key: Set AGENT_KEY (`authMethod: key`)"
+        )
+    );
+    let logs_in = format!(
+        r#"say() {{ printf '%s\n' "$1"; }}
+        hear() {{ read -r line && printf '%s\n' "$line" >> heard; }}
+        hear; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{methods}}}}}'
+        hear; say '{{"id":2,"result":{{}}}}'; hear; say '{{"id":3,"result":{{"sessionId":"s-1"}}}}'
+        hear; say '{{"id":4,"result":{{"stopReason":"end_turn"}}}}'; cat"#
+    );
+    let fake = Fake::new(&logs_in);
+    once(AcpOptions { auth_method: Some("key".to_owned()), ..options() }, fake.context()).await.1.unwrap();
+    assert_eq!(fake.methods(), ["initialize", "authenticate", "session/new", "session/prompt"]);
+    assert_eq!(fake.heard()[1]["params"], json!({ "methodId": "key" }));
+}
+
+/// A session that offers this, and that answers whatever is chosen in it.
+fn choosing(opened: &str) -> String {
+    format!(
+        "{}\nwhile hear; do id=${{line#*\\\"id\\\":}}; id=${{id%%,*}}; \
+         case $line in *session/prompt*) say \"{{\\\"id\\\":$id,\\\"result\\\":{{\\\"stopReason\\\":\\\"end_turn\\\"}}}}\";; \
+         *) say \"{{\\\"id\\\":$id,\\\"result\\\":{{}}}}\";; esac; done",
+        greet("{}", opened)
+    )
+}
+
+const OFFERS: &str = r#"{"sessionId":"s-1","configOptions":[
+  {"id":"m","category":"model","type":"select","currentValue":"small","options":[{"group":"g","name":"G","options":[{"value":"big"},{"value":"small"}]}]},
+  {"id":"effort","category":"thought_level","type":"select","currentValue":"low","options":[{"value":"low"},{"value":"high"}]},
+  {"id":"mode","type":"select","currentValue":"build","options":[{"value":"build"},{"value":"plan"}]}]}"#;
+const OLDER: &str = r#"{"sessionId":"s-1","models":{"currentModelId":"small","availableModels":[{"modelId":"small"},{"modelId":"big"}]},"modes":{"currentModeId":"build","availableModes":[{"id":"build"},{"id":"plan"}]}}"#;
+
+#[tokio::test]
+async fn model_thinking_and_mode_are_chosen_where_they_are_offered() {
+    let all = AcpOptions {
+        model: Some("big".to_owned()),
+        mode: Some("plan".to_owned()),
+        thinking: Some(ThinkingLevel::Xhigh),
+        ..options()
+    };
+    let fake = Fake::new(&choosing(&OFFERS.replace('\n', "")));
+    let (events, result) = once(all.clone(), fake.context()).await;
+    assert_eq!((result.unwrap().model.as_deref(), warnings(&events)), (Some("big"), vec![]));
+    let chosen: Vec<Value> = fake.heard()[2..5].iter().map(|line| line["params"].clone()).collect();
+    assert_eq!(
+        chosen,
+        [
+            json!({ "sessionId": "s-1", "configId": "m", "value": "big" }),
+            json!({ "sessionId": "s-1", "configId": "effort", "value": "high" }),
+            json!({ "sessionId": "s-1", "configId": "mode", "value": "plan" }),
+        ]
+    );
+    let fake = Fake::new(&choosing(OLDER));
+    let (events, result) = once(all, fake.context()).await;
+    assert_eq!(
+        (result.unwrap().model.as_deref(), warnings(&events)),
+        (Some("big"), vec!["thinkingNotOffered"])
+    );
+    assert_eq!(fake.methods()[2..], ["session/set_model", "session/set_mode", "session/prompt"]);
+    // What is chosen already is not chosen again.
+    let fake = Fake::new(&choosing(OLDER));
+    let same = AcpOptions { model: Some("small".to_owned()), mode: Some("build".to_owned()), ..options() };
+    once(same, fake.context()).await.1.unwrap();
+    assert_eq!(fake.methods()[2..], ["session/prompt"]);
+}
+
+#[tokio::test]
+async fn what_is_not_offered_fails_before_it_costs_anything() {
+    let model = |name: &str| AcpOptions { model: Some(name.to_owned()), ..options() };
+    let mode = |name: &str| AcpOptions { mode: Some(name.to_owned()), ..options() };
+    let thinks = AcpOptions { thinking: Some(ThinkingLevel::Off), ..options() };
+    let nothing = r#"{"sessionId":"s-1"}"#;
+    let offers = OFFERS.replace('\n', "");
+    let rows = [
+        (
+            offers.as_str(),
+            model("huge"),
+            ErrorCode::ModelNotFound,
+            "the agent does not offer the model `huge`; it offers `big`, `small`",
+        ),
+        (
+            OLDER,
+            model("huge"),
+            ErrorCode::ModelNotFound,
+            "the agent does not offer the model `huge`; it offers `small`, `big`",
+        ),
+        (
+            nothing,
+            model("big"),
+            ErrorCode::ConfigInvalid,
+            "the agent offers no choice of its model; leave the option `model` away",
+        ),
+        (
+            &offers,
+            mode("fast"),
+            ErrorCode::ConfigInvalid,
+            "the agent does not offer the mode `fast`; it offers `build`, `plan`",
+        ),
+        (
+            OLDER,
+            mode("fast"),
+            ErrorCode::ConfigInvalid,
+            "the agent does not offer the mode `fast`; it offers `build`, `plan`",
+        ),
+        (
+            nothing,
+            mode("plan"),
+            ErrorCode::ConfigInvalid,
+            "the agent offers no choice of its mode; leave the option `mode` away",
+        ),
+        (
+            &offers,
+            thinks,
+            ErrorCode::ConfigInvalid,
+            "the agent does not offer to think `off`; it offers `low`, `high`",
+        ),
+    ];
+    for (opened, options, code, message) in rows {
+        let seen = fault(&choosing(opened), options).await;
+        assert_eq!(seen, (code, message.to_owned(), json!("notOffered")));
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_a_kind_that_the_agent_does_not_take_fails_the_call() {
+    let server = json!({ "type": "http", "url": "http://127.0.0.1:1" });
+    let options = AcpOptions { mcp_servers: Some([("s".to_owned(), server)].into()), ..options() };
+    let (code, message, _) = fault(&format!("{} cat", plain()), options.clone()).await;
+    assert_eq!(
+        (code, message.as_str()),
+        (ErrorCode::ConfigInvalid, "the agent takes no MCP servers of the type `http`, as `s` is")
+    );
+    let takes = greet(r#"{"mcpCapabilities":{"http":true}}"#, r#"{"sessionId":"s-1"}"#);
+    let fake = Fake::new(&format!("{takes} hear; say {END}; cat"));
+    once(options, fake.context()).await.1.unwrap();
+    assert_eq!(
+        fake.heard()[1]["params"],
+        json!({
+            "cwd": fake.work(),
+            "mcpServers": [{ "type": "http", "name": "s", "url": "http://127.0.0.1:1", "headers": [] }],
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_structured_answer_is_found_in_its_text() {
+    let text = TEXT.replace("so far", r#"Here:\n```json\n{\"a\":1}\n```"#);
+    let fake = Fake::new(&format!("{} hear; say {text}; say {END}; cat", plain()));
+    let wanted = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
+    let output = once(wanted, fake.context()).await.1.unwrap();
+    assert_eq!(output.structured_output, Some(json!({ "a": 1 })), "{output:?}");
+    let fake = Fake::new(&format!("{} hear; say {TEXT}; say {END}; cat", plain()));
+    let wanted = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
+    assert_eq!(once(wanted, fake.context()).await.1.unwrap().structured_output, None);
+}
+
+#[tokio::test]
+async fn an_error_that_was_also_said_is_taken_back() {
+    let said = TEXT.replace("so far", "API Error: 401 bad key planted-secret");
+    let fake = Fake::new(&format!(
+        "{} hear; say {said}; say '{{\"id\":3,\"error\":{{\"code\":-32603,\"message\":\"Internal error: API Error: 401 bad key planted-secret\",\"data\":{{\"errorKind\":\"authentication_failed\"}}}}}}'; cat",
+        plain()
+    ));
+    let (events, result) = once(options(), fake.context()).await;
+    let error = result.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Auth);
+    assert!(!error.message.contains("planted"), "{error:?}");
+    assert_eq!(events.last(), Some(&StreamEvent::Retract));
+}
+
+#[tokio::test]
+async fn processes_stay_warm_between_turns() {
+    let fake = Fake::new(&format!(
+        "echo $$ >> pids\n{}",
+        choosing(r#"{"sessionId":"s-1"}"#)
+            .replace(r#""agentCapabilities":{}"#, r#""agentCapabilities":{"loadSession":true}"#)
+    ));
+    let limits = Limits { warm_for: Duration::from_millis(1500), ..Limits::default() };
+    let provider = AcpProvider { preset: &preset::ANY, pool: Pool::new(limits) };
+    run(&provider, options(), fake.context()).await.1.unwrap();
+    run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
+    let pids = fake.pids();
+    assert_eq!((pids.len(), runs(pids[0])), (1, true), "the warm process serves the next turn");
+    wait_until(|| !runs(pids[0])).await;
+    run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
+    assert_eq!(fake.pids().len(), 2, "a cold conversation takes a new process");
+    let other = AcpOptions { args: Some(vec!["--other".to_owned()]), ..resume("s-1") };
+    run(&provider, other, fake.context()).await.1.unwrap();
+    assert_eq!((fake.pids().len(), fake.running()), (3, 1), "other options take another process");
+    provider.shutdown().await;
+    assert_eq!(fake.running(), 0);
+}

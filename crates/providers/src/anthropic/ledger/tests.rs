@@ -1,0 +1,164 @@
+//! The books of turns: what a conversation holds after each way through one, and what is answered in one that was left
+//! in the middle of a tool.
+
+use super::*;
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+}
+
+fn call(id: &str) -> Value {
+    json!({ "type": "tool_use", "id": id, "name": "say", "input": {} })
+}
+
+fn called(ids: &[&str]) -> Value {
+    json!({ "role": "assistant", "content": ids.iter().map(|id| call(id)).collect::<Vec<_>>() })
+}
+
+fn result(id: &str) -> Value {
+    json!({ "type": "tool_result", "tool_use_id": id, "content": [{ "type": "text", "text": "moo" }] })
+}
+
+fn results(blocks: &[Value]) -> Value {
+    json!({ "role": "user", "content": blocks })
+}
+
+fn interrupted(id: &str) -> Value {
+    result_block(&Answer::interrupted(id))
+}
+
+fn answer(id: &str) -> Answer {
+    Answer {
+        id: id.to_owned(),
+        content: vec![ContentBlock::Text { text: "moo".to_owned() }],
+        is_error: false,
+    }
+}
+
+fn said(text: &str, content: Vec<Value>) -> Said {
+    let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
+    Said { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Said::default() }
+}
+
+fn text(text: &str) -> Value {
+    json!({ "type": "text", "text": text })
+}
+
+#[test]
+fn what_was_left_open_is_answered_and_nothing_else_is_touched() {
+    let go = user("go on");
+    let rows = [
+        (vec![], vec![]),
+        (vec![user("a")], vec![user("a")]),
+        (
+            vec![user("a"), called(&["1"]), results(&[result("1")])],
+            vec![user("a"), called(&["1"]), results(&[result("1")])],
+        ),
+        (
+            vec![user("a"), called(&["1", "2"])],
+            vec![user("a"), called(&["1", "2"]), results(&[interrupted("1"), interrupted("2")])],
+        ),
+        // One of two was answered before the crash, and stays.
+        (
+            vec![user("a"), called(&["1", "2"]), results(&[result("2")])],
+            vec![user("a"), called(&["1", "2"]), results(&[result("2"), interrupted("1")])],
+        ),
+        // Answers come first in their message.
+        (
+            vec![called(&["1"]), user("more")],
+            vec![called(&["1"]), results(&[interrupted("1"), text("more")])],
+        ),
+    ];
+    for (kept, expected) in rows {
+        let ledger = Ledger::begin(kept.clone(), vec![go.clone()]);
+        let expected: Vec<Value> = expected.into_iter().chain([go.clone()]).collect();
+        assert_eq!(ledger.messages, expected, "{kept:?}");
+        // A failure leaves the conversation one that the next turn mends in the same way.
+        let failed = ledger.failed();
+        assert_eq!(Ledger::begin(failed, vec![go.clone()]).messages, expected, "{kept:?}");
+    }
+}
+
+#[test]
+fn a_turn_with_tools_counts_all_of_its_messages() {
+    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
+    ledger.calls(said("I look.", vec![text("I look."), call("1"), call("2")]));
+    ledger.answers([answer("2")].iter());
+    ledger.answers([answer("1"), answer("2")].iter());
+    ledger.settled();
+    let so_far = ledger.with(Usage { input_tokens: 5, ..Usage::default() });
+    assert_eq!((so_far.input_tokens, so_far.output_tokens), (15, 1));
+    let output = ledger.end(said("Done.", vec![text("Done.")]), StopReason::Complete, Wanted::Text);
+    assert_eq!((output.text.as_str(), output.num_turns, output.usage.input_tokens), ("Done.", 2, 20));
+    let expected = [
+        user("a"),
+        json!({ "role": "assistant", "content": [text("I look."), call("1"), call("2")] }),
+        results(&[result("1"), result("2")]),
+        json!({ "role": "assistant", "content": [text("Done.")] }),
+    ];
+    assert_eq!(ledger.messages, expected);
+}
+
+#[test]
+fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
+    let begun = || {
+        let mut ledger = Ledger::begin(vec![user("0")], vec![user("a")]);
+        ledger.calls(said("I look.", vec![call("1")]));
+        ledger.answers([answer("1")].iter());
+        ledger.settled();
+        ledger
+    };
+    let mut ledger = begun();
+    let output =
+        ledger.end(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens, Wanted::Text);
+    assert_eq!(output.text, "I look.\n\nAnd th");
+    assert_eq!(ledger.messages.last(), Some(&json!({ "role": "assistant", "content": [text("And th")] })));
+    // A cancelled answer that said nothing leaves the tool's.
+    let mut ledger = begun();
+    let output = ledger.end(Said::default(), StopReason::Aborted, Wanted::Text);
+    assert_eq!((output.text.as_str(), output.num_turns), ("I look.", 1));
+    assert_eq!(ledger.messages.last(), Some(&results(&[result("1")])));
+    // A failure takes back what came after, and before any tool the whole turn.
+    let mut ledger = begun();
+    ledger.paused(said("Wait", vec![text("Wait")]));
+    assert!(ledger.has_settled());
+    assert_eq!(ledger.failed(), [user("0"), user("a"), called(&["1"]), results(&[result("1")])]);
+    let mut ledger = Ledger::begin(vec![user("0")], vec![user("a")]);
+    ledger.paused(said("Wait", vec![text("Wait")]));
+    assert!(!ledger.has_settled());
+    assert_eq!(ledger.failed(), [user("0")]);
+}
+
+#[test]
+fn an_answer_goes_on_after_a_pause() {
+    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
+    ledger.paused(said("{\"n\"", vec![text("{\"n\"")]));
+    let output = ledger.end(said(": 1}", vec![text(": 1}")]), StopReason::Complete, Wanted::Structured);
+    assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));
+    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
+    ledger.paused(said("a bit", vec![text("a bit")]));
+    assert_eq!(ledger.stop(StopReason::MaxTurns, Wanted::Text).text, "a bit");
+}
+
+#[test]
+fn pictures_and_documents_are_answers_too() {
+    let content = vec![
+        ContentBlock::Image { media_type: "image/png".to_owned(), data: "aGk=".to_owned() },
+        ContentBlock::Document {
+            media_type: "application/pdf".to_owned(),
+            data: "JVBE".to_owned(),
+            title: None,
+        },
+        ContentBlock::Text { text: " \n".to_owned() },
+    ];
+    let block = result_block(&Answer { id: "1".to_owned(), content, is_error: false });
+    let source =
+        |media_type: &str, data: &str| json!({ "type": "base64", "media_type": media_type, "data": data });
+    let expected = json!({ "type": "tool_result", "tool_use_id": "1", "content": [
+        { "type": "image", "source": source("image/png", "aGk=") },
+        { "type": "document", "source": source("application/pdf", "JVBE") },
+    ] });
+    assert_eq!(block, expected);
+    let silent = result_block(&Answer { id: "1".to_owned(), content: vec![], is_error: true });
+    assert_eq!(silent, json!({ "type": "tool_result", "tool_use_id": "1", "is_error": true }));
+}

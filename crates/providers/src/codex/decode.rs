@@ -1,0 +1,362 @@
+//! The decoder of Codex's app server: its messages in, what they mean for the turn out; it knows one thread and what
+//! its sub-agents say, turn after turn. Cutting bytes into messages, answering, and judging how a turn ended are left
+//! to others.
+//!
+//! # What becomes an event
+//!
+//! - Text and thinking of the thread as they stream; an item that did not stream comes whole.
+//! - Every command, change of files, call of an MCP tool, search and so on as a tool: its start with its whole input,
+//!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
+//! - A sub-agent's thread is a tool of this one; of its own messages only the tokens count.
+//! - A message that the program begins anew, because its stream broke or the user spoke in between, is retracted.
+//! - Usage after each request to the model: the sum over the requests of this turn. The program also tells totals of
+//!   the thread over all its turns, by which a repeated update is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inspan_protocol::{
+    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
+};
+use serde_json::Value;
+
+use super::wire;
+use crate::output::PermissionDenial;
+use crate::said::Said;
+use crate::transport::json_rpc::{Incoming, TheirId};
+
+mod ask;
+mod end;
+mod item;
+mod notice;
+
+/// One thing that the program said.
+#[derive(Debug, PartialEq)]
+pub(super) enum Decoded {
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The program asks for consent.
+    Asked { id: TheirId, request: PermissionRequest, form: Form },
+    /// The program asks for something that is not offered to it.
+    Unsupported { id: TheirId, method: String },
+    /// A server of tools asks the user something, which nobody here can answer.
+    Elicited { id: TheirId },
+    /// The program no longer wants an answer.
+    Withdrawn { id: TheirId },
+    /// The turn that was asked for has this name.
+    TurnStarted { turn_id: String },
+    /// The turn ended.
+    TurnEnd(Box<TurnEnd>),
+    /// The program broke its protocol; nothing after it can be relied on.
+    Fault(AgentError),
+}
+
+/// In which form a question is answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Form {
+    /// By a decision.
+    Decision,
+    /// By the permissions that are granted; these were asked for.
+    Permissions(Value),
+    /// By an action.
+    Elicitation,
+}
+
+/// How a turn ended, in the program's own words, and what it came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TurnEnd {
+    pub(super) status: Status,
+    /// Why it failed.
+    pub(super) error: Option<wire::TurnError>,
+    /// The answer: the last whole message.
+    pub(super) text: String,
+    /// Whether the last message was begun and never given: the model refused.
+    pub(super) unanswered: bool,
+    /// All that was said in the turn.
+    pub(super) said: String,
+    /// The thread.
+    pub(super) session_id: Option<ProviderSessionId>,
+    /// The model that answered.
+    pub(super) model: Option<String>,
+    /// Requests to the model that were answered.
+    pub(super) num_turns: u32,
+    /// How long the program says that the turn took, in milliseconds.
+    pub(super) duration_ms: u64,
+    /// Tokens of this turn.
+    pub(super) usage: Usage,
+    /// Tools that were not allowed.
+    pub(super) permission_denials: Vec<PermissionDenial>,
+    /// When a usage limit is lifted.
+    pub(super) resets_at: Option<Timestamp>,
+}
+
+/// The program's word for how a turn ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Status {
+    Completed,
+    Interrupted,
+    #[default]
+    Failed,
+}
+
+/// The decoder of one process and its one thread.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    session: Option<ProviderSessionId>,
+    model: Option<String>,
+    resets_at: Option<Timestamp>,
+    turn: Turn,
+    /// What each thread, the sub-agents' too, has used in all.
+    totals: BTreeMap<String, u64>,
+    /// Notices that were shown already; the program repeats them with every turn.
+    noticed: BTreeSet<String>,
+}
+
+/// What is known of the turn in progress.
+#[derive(Debug, Default)]
+struct Turn {
+    phase: Phase,
+    id: Option<String>,
+    said: Said,
+    /// The message that streams, with what of it has come.
+    open_message: Option<(String, Streamed)>,
+    answer: String,
+    /// Thoughts and messages that streamed.
+    streamed: BTreeSet<String>,
+    last_streamed: Option<(String, u64)>,
+    /// Tools that have not answered, in the order of their calls.
+    open_tools: BTreeMap<String, u64>,
+    calls: u64,
+    /// Tools that were called since the last request to the model was answered, and before.
+    called: Called,
+    /// What each tool was called with, for those who ask about it.
+    inputs: BTreeMap<String, (String, Value)>,
+    denials: Vec<PermissionDenial>,
+    requests: u32,
+    usage: Usage,
+    warned: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// None was asked for.
+    #[default]
+    Idle,
+    Begun,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Streamed {
+    #[default]
+    Nothing,
+    Some,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Called {
+    now: u32,
+    by_last: u32,
+}
+
+/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
+const WARNED_LIMIT: usize = 32;
+/// Threads whose totals are remembered.
+const THREAD_LIMIT: usize = 256;
+/// Notices that are remembered.
+const NOTICED_LIMIT: usize = 256;
+
+impl Decoder {
+    /// The thread was opened.
+    pub(super) fn open(&mut self, session: ProviderSessionId, model: Option<String>) {
+        self.session = Some(session);
+        self.model = model;
+    }
+
+    /// A turn was asked for.
+    pub(super) fn begin(&mut self) {
+        self.turn = Turn { phase: Phase::Begun, ..Turn::default() };
+        self.resets_at = None;
+    }
+
+    /// The program named the turn.
+    pub(super) fn named(&mut self, turn_id: &str) {
+        self.turn.id.get_or_insert_with(|| turn_id.to_owned());
+    }
+
+    /// Whether a turn was begun and has not ended.
+    #[cfg(test)]
+    pub(super) fn in_turn(&self) -> bool {
+        self.turn.phase == Phase::Begun
+    }
+
+    /// Whether a tool has been called and has not answered.
+    pub(super) fn in_tool(&self) -> bool {
+        !self.turn.open_tools.is_empty()
+    }
+
+    /// Whether the model was asked as often as it may be, and would be asked again.
+    pub(super) fn exhausted(&self, max_turns: u32) -> bool {
+        let turn = &self.turn;
+        let again = turn.called.by_last + turn.called.now > 0 && turn.open_tools.is_empty();
+        turn.requests > max_turns || (turn.requests == max_turns && again)
+    }
+
+    /// A tool was not allowed.
+    pub(super) fn denied(&mut self, request: &PermissionRequest) {
+        self.turn.denials.push(PermissionDenial {
+            tool_name: request.tool_name.clone(),
+            tool_use_id: request.tool_use_id.clone().unwrap_or_default(),
+            tool_input: request.input.clone(),
+        });
+    }
+
+    /// Takes one message. Answers to requests are not for the decoder and mean nothing here.
+    pub(super) fn push(&mut self, message: Incoming) -> Vec<Decoded> {
+        let mut out = Vec::with_capacity(1);
+        match message {
+            Incoming::Notification { method, params } => self.notification(&method, params.get(), &mut out),
+            Incoming::Request { id, method, params } => self.request(id, &method, params.get(), &mut out),
+            Incoming::Odd(what) => out.push(warning("oddLine", what)),
+            Incoming::Answer { .. } => {}
+        }
+        out
+    }
+
+    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
+    pub(super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        (out, self.end(Status::Failed, None, 0.0))
+    }
+
+    fn notification(&mut self, method: &str, params: &str, out: &mut Vec<Decoded>) {
+        let done = self.dispatch(method, params, out);
+        if let Err(error) = done {
+            out.push(fault(method, params, &error));
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        method: &str,
+        params: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        match method {
+            "item/agentMessage/delta" | "item/plan/delta" => {
+                if self.is_ours(params)? {
+                    self.message_delta(&read(params)?, out);
+                }
+            }
+            "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
+                if self.is_ours(params)? {
+                    self.thought_delta(&read(params)?, out);
+                }
+            }
+            "item/started" => {
+                if self.is_ours(params)? {
+                    self.started(read::<wire::ItemLine<'_>>(params)?.item, out);
+                }
+            }
+            "item/completed" => {
+                if self.is_ours(params)? {
+                    self.completed(read::<wire::ItemLine<'_>>(params)?.item, out);
+                }
+            }
+            "thread/tokenUsage/updated" => self.token_usage(params, out)?,
+            "turn/started" => self.turn_started(params, out)?,
+            "turn/completed" => self.turn_completed(params, out)?,
+            "error" => self.error(params, out)?,
+            "serverRequest/resolved" => {
+                let resolved: wire::ResolvedLine = read(params)?;
+                out.push(Decoded::Withdrawn { id: resolved.request_id });
+            }
+            other => self.notice(other, params, out)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a notification belongs to the turn in progress of this thread.
+    fn is_ours(&self, params: &str) -> Result<bool, serde_json::Error> {
+        let place: wire::Place<'_> = read(params)?;
+        Ok(self.turn.phase == Phase::Begun && self.is_our_thread(&place) && self.is_our_turn(&place))
+    }
+
+    fn is_our_thread(&self, place: &wire::Place<'_>) -> bool {
+        match (&self.session, &place.thread_id) {
+            (Some(ours), Some(theirs)) => *ours == **theirs,
+            _ => true,
+        }
+    }
+
+    fn is_our_turn(&self, place: &wire::Place<'_>) -> bool {
+        match (&self.turn.id, &place.turn_id) {
+            (Some(ours), Some(theirs)) => *ours == **theirs,
+            _ => true,
+        }
+    }
+
+    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+        let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
+        open.sort_by_key(|(_, call)| *call);
+        for (tool_use_id, _) in open {
+            self.turn.said.boundary();
+            out.push(Decoded::Event(StreamEvent::ToolComplete {
+                tool_use_id,
+                result: Value::String("the turn ended before the tool answered".to_owned()),
+                is_error: true,
+            }));
+        }
+    }
+
+    /// The message in progress will not be finished, and another takes its place.
+    fn retract(&mut self, out: &mut Vec<Decoded>) {
+        let Some((_, Streamed::Some)) = self.turn.open_message.take() else { return };
+        out.push(Decoded::Event(StreamEvent::Retract));
+        if let Some(content) = self.turn.said.retract() {
+            self.text(content, Chunk::Whole, out);
+        }
+    }
+
+    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
+        if content.is_empty() {
+            return;
+        }
+        self.turn.said.push(&content);
+        if chunk == Chunk::Whole {
+            self.turn.said.boundary();
+        }
+        out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
+    }
+
+    /// Warns of something that is not understood, once in a turn for each kind.
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
+        let kind = head(kind);
+        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
+            out.push(warning(code, &format!("{what} `{kind}`")));
+        }
+    }
+}
+
+/// The part of a vendor's word that may stand in a message.
+fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(60).collect()
+}
+
+fn warning(code: &str, message: &str) -> Decoded {
+    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+}
+
+/// The words of the parser may quote the message, so only the place is told.
+fn fault(method: &str, params: &str, error: &serde_json::Error) -> Decoded {
+    let place = format!("column {} of {} bytes", error.column(), params.len());
+    let message =
+        format!("the program's `{}` does not have the shape that is known at {place}", head(method));
+    Decoded::Fault(AgentError::new(ErrorCode::Protocol, message))
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(params: &'a str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(params)
+}
+
+#[cfg(test)]
+mod tests;

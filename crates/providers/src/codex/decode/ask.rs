@@ -1,0 +1,92 @@
+//! What the program asks of us: consent to a command, a change, a tool or more rights, and what is not offered to it.
+//! Answering is left to the turn.
+
+use inspan_protocol::PermissionRequest;
+use serde_json::{Value, json};
+
+use super::super::wire;
+use super::item::{fields, mcp_name};
+use super::{Decoded, Decoder, Form, fault, head, read};
+use crate::transport::json_rpc::TheirId;
+
+impl Decoder {
+    pub(super) fn request(&mut self, id: TheirId, method: &str, params: &str, out: &mut Vec<Decoded>) {
+        let ask: wire::AskLine<'_> = match read(params) {
+            Ok(ask) => ask,
+            Err(error) => return out.push(fault(method, params, &error)),
+        };
+        let item = ask.item_id.as_deref().unwrap_or_default().to_owned();
+        let asked = |tool_name: String, input: Value, description: Option<String>, form: Form| {
+            let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
+            let request = PermissionRequest { tool_name, tool_use_id, input, description };
+            Decoded::Asked { id: id.clone(), request, form }
+        };
+        let known = self.turn.inputs.get(&item).cloned();
+        let decoded = match method {
+            "item/commandExecution/requestApproval" => {
+                let told = fields([
+                    ("command", &ask.command),
+                    ("cwd", &ask.cwd),
+                    ("network", &ask.network_approval_context),
+                ]);
+                // A question about the network names no command, but the item does.
+                let input = match known {
+                    Some((_, Value::Object(mut known))) => {
+                        known.extend(told.as_object().cloned().unwrap_or_default());
+                        Value::Object(known)
+                    }
+                    _ => told,
+                };
+                asked("commandExecution".to_owned(), input, ask.reason, Form::Decision)
+            }
+            "item/fileChange/requestApproval" => {
+                let mut input = known.map_or_else(|| json!({}), |(_, input)| input);
+                if let Some(root) = ask.grant_root.filter(|root| !root.is_null()) {
+                    input["grantRoot"] = root;
+                }
+                asked("fileChange".to_owned(), input, ask.reason, Form::Decision)
+            }
+            "item/permissions/requestApproval" => {
+                let wanted = ask.permissions.unwrap_or_else(|| json!({}));
+                let input = json!({ "permissions": wanted });
+                asked("requestPermissions".to_owned(), input, ask.reason, Form::Permissions(wanted))
+            }
+            "mcpServer/elicitation/request" => {
+                let meta = ask.meta.unwrap_or_default();
+                if meta["codex_approval_kind"] == "mcp_tool_call" {
+                    let server = ask.server_name.as_deref().unwrap_or("unknown");
+                    let tool = mcp_name(server, meta["tool_name"].as_str().unwrap_or("unknown"));
+                    let input = meta["tool_params"].clone();
+                    // The question names no item, but the tool that waits for it does.
+                    let item = self.waiting(&tool, &input);
+                    let request = PermissionRequest {
+                        tool_name: tool,
+                        tool_use_id: item,
+                        input,
+                        description: ask.message,
+                    };
+                    Decoded::Asked { id, request, form: Form::Elicitation }
+                } else {
+                    self.warn_once("unsupportedRequest", method, "declined the program's request", out);
+                    Decoded::Elicited { id }
+                }
+            }
+            other => {
+                let method = head(other);
+                self.warn_once("unsupportedRequest", &method, "refused the program's request", out);
+                Decoded::Unsupported { id, method }
+            }
+        };
+        out.push(decoded);
+    }
+
+    /// The call that has this name and input and has not answered.
+    fn waiting(&self, tool: &str, input: &Value) -> Option<String> {
+        let turn = &self.turn;
+        let open = turn
+            .open_tools
+            .keys()
+            .filter(|id| turn.inputs.get(*id).is_some_and(|(name, given)| name == tool && given == input));
+        open.max_by_key(|id| turn.open_tools[*id]).cloned()
+    }
+}

@@ -1,0 +1,122 @@
+//! The life of a turn: its name, what it used, and its end.
+//! Judging whether it succeeded is left to `error.rs` of the adapter.
+
+use inspan_protocol::{StreamEvent, Usage};
+
+use super::super::wire;
+use super::{Called, Decoded, Decoder, Phase, Status, THREAD_LIMIT, TurnEnd, read};
+
+impl Decoder {
+    pub(super) fn turn_started(
+        &mut self,
+        params: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let place: wire::Place<'_> = read(params)?;
+        let line: wire::TurnLine<'_> = read(params)?;
+        if self.turn.phase == Phase::Begun && self.turn.id.is_none() && self.is_our_thread(&place) {
+            let turn_id = line.turn.id.into_owned();
+            self.turn.id = Some(turn_id.clone());
+            out.push(Decoded::TurnStarted { turn_id });
+        }
+        Ok(())
+    }
+
+    pub(super) fn turn_completed(
+        &mut self,
+        params: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let place: wire::Place<'_> = read(params)?;
+        let line: wire::TurnLine<'_> = read(params)?;
+        let turn = line.turn;
+        let ours = self.turn.id.as_deref().is_none_or(|id| *id == *turn.id);
+        if self.turn.phase != Phase::Begun || !self.is_our_thread(&place) || !ours {
+            return Ok(());
+        }
+        let status = match &*turn.status {
+            "completed" => Status::Completed,
+            "interrupted" => Status::Interrupted,
+            _ => Status::Failed,
+        };
+        for item in turn.items {
+            let item: wire::Item<'_> = read(item.get())?;
+            if let (true, Some(text)) = (item.kind == "agentMessage", item.text) {
+                self.turn.answer = text.into_owned();
+            }
+        }
+        self.close_tools(out);
+        if status == Status::Failed {
+            self.retract(out);
+        }
+        let end = self.end(status, turn.error, turn.duration_ms.unwrap_or_default());
+        out.push(Decoded::TurnEnd(Box::new(end)));
+        Ok(())
+    }
+
+    pub(super) fn end(
+        &mut self,
+        status: Status,
+        error: Option<wire::TurnError>,
+        duration_ms: f64,
+    ) -> TurnEnd {
+        let turn = std::mem::take(&mut self.turn);
+        TurnEnd {
+            status,
+            error,
+            unanswered: turn.answer.is_empty() && turn.open_message.is_some(),
+            text: turn.answer,
+            said: turn.said.into_text(),
+            session_id: self.session.clone(),
+            model: self.model.clone(),
+            num_turns: turn.requests,
+            duration_ms: duration_ms.max(0.0) as u64,
+            usage: turn.usage,
+            permission_denials: turn.denials,
+            resets_at: self.resets_at,
+        }
+    }
+
+    pub(super) fn token_usage(
+        &mut self,
+        params: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let place: wire::Place<'_> = read(params)?;
+        let line: wire::UsageLine = read(params)?;
+        // The same counters are told again after a resumption and around a summary of the context.
+        let thread = place.thread_id.as_deref().unwrap_or_default();
+        let total = line.token_usage.total.total_tokens;
+        let known = self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread);
+        if known && self.totals.insert(thread.to_owned(), total) == Some(total) {
+            return Ok(());
+        }
+        if self.turn.phase != Phase::Begun {
+            return Ok(());
+        }
+        if self.is_our_thread(&place) {
+            // After a resumption that of the turn before is told.
+            if self.turn.id.is_none() || !self.is_our_turn(&place) {
+                return Ok(());
+            }
+            self.turn.requests += 1;
+            self.turn.called = Called { now: 0, by_last: self.turn.called.now };
+        }
+        self.turn.usage += Usage::from(line.token_usage.last);
+        out.push(Decoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+        Ok(())
+    }
+}
+
+impl From<wire::Tokens> for Usage {
+    fn from(tokens: wire::Tokens) -> Self {
+        let cached = tokens.cached_input_tokens.saturating_add(tokens.cache_write_input_tokens);
+        Self {
+            input_tokens: tokens.input_tokens.saturating_sub(cached),
+            output_tokens: tokens.output_tokens,
+            cache_read_tokens: tokens.cached_input_tokens,
+            cache_creation_tokens: tokens.cache_write_input_tokens,
+            reasoning_tokens: tokens.reasoning_output_tokens,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! From the program's own words for how a turn failed, from what it answers to a request, and from how it died, to an
+//! outcome or a typed error. Reading those words is left to the decoder.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use serde_json::{Value, json};
+
+use super::decode::{Status, TurnEnd};
+use super::wire::TurnError;
+pub(super) use crate::kind::Kind;
+use crate::transport::json_rpc::RpcError;
+use crate::transport::process::Exit;
+
+/// What to do about a missing login.
+pub(super) const LOGIN_HINT: &str = "log in by `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY";
+
+/// How a turn ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// With an output.
+    Output(StopReason),
+    /// With an error.
+    Error(AgentError),
+}
+
+/// Judges the end of a turn.
+///
+/// | what the program says | outcome |
+/// |---|---|
+/// | completed | `complete`; a message that was begun and never given is `REFUSED` |
+/// | interrupted | output with `aborted` |
+/// | failed, because the answer was cut at the token limit | output with `maxTokens` |
+/// | failed otherwise | by its error word, then the HTTP status, then the text |
+pub(super) fn judge(end: &TurnEnd) -> Verdict {
+    match end.status {
+        Status::Completed if end.unanswered => Verdict::Error(AgentError::new(
+            ErrorCode::Refused,
+            "the model refused: it began an answer and gave none",
+        )),
+        Status::Completed => Verdict::Output(StopReason::Complete),
+        Status::Interrupted => Verdict::Output(StopReason::Aborted),
+        Status::Failed => {
+            let unsaid = TurnError::default();
+            let error = end.error.as_ref().unwrap_or(&unsaid);
+            if error.message.contains("reason: max_output_tokens") {
+                return Verdict::Output(StopReason::MaxTokens);
+            }
+            Verdict::Error(failed(error, end.resets_at))
+        }
+    }
+}
+
+/// The error of a failed turn.
+fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
+    let info = Info::of(error);
+    let text = vendor_text(&error.message);
+    let (code, kind) = code(&info, error, &text);
+    let lead = lead(code);
+    let message = if text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&text)) };
+    let mut out = AgentError::new(code, message);
+    if let Some(kind) = kind {
+        out = out.kind(kind);
+    }
+    if let Some(word) = info.word {
+        out = out.with("vendorError", word);
+    }
+    if let Some(status) = info.status {
+        out = out.with("status", status);
+    }
+    if code == ErrorCode::RateLimited {
+        out.resets_at = resets_at;
+        out.retry_after = retry_after(&error.message);
+    }
+    out
+}
+
+/// The error word of the program, apart from the status that may stand in it.
+struct Info<'a> {
+    word: Option<&'a str>,
+    status: Option<u16>,
+}
+
+impl<'a> Info<'a> {
+    fn of(error: &'a TurnError) -> Self {
+        match &error.codex_error_info {
+            Some(Value::String(word)) => Self { word: Some(word), status: None },
+            Some(Value::Object(map)) => {
+                let first = map.iter().next();
+                let status = first.and_then(|(_, fields)| fields["httpStatusCode"].as_u64());
+                Self {
+                    word: first.map(|(word, _)| word.as_str()),
+                    status: status.and_then(|status| status.try_into().ok()),
+                }
+            }
+            _ => Self { word: None, status: None },
+        }
+    }
+}
+
+fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<&'static str>) {
+    let plain = |code| (code, None);
+    match info.word {
+        Some("contextWindowExceeded") => plain(ErrorCode::ContextLength),
+        Some("sessionBudgetExceeded") => (ErrorCode::Billing, Some("sessionBudget")),
+        // An account that cannot pay gets the same word as one that has to wait.
+        Some("usageLimitExceeded") if error.message.starts_with("Quota exceeded") => {
+            plain(ErrorCode::Billing)
+        }
+        Some("usageLimitExceeded") => (ErrorCode::RateLimited, Some("usageLimit")),
+        Some("rateLimitExceeded") => plain(ErrorCode::RateLimited),
+        Some(
+            "flexUnavailable" | "serverOverloaded" | "internalServerError" | "policyCapacityUnavailable",
+        ) => plain(ErrorCode::Overloaded),
+        Some("modelNotFound") => plain(ErrorCode::ModelNotFound),
+        Some("cyberPolicy" | "misalignmentPolicyViolation" | "inferenceHookDenied") => {
+            plain(ErrorCode::Refused)
+        }
+        Some("tooManyDenials") => plain(ErrorCode::ToolDenied),
+        Some("unauthorized") => plain(ErrorCode::Auth),
+        Some("badRequest" | "threadRollbackFailed") => plain(ErrorCode::InvalidRequest),
+        Some("sandboxError") => (ErrorCode::Process, Some("sandbox")),
+        Some(
+            "httpConnectionFailed"
+            | "responseStreamConnectionFailed"
+            | "responseStreamDisconnected"
+            | "responseTooManyFailedAttempts",
+        ) => {
+            let by_status = info.status.and_then(|status| classify_status(status, None, text));
+            plain(by_status.unwrap_or(ErrorCode::Network))
+        }
+        _ => plain(by_words(error, text)),
+    }
+}
+
+/// The code of a failure for which the program has no word of its own.
+fn by_words(error: &TurnError, text: &str) -> ErrorCode {
+    if let Some(body) = vendor_error(&error.message) {
+        // The body of an answer with the status 400 comes as it is.
+        let code = body["code"].as_str().or_else(|| body["type"].as_str());
+        return classify_status(400, code, text).unwrap_or(ErrorCode::InvalidRequest);
+    }
+    let broken = ["stream disconnected", "Connection failed", "error sending request", "network error"];
+    if error.message.contains("reason: content_filter") {
+        return ErrorCode::Refused;
+    }
+    if error.message.contains("idle timeout") {
+        return ErrorCode::Timeout;
+    }
+    if broken.iter().any(|words| error.message.contains(words)) {
+        return ErrorCode::Network;
+    }
+    // A text that says nothing is taken for the network's fault there, and would be tried again for nothing.
+    match classify_text(text) {
+        ErrorCode::Network => ErrorCode::InvalidRequest,
+        code => code,
+    }
+}
+
+/// The error in the body of a vendor's answer.
+fn vendor_error(message: &str) -> Option<Value> {
+    let mut body: Value = serde_json::from_str(message).ok()?;
+    body.get_mut("error").map(Value::take).filter(Value::is_object)
+}
+
+/// The sentence for people.
+fn vendor_text(message: &str) -> String {
+    let inner = vendor_error(message).and_then(|error| error["message"].as_str().map(str::to_owned));
+    inner.unwrap_or_else(|| message.to_owned())
+}
+
+fn lead(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Auth => "no key or login is accepted",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Network => "the connection to the vendor failed",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the vendor refused the request",
+        ErrorCode::Refused => "the request was refused",
+        _ => "the turn failed",
+    }
+}
+
+/// The wait in `Please try again in 11.054s.` or `… in 350ms.`
+fn retry_after(message: &str) -> Option<Duration> {
+    let (_, rest) = message.split_once("try again in ")?;
+    let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+    let unit = rest.get(number.len()..)?.trim_start();
+    let amount: f64 = number.trim_end_matches('.').parse().ok()?;
+    let seconds = if unit.starts_with("ms") {
+        amount / 1000.0
+    } else if unit.starts_with('s') {
+        amount
+    } else if unit.starts_with('m') {
+        amount * 60.0
+    } else {
+        return None;
+    };
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The program's sentence, and not the page that may follow it.
+fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(500).collect()
+}
+
+/// The error for a request that the program refused.
+pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
+    let words = first_line(&error.message);
+    if words.contains("no rollout found") || words.contains("invalid session id") {
+        let message = format!("no such conversation: {words}");
+        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound");
+    }
+    if words.contains("already has an active writer") {
+        let message = format!("the conversation is in use by another process: {words}");
+        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy");
+    }
+    // What JSON-RPC leaves to the server, this one uses to say that it has too much to do.
+    if error.code == -32001 {
+        return AgentError::new(ErrorCode::Overloaded, format!("the program is overloaded: {words}"));
+    }
+    let message = format!("the program refused `{method}`: {words}");
+    let code = if method == "turn/start" { ErrorCode::InvalidRequest } else { ErrorCode::ConfigInvalid };
+    AgentError::new(code, message).with("rpcCode", error.code)
+}
+
+/// The error for a program that ended without ending its turn, whatever its exit code.
+pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
+    let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    // Faults of the configuration are told in the first line, with advice after it.
+    let cause = lines.clone().find(|line| line.starts_with("Error") || line.starts_with("error:"));
+    if let Some(cause) = cause.filter(|_| exit.code.is_some_and(|code| code > 0)) {
+        let message = format!("the program does not take its configuration: {}", first_line(cause));
+        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("optionRefused");
+    }
+    let last: String = lines.next_back().unwrap_or_default().chars().take(300).collect();
+    let said =
+        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let message = format!("the program ended ({exit}) before its turn did; {said}");
+    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+}
+
+/// As much of stderr as an event should carry.
+fn tail(stderr: &str) -> &str {
+    const LIMIT: usize = 8 * 1024;
+    let start = stderr.len().saturating_sub(LIMIT);
+    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+    &stderr[start..]
+}
+
+#[cfg(test)]
+mod tests;

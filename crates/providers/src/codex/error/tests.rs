@@ -1,0 +1,110 @@
+//! Tests of the verdicts beyond what the recorded transcripts show.
+
+use super::*;
+
+fn verdict(message: &str, info: Value) -> (ErrorCode, Option<String>) {
+    let error =
+        TurnError { message: message.to_owned(), codex_error_info: Some(info), additional_details: None };
+    match judge(&TurnEnd { error: Some(error), ..TurnEnd::default() }) {
+        Verdict::Error(error) => {
+            let kind = error.detail.and_then(|detail| detail["kind"].as_str().map(str::to_owned));
+            (error.code, kind)
+        }
+        Verdict::Output(reason) => panic!("an output with {reason:?}"),
+    }
+}
+
+#[test]
+fn every_word_of_the_program_has_its_code() {
+    let status = |status: Value| json!({ "responseStreamConnectionFailed": { "httpStatusCode": status } });
+    let rows = [
+        (json!("sessionBudgetExceeded"), ErrorCode::Billing, Some("sessionBudget")),
+        (json!("usageLimitExceeded"), ErrorCode::RateLimited, Some("usageLimit")),
+        (json!("rateLimitExceeded"), ErrorCode::RateLimited, None),
+        (json!("flexUnavailable"), ErrorCode::Overloaded, None),
+        (json!("policyCapacityUnavailable"), ErrorCode::Overloaded, None),
+        (json!("cyberPolicy"), ErrorCode::Refused, None),
+        (json!("misalignmentPolicyViolation"), ErrorCode::Refused, None),
+        (json!("inferenceHookDenied"), ErrorCode::Refused, None),
+        (json!("tooManyDenials"), ErrorCode::ToolDenied, None),
+        (json!("unauthorized"), ErrorCode::Auth, None),
+        (json!("badRequest"), ErrorCode::InvalidRequest, None),
+        (json!("sandboxError"), ErrorCode::Process, Some("sandbox")),
+        (status(json!(503)), ErrorCode::Overloaded, None),
+        (status(json!(402)), ErrorCode::Billing, None),
+        (status(Value::Null), ErrorCode::Network, None),
+        (json!("aNewWord"), ErrorCode::InvalidRequest, None),
+        (json!({ "aNewWord": 7 }), ErrorCode::InvalidRequest, None),
+        (Value::Null, ErrorCode::InvalidRequest, None),
+    ];
+    for (info, code, kind) in rows {
+        assert_eq!(verdict("it is so", info.clone()), (code, kind.map(str::to_owned)), "{info}");
+    }
+}
+
+#[test]
+fn a_failure_without_a_word_is_told_by_its_text() {
+    let rows = [
+        ("stream disconnected before completion: eof", ErrorCode::Network),
+        ("Too many requests", ErrorCode::RateLimited),
+        (r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#, ErrorCode::ContextLength),
+        (
+            r#"{"error":{"message":"no","type":"invalid_request_error","code":null}}"#,
+            ErrorCode::InvalidRequest,
+        ),
+        ("", ErrorCode::InvalidRequest),
+    ];
+    for (message, code) in rows {
+        assert_eq!(verdict(message, json!("other")).0, code, "{message}");
+    }
+}
+
+#[test]
+fn waits_are_read_from_their_words() {
+    let rows = [
+        ("Please try again in 11.054s.", Some(11_054)),
+        ("try again in 350ms", Some(350)),
+        ("try again in 2 minutes", Some(120_000)),
+        ("try again in a while", None),
+        ("try again in 9e99s", None),
+        ("try again at 10:26 PM", None),
+    ];
+    for (message, wait) in rows {
+        assert_eq!(retry_after(message).map(|wait| wait.as_millis()), wait, "{message}");
+    }
+}
+
+#[test]
+fn a_refused_request_is_told_by_its_words() {
+    let rows = [
+        ("no rollout found for thread id 1", -32600, ErrorCode::InvalidRequest, json!("sessionNotFound")),
+        ("invalid session id: too short", -32600, ErrorCode::InvalidRequest, json!("sessionNotFound")),
+        ("thread 1 already has an active writer", -32600, ErrorCode::InvalidRequest, json!("sessionBusy")),
+        ("Server overloaded; retry later.", -32001, ErrorCode::Overloaded, Value::Null),
+        ("unknown model provider", -32600, ErrorCode::ConfigInvalid, Value::Null),
+    ];
+    for (message, rpc, code, kind) in rows {
+        let error = refused("thread/start", &RpcError { code: rpc, message: message.to_owned(), data: None });
+        let seen = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
+        assert_eq!((error.code, seen), (code, kind), "{message}");
+    }
+}
+
+#[test]
+fn a_death_is_told_by_what_stderr_said() {
+    let exit = |code| Exit { code: Some(code), signal: None };
+    let rows = [
+        (
+            1,
+            "Error: built-in providers cannot be overridden\nin `model_providers`\n",
+            ErrorCode::ConfigInvalid,
+        ),
+        (2, "error: unexpected argument '--x' found\n\nFor more information", ErrorCode::ConfigInvalid),
+        (101, "thread 'main' panicked", ErrorCode::Process),
+        (0, "Error: nothing", ErrorCode::Process),
+        (1, "", ErrorCode::Process),
+    ];
+    for (code, stderr, expected) in rows {
+        assert_eq!(died(exit(code), stderr).code, expected, "{stderr}");
+    }
+}

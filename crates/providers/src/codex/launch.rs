@@ -1,0 +1,211 @@
+//! From options to a command line and the parameters of a thread: the program, its arguments, its environment and the
+//! key it is given. Starting it is left to the session.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
+use serde_json::{Map, Value, json};
+
+use super::config;
+use super::options::CodexOptions;
+use crate::transport::environment::{Vendor, for_vendor};
+use crate::transport::program::{Wanted, find};
+use crate::transport::redact::Redactor;
+
+/// How to get the program.
+pub(super) const HINT: &str = "install it with `npm install -g @openai/codex`, or name it by the option `executable` \
+                               or the environment variable INSPAN_CODEX";
+
+/// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
+/// counted once, and without this one the program waits for a lost network for ever; and a program that asks for its
+/// update at the start is not the one tested.
+const FIXED: &[&str] = &["features.unbounded_connection_retries=false", "check_for_update_on_startup=false"];
+
+/// The key that is meant for Codex; of its commands only `codex exec` reads it.
+const FIRST_KEY: &str = "CODEX_API_KEY";
+/// The key that is meant for the vendor's service.
+const ELSE_KEY: &str = "OPENAI_API_KEY";
+
+/// Keeps a login in the program's memory, where it is gone with the process, and not in a file of the user's.
+const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
+
+/// All that a process is started with but its conversation. Two turns with the same launch can share a process.
+#[derive(Clone, PartialEq)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    overrides: Vec<String>,
+    environment: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    /// The parameters of the thread, new or resumed. MCP servers stand here, because they may hold secrets.
+    pub(super) thread: Map<String, Value>,
+    pub(super) key: Key,
+    pub(super) retries: Retries,
+}
+
+/// The key in the environment that the program does not look for by itself.
+#[derive(Clone, PartialEq)]
+pub(super) enum Key {
+    /// There is none.
+    None,
+    /// Meant for Codex: it goes before a login.
+    First(String),
+    /// Meant for the vendor's service: it is used where there is no login.
+    Else(String),
+}
+
+/// Where the program keeps its login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    /// Where the user has it.
+    Own,
+    /// In its memory only.
+    Memory,
+}
+
+/// Who says how often the program retries by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retries {
+    /// Nobody: it shall not.
+    Off,
+    /// The caller.
+    Chosen,
+}
+
+impl fmt::Debug for Launch {
+    /// Without the environment, the key and the texts, in which secrets may stand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Launch {
+    /// Checks the options and makes the command line.
+    pub(super) fn new(options: &CodexOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
+        if options.max_turns == Some(0) {
+            return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
+        }
+        if let Some(schema) = &options.output_schema {
+            jsonschema::validator_for(schema)
+                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
+        }
+        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
+        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let chosen = options.config.as_ref().map(config::overrides).transpose()?.unwrap_or_default();
+        let named =
+            |part: &str| chosen.iter().any(|one| one.split('=').next().unwrap_or_default().contains(part));
+        let retries = if named("_max_retries") { Retries::Chosen } else { Retries::Off };
+        let own = FIXED.iter().map(|one| (*one).to_owned());
+        Ok(Self {
+            program,
+            // Of two that set the same, the later one holds.
+            overrides: own.chain(chosen).collect(),
+            environment: for_vendor(&context.env, Vendor::Codex),
+            thread: thread(options, cwd.as_deref())?,
+            cwd,
+            key: key(&context.env),
+            retries,
+        })
+    }
+
+    /// The arguments of the program.
+    pub(super) fn arguments(&self, store: Store) -> Vec<String> {
+        let memory = (store == Store::Memory).then(|| IN_MEMORY.to_owned());
+        let overrides = self.overrides.iter().cloned().chain(memory);
+        let overrides = overrides.flat_map(|one| ["-c".to_owned(), one]);
+        std::iter::once("app-server".to_owned()).chain(overrides).collect()
+    }
+
+    /// The environment of the program. A key that it is given otherwise does not stand there too: the program writes
+    /// its environment to a file, for its shells.
+    pub(super) fn environment(&self, store: Store) -> Vec<(String, String)> {
+        let given = match (&self.key, store) {
+            (Key::First(_), Store::Memory) => Some(FIRST_KEY),
+            (Key::Else(_), Store::Memory) => Some(ELSE_KEY),
+            _ => None,
+        };
+        let seen = self.environment.iter().filter(|(name, _)| Some(name.as_str()) != given);
+        seen.cloned().collect()
+    }
+
+    /// Takes the secrets of this process out of a text.
+    pub(super) fn redactor(&self) -> Redactor {
+        Redactor::new(&self.environment.iter().cloned().collect())
+    }
+}
+
+/// The program to run.
+pub(super) fn program(
+    option: Option<&str>,
+    environment: &Environment,
+    cwd: Option<&Path>,
+) -> Result<PathBuf, AgentError> {
+    let wanted = Wanted { option, variable: "INSPAN_CODEX", name: "codex", hint: HINT };
+    find(&wanted, environment, cwd)
+}
+
+/// The key that the environment has for it, and how it is meant.
+fn key(environment: &Environment) -> Key {
+    let get = |name: &str| environment.get(name).map(str::to_owned);
+    match (get(FIRST_KEY), get(ELSE_KEY)) {
+        (Some(key), _) => Key::First(key),
+        (None, Some(key)) => Key::Else(key),
+        (None, None) => Key::None,
+    }
+}
+
+fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
+    let chosen = match (option, cwd) {
+        (Some(option), Some(cwd)) => Some(cwd.join(option)),
+        (Some(option), None) => Some(PathBuf::from(option)),
+        (None, cwd) => cwd.map(Path::to_path_buf),
+    };
+    match chosen {
+        Some(path) if !path.is_dir() => {
+            Err(invalid(format!("the working directory {} is no directory", path.display())))
+        }
+        chosen => Ok(chosen),
+    }
+}
+
+fn thread(options: &CodexOptions, cwd: Option<&Path>) -> Result<Map<String, Value>, AgentError> {
+    let mut params = Map::new();
+    let mut put = |name: &str, value: Option<Value>| value.map(|value| params.insert(name.to_owned(), value));
+    put("cwd", cwd.map(|cwd| json!(cwd)));
+    put("model", options.model.clone().map(Value::from));
+    put("approvalPolicy", options.approval_policy.map(|policy| json!(policy)));
+    put("sandbox", options.sandbox.map(|sandbox| json!(sandbox)));
+    put("baseInstructions", options.system_prompt.clone().map(Value::from));
+    put("developerInstructions", options.append_system_prompt.clone().map(Value::from));
+    let mut config = Map::new();
+    if let Some(servers) = options.mcp_servers.as_ref().map(config::mcp_servers).transpose()?.flatten() {
+        config.insert("mcp_servers".to_owned(), servers);
+    }
+    if let Some(thinking) = options.thinking {
+        config.insert("model_reasoning_effort".to_owned(), json!(effort(thinking)));
+    }
+    put("config", (!config.is_empty()).then_some(Value::Object(config)));
+    Ok(params)
+}
+
+/// The program's word for an amount of thinking.
+fn effort(thinking: ThinkingLevel) -> &'static str {
+    match thinking {
+        ThinkingLevel::Off => "none",
+        ThinkingLevel::Minimal => "minimal",
+        ThinkingLevel::Low => "low",
+        ThinkingLevel::High => "high",
+        ThinkingLevel::Xhigh => "xhigh",
+        _ => "medium",
+    }
+}
+
+fn invalid(message: String) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+#[cfg(test)]
+mod tests;

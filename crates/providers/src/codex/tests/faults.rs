@@ -1,0 +1,420 @@
+//! Programs in place of Codex that misbehave, and what the provider makes of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, probe};
+use crate::pool::{Limits, Pool};
+
+/// Answers everything up to an open thread, in the order in which it is asked.
+const OPEN: &str = r#"
+say() { printf '%s\n' "$1"; }
+read -r line; say '{"id":1,"result":{"userAgent":"x"}}'
+read -r line
+read -r line; say '{"id":2,"result":{"account":null,"requiresOpenaiAuth":false}}'
+read -r line; say '{"id":3,"result":{"config":{"model_provider":"loop","model_providers":{"loop":{}}}}}'
+read -r line; echo "$line" > opened; say '{"id":4,"result":{"thread":{"id":"t-1"},"model":"m"}}'
+"#;
+const BEGUN: &str = r#"'{"id":5,"result":{"turn":{"id":"u"}}}'"#;
+const TEXT: &str = r#"'{"method":"item/agentMessage/delta","params":{"threadId":"t-1","turnId":"u","itemId":"m","delta":"so far"}}'"#;
+const DONE: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"completed","items":[{"type":"agentMessage","id":"m","text":"done"}]}}}'"#;
+const INTERRUPTED: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"interrupted","items":[]}}}'"#;
+
+/// A folder with a program named `codex`.
+struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
+        // hold ours open for a moment. So a process of its own writes it.
+        let write = std::process::Command::new("/bin/sh")
+            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > codex; chmod 755 codex", "sh", script])
+            .current_dir(folder.path())
+            .status();
+        assert!(write.unwrap().success());
+        Self { folder }
+    }
+
+    fn context(&self) -> ExecutionContext {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
+        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
+        let env: Environment =
+            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
+    }
+
+    fn read(&self, file: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(file)).unwrap_or_default()
+    }
+
+    /// The numbers of the processes that wrote theirs to `pids`.
+    fn pids(&self) -> Vec<u32> {
+        self.read("pids").lines().map(|line| line.parse().unwrap()).collect()
+    }
+}
+
+fn runs(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+type Turn = (Vec<StreamEvent>, Result<CodexOutput, AgentError>);
+
+fn input(options: CodexOptions) -> CodexInput {
+    CodexInput { prompt: Some("go".to_owned()), options: Some(options), ..CodexInput::default() }
+}
+
+async fn run(provider: &CodexProvider, options: CodexOptions, context: ExecutionContext) -> Turn {
+    let mut stream = provider.execute(input(options), context);
+    let mut events = Vec::new();
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(ProviderItem::Event(event)) => events.push(event),
+            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
+            Err(error) => return (events, Err(error)),
+        }
+    }
+    panic!("the stream ended without an output or an error");
+}
+
+/// The code, the message and the kind of the error that a script comes to.
+async fn fault(script: &str) -> (ErrorCode, String, Value) {
+    let fake = Fake::new(script);
+    let provider = CodexProvider::new();
+    let error = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap_err();
+    provider.shutdown().await;
+    assert!(!serde_json::to_string(&error).unwrap().contains("planted"), "{error:?}");
+    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
+    (error.code, error.message, kind)
+}
+
+#[tokio::test]
+async fn a_missing_program_says_what_to_do() {
+    let fake = Fake::new("");
+    std::fs::remove_file(fake.folder.path().join("codex")).unwrap();
+    let error = run(&CodexProvider::new(), CodexOptions::default(), fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::ConfigMissing,
+            "the program `codex` is not on the PATH; install it with `npm install -g @openai/codex`, or name it by \
+             the option `executable` or the environment variable INSPAN_CODEX"
+        )
+    );
+    let status = probe::probe(&fake.context().env, None).await;
+    assert_eq!((status.path, status.problem), (None, Some(error.message)));
+}
+
+#[tokio::test]
+async fn programs_that_end_too_early() {
+    let process = |message: &str| {
+        let message = format!("the program ended ({message}");
+        (ErrorCode::Process, message, json!("processDied"))
+    };
+    let rows = [
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        (
+            "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
+            process("exit code 1) before its turn did; it said: broken [redacted]"),
+        ),
+        (
+            "echo 'Error: no such key planted-secret' >&2; exit 1".to_owned(),
+            (
+                ErrorCode::ConfigInvalid,
+                "the program does not take its configuration: Error: no such key [redacted]".to_owned(),
+                json!("optionRefused"),
+            ),
+        ),
+        (
+            format!("{OPEN} read -r line; exit 0"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{OPEN} read -r line; say {BEGUN}; say {TEXT}; printf '{{\"method\":\"turn/comp'"),
+            process("exit code 0) before its turn did; it said nothing on stderr"),
+        ),
+        (
+            format!("{OPEN} read -r line; say {BEGUN}; kill -9 $$"),
+            process("signal 9) before its turn did; it said nothing on stderr"),
+        ),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(fault(&script).await, expected, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn programs_that_refuse() {
+    let first = "read -r line; printf '%s\\n' '{\"id\":1,\"error\":{\"code\":-32600,\"message\":\"no planted-secret\"}}'; cat";
+    let expected = "the program refused `initialize`: no [redacted]".to_owned();
+    assert_eq!(fault(first).await, (ErrorCode::ConfigInvalid, expected, Value::Null));
+    let turn = format!(
+        "{OPEN} read -r line; say '{{\"id\":5,\"error\":{{\"code\":-32600,\"message\":\"input is too large\"}}}}'; cat"
+    );
+    let expected = "the program refused `turn/start`: input is too large".to_owned();
+    assert_eq!(fault(&turn).await, (ErrorCode::InvalidRequest, expected, Value::Null));
+    let no_login = "say() { printf '%s\\n' \"$1\"; }; read -r line; say '{\"id\":1,\"result\":{}}'; read -r line; read -r line
+        say '{\"id\":2,\"result\":{\"account\":null,\"requiresOpenaiAuth\":true}}'; cat";
+    let (code, message, kind) = fault(no_login).await;
+    assert_eq!((code, kind), (ErrorCode::Auth, json!("noLogin")), "{message}");
+    let nonsense = "read -r line; printf '%s\\n' '{\"id\":1,\"result\":{}}'; read -r line; read -r line
+        printf '%s\\n' '{\"id\":2,\"result\":{\"requiresOpenaiAuth\":\"planted-secret\"}}'; cat";
+    assert_eq!(fault(nonsense).await.0, ErrorCode::Protocol);
+}
+
+#[tokio::test]
+async fn nonsense_between_messages_is_told_and_passed_over() {
+    let script = format!(
+        "{OPEN} read -r line; say {BEGUN}; say 'hello planted-secret'; printf '\\377\\376\\n'; say '[1,2]'
+         head -c 17000000 /dev/zero | tr '\\0' x; say; say '{{\"method\":\"new/thing\",\"params\":{{}}}}'; say {TEXT}; say {DONE}; cat"
+    );
+    let fake = Fake::new(&script);
+    let provider = CodexProvider::new();
+    let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+    assert_eq!(result.unwrap().code, "done");
+    let codes: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            StreamEvent::Warning { code, .. } => Some(code.as_str()),
+            _ => None,
+        })
+        .collect();
+    // The bytes that are no UTF-8 are told, and what was made of them is no message either.
+    assert_eq!(codes, ["oddLine", "oddLine", "oddLine", "oddLine", "oddLine", "unknownMessage"]);
+    assert!(!format!("{events:?}").contains("planted"));
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_known_message_that_is_broken_ends_the_turn() {
+    let broken = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":7}}'"#;
+    let (code, message, _) = fault(&format!("{OPEN} read -r line; say {BEGUN}; say {broken}; cat")).await;
+    assert_eq!(code, ErrorCode::Protocol, "{message}");
+}
+
+#[tokio::test]
+async fn the_thread_is_opened_without_retries_of_the_programs_own() {
+    let fake = Fake::new(&format!("{OPEN} read -r line; say {BEGUN}; say {DONE}; cat"));
+    let provider = CodexProvider::new();
+    let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+    let output = result.unwrap();
+    let session = ProviderSessionId::from("t-1");
+    assert_eq!(events, [StreamEvent::Session { session_id: session.clone() }]);
+    assert_eq!((output.session_token, output.turn.model.as_deref()), (Some(session), Some("m")));
+    let opened: Value = serde_json::from_str(&fake.read("opened")).unwrap();
+    let config = json!({ "model_providers.loop.request_max_retries": 0, "model_providers.loop.stream_max_retries": 0 });
+    assert_eq!(opened["params"], json!({ "cwd": fake.folder.path(), "config": config }));
+    provider.shutdown().await;
+}
+
+/// Ends its turn when it is asked to, and cleans up after it.
+fn polite() -> String {
+    format!(
+        "{OPEN} read -r line; say {BEGUN}; say {TEXT}; read -r line; echo \"$line\" > asked; say '{{\"id\":6,\"result\":{{}}}}'
+         say {INTERRUPTED}; read -r line; echo \"$line\" > cleaned; say '{{\"id\":7,\"result\":{{}}}}'; cat"
+    )
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_after_an_interrupt() {
+    let fake = Fake::new(&polite());
+    let provider = CodexProvider::new();
+    let options = CodexOptions { stall_timeout_ms: Some(200), ..CodexOptions::default() };
+    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
+    let [asked, cleaned] =
+        ["asked", "cleaned"].map(|file| serde_json::from_str::<Value>(&fake.read(file)).unwrap());
+    assert_eq!(
+        (&asked["method"], &asked["params"]),
+        (&json!("turn/interrupt"), &json!({ "threadId": "t-1", "turnId": "u" }))
+    );
+    assert_eq!(cleaned["method"], "thread/backgroundTerminals/clean");
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deadline_holds_against_a_program_that_never_answers() {
+    for script in ["exec sleep 300".to_owned(), format!("{OPEN} exec sleep 300")] {
+        let fake = Fake::new(&format!("echo $$ >> pids; {script}"));
+        let provider = CodexProvider::new();
+        let context = ExecutionContext { deadline: Some(Duration::from_millis(400)), ..fake.context() };
+        let began = Instant::now();
+        let error = run(&provider, CodexOptions::default(), context).await.1.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Timeout, "{error}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        provider.shutdown().await;
+        assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
+    let fake = Fake::new(&format!("{OPEN} read -r line; say {BEGUN}; while :; do say {TEXT}; done"));
+    let provider = CodexProvider::new();
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(800)), ..fake.context() };
+    let began = Instant::now();
+    let error = run(&provider, CodexOptions::default(), context).await.1.unwrap_err();
+    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("deadline")));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() {
+    let script = format!(
+        "trap '' TERM INT; echo $$ >> pids; {OPEN} read -r line; say {BEGUN}; say {TEXT}; while :; do sleep 60; done"
+    );
+    let fake = Fake::new(&script);
+    let provider = CodexProvider::new();
+    let context = fake.context();
+    let mut stream = provider.execute(input(CodexOptions::default()), context.clone());
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break output,
+        }
+    };
+    assert_eq!(
+        (output.turn.stop_reason, output.code.as_str(), output.session_token),
+        (StopReason::Aborted, "so far", Some("t-1".into()))
+    );
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
+    let fake = Fake::new("echo $$ >> pids; exec sleep 300");
+    let provider = CodexProvider::new();
+    let context = fake.context();
+    let cancel = context.cancel.clone();
+    let stop = async {
+        wait_until(|| !fake.pids().is_empty()).await;
+        cancel.cancel();
+    };
+    let (turn, ()) = tokio::join!(run(&provider, CodexOptions::default(), context), stop);
+    let output = turn.1.unwrap();
+    assert_eq!(
+        (turn.0, output.turn.stop_reason, output.session_token),
+        (Vec::new(), StopReason::Aborted, None)
+    );
+    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+struct Never;
+
+impl PermissionBroker for Never {
+    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        Box::pin(std::future::pending())
+    }
+}
+
+impl Steering for Never {
+    fn next(&self) -> BoxFuture<'static, String> {
+        Box::pin(std::future::ready("more".to_owned()))
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_is_taken_back_is_not_answered() {
+    let script = format!(
+        "{OPEN} read -r line; say {BEGUN}
+         say '{{\"id\":\"q1\",\"method\":\"item/commandExecution/requestApproval\",\"params\":{{\"threadId\":\"t-1\",\"itemId\":\"c\",\"command\":\"ls\"}}}}'
+         say '{{\"id\":\"q2\",\"method\":\"item/tool/requestUserInput\",\"params\":{{\"threadId\":\"t-1\",\"itemId\":\"d\"}}}}'
+         say '{{\"id\":\"q3\",\"method\":\"mcpServer/elicitation/request\",\"params\":{{\"threadId\":\"t-1\",\"serverName\":\"s\"}}}}'
+         say '{{\"method\":\"serverRequest/resolved\",\"params\":{{\"threadId\":\"t-1\",\"requestId\":\"q1\"}}}}'
+         read -r line; echo \"$line\" > answers; read -r line; echo \"$line\" >> answers
+         say {DONE}; cat >> answers"
+    );
+    let fake = Fake::new(&script);
+    let provider = CodexProvider::new();
+    let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
+    let (events, result) = run(&provider, CodexOptions::default(), context).await;
+    assert_eq!(result.unwrap().code, "done");
+    let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
+    provider.shutdown().await;
+    let answers: Vec<Value> =
+        fake.read("answers").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refusal = json!({ "code": -32601, "message": "`item/tool/requestUserInput` is not offered here" });
+    assert_eq!(
+        answers,
+        [
+            json!({ "jsonrpc": "2.0", "id": "q2", "error": refusal }),
+            json!({ "jsonrpc": "2.0", "id": "q3", "result": { "action": "decline", "content": null, "_meta": null } }),
+        ]
+    );
+    assert_eq!(warnings, 2);
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
+    let script = format!(
+        "{OPEN} read -r line; say {BEGUN}; read -r line; echo \"$line\" > steered
+         say '{{\"id\":6,\"error\":{{\"code\":-32600,\"message\":\"no active turn to steer\"}}}}'; say {DONE}; cat >> steered"
+    );
+    let fake = Fake::new(&script);
+    let provider = CodexProvider::new();
+    let context = ExecutionContext { steering: Some(Arc::new(Never)), ..fake.context() };
+    let (events, result) = run(&provider, CodexOptions::default(), context).await;
+    assert_eq!(result.unwrap().code, "done");
+    let told =
+        |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "notSteered");
+    assert_eq!(
+        (events.iter().filter(|event| told(event)).count(), events.contains(&StreamEvent::Steered)),
+        (1, false)
+    );
+    provider.shutdown().await;
+    let steered: Value = serde_json::from_str(&fake.read("steered")).unwrap();
+    assert_eq!(
+        (&steered["method"], &steered["params"]["expectedTurnId"]),
+        (&json!("turn/steer"), &json!("u"))
+    );
+}
+
+#[tokio::test]
+async fn a_warm_process_serves_the_same_launch_only() {
+    let turn = format!("read -r line; say {BEGUN}; say {DONE}");
+    let again = turn.replace("\"id\":5", "\"id\":6");
+    let fake = Fake::new(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
+    let provider =
+        CodexProvider { pool: Pool::new(Limits { warm_for: Duration::from_secs(30), ..Limits::default() }) };
+    let first = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap();
+    let resume = CodexOptions { resume: first.session_token.clone(), ..CodexOptions::default() };
+    assert_eq!(run(&provider, resume.clone(), fake.context()).await.1.unwrap().code, "done");
+    assert_eq!(fake.pids().len(), 1);
+    let other = CodexOptions { model: Some("other".to_owned()), ..resume };
+    assert_eq!(run(&provider, other, fake.context()).await.1.unwrap().code, "done");
+    let pids = fake.pids();
+    assert_eq!((pids.len(), runs(pids[0])), (2, false));
+    provider.shutdown().await;
+    assert_eq!(pids.into_iter().filter(|pid| runs(*pid)).count(), 0);
+}
+
+#[tokio::test]
+async fn two_names_for_one_conversation_are_refused() {
+    let fake = Fake::new("exit 1");
+    let mut input = input(CodexOptions { resume: Some("a".into()), ..CodexOptions::default() });
+    input.session_token = Some("b".into());
+    let error = CodexProvider::new().execute(input, fake.context()).next().await.unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::ConfigInvalid);
+}
+
+async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,267 @@
+//! The messages of the app server as they stand on the wire: what is read of its notifications and requests, and
+//! what is answered. What they mean is left to the decoder, sending them to the session.
+
+use std::borrow::Cow;
+
+use inspan_protocol::{AgentError, ContentBlock, ErrorCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// A text that is borrowed from the line where nothing in it is escaped.
+pub(super) type Str<'a> = Cow<'a, str>;
+
+/// Where a notification belongs.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Place<'a> {
+    #[serde(borrow, default)]
+    pub(super) thread_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) turn_id: Option<Str<'a>>,
+}
+
+/// A piece of a message or of a thought.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Delta<'a> {
+    #[serde(borrow)]
+    pub(super) item_id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) delta: Str<'a>,
+    #[serde(default)]
+    pub(super) summary_index: u64,
+}
+
+/// `item/started` and `item/completed`.
+#[derive(Debug, Deserialize)]
+pub(super) struct ItemLine<'a> {
+    #[serde(borrow)]
+    pub(super) item: Item<'a>,
+}
+
+/// An item of a turn: the fields of all kinds that are read, each absent where its kind has none.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Item<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) summary: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) content: Option<Value>,
+    #[serde(borrow, default)]
+    pub(super) status: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) command: Option<Value>,
+    #[serde(default)]
+    pub(super) cwd: Option<Value>,
+    #[serde(default)]
+    pub(super) aggregated_output: Option<Value>,
+    #[serde(default)]
+    pub(super) exit_code: Option<i64>,
+    #[serde(default)]
+    pub(super) changes: Option<Value>,
+    #[serde(borrow, default)]
+    pub(super) server: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) tool: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) arguments: Option<Value>,
+    #[serde(default)]
+    pub(super) result: Option<Value>,
+    #[serde(default)]
+    pub(super) error: Option<Value>,
+    #[serde(default)]
+    pub(super) content_items: Option<Value>,
+    #[serde(default)]
+    pub(super) success: Option<bool>,
+    #[serde(default)]
+    pub(super) query: Option<Value>,
+    #[serde(default)]
+    pub(super) action: Option<Value>,
+    #[serde(default)]
+    pub(super) results: Option<Value>,
+    #[serde(default)]
+    pub(super) path: Option<Value>,
+    #[serde(default)]
+    pub(super) saved_path: Option<Value>,
+    #[serde(default)]
+    pub(super) prompt: Option<Value>,
+    #[serde(default)]
+    pub(super) receiver_thread_ids: Option<Value>,
+    #[serde(default)]
+    pub(super) duration_ms: Option<Value>,
+}
+
+/// `turn/started` and `turn/completed`.
+#[derive(Debug, Deserialize)]
+pub(super) struct TurnLine<'a> {
+    #[serde(borrow)]
+    pub(super) turn: WireTurn<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WireTurn<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) status: Str<'a>,
+    #[serde(default)]
+    pub(super) error: Option<TurnError>,
+    #[serde(default)]
+    pub(super) duration_ms: Option<f64>,
+    #[serde(borrow, default)]
+    pub(super) items: Vec<&'a RawValue>,
+}
+
+/// `error`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ErrorLine {
+    pub(super) error: TurnError,
+    #[serde(default)]
+    pub(super) will_retry: bool,
+}
+
+/// Why a turn failed, in the program's own words.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TurnError {
+    #[serde(default)]
+    pub(super) message: String,
+    #[serde(default)]
+    pub(super) codex_error_info: Option<Value>,
+    #[serde(default)]
+    pub(super) additional_details: Option<String>,
+}
+
+/// `thread/tokenUsage/updated`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UsageLine {
+    pub(super) token_usage: TokenUsage,
+}
+
+/// Counters of a thread: those of the last request, and those over all its turns, which only tell one update from
+/// another.
+#[derive(Debug, Deserialize)]
+pub(super) struct TokenUsage {
+    pub(super) last: Tokens,
+    #[serde(default)]
+    pub(super) total: Tokens,
+}
+
+/// The tokens of one request to the model. The input includes what was read from the cache.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Tokens {
+    pub(super) total_tokens: u64,
+    pub(super) input_tokens: u64,
+    pub(super) cached_input_tokens: u64,
+    pub(super) cache_write_input_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) reasoning_output_tokens: u64,
+}
+
+/// `account/rateLimits/updated`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LimitsLine {
+    pub(super) rate_limits: Limits,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Limits {
+    #[serde(default)]
+    pub(super) primary: Option<Window>,
+    #[serde(default)]
+    pub(super) secondary: Option<Window>,
+}
+
+/// A usage limit over some hours or days.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Window {
+    #[serde(default)]
+    pub(super) used_percent: f64,
+    /// In seconds since 1970.
+    #[serde(default)]
+    pub(super) resets_at: Option<i64>,
+}
+
+/// The notifications that tell the user something.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct NoticeLine<'a> {
+    #[serde(borrow)]
+    pub(super) message: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) summary: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) name: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) status: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) error: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) from_model: Option<Str<'a>>,
+    #[serde(borrow)]
+    pub(super) to_model: Option<Str<'a>>,
+}
+
+/// `serverRequest/resolved`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResolvedLine {
+    pub(super) request_id: crate::transport::json_rpc::TheirId,
+}
+
+/// The requests that ask for consent.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AskLine<'a> {
+    #[serde(borrow, default)]
+    pub(super) item_id: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+    #[serde(default)]
+    pub(super) command: Option<Value>,
+    #[serde(default)]
+    pub(super) cwd: Option<Value>,
+    #[serde(default)]
+    pub(super) grant_root: Option<Value>,
+    #[serde(default)]
+    pub(super) network_approval_context: Option<Value>,
+    #[serde(default)]
+    pub(super) permissions: Option<Value>,
+    #[serde(borrow, default)]
+    pub(super) server_name: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) message: Option<String>,
+    #[serde(default, rename = "_meta")]
+    pub(super) meta: Option<Value>,
+}
+
+/// What the user says, in the program's form.
+///
+/// # Errors
+/// A block is neither text nor a picture.
+pub(super) fn user_input(blocks: &[ContentBlock]) -> Result<Vec<Value>, AgentError> {
+    let input = |block: &ContentBlock| match block {
+        ContentBlock::Text { text } => Ok(json!({ "type": "text", "text": text, "text_elements": [] })),
+        ContentBlock::Image { media_type, data } => {
+            Ok(json!({ "type": "image", "url": format!("data:{media_type};base64,{data}") }))
+        }
+        _ => {
+            let message = "the program takes text and pictures from the user, and nothing else";
+            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+        }
+    };
+    blocks.iter().map(input).collect()
+}

@@ -1,0 +1,118 @@
+//! Structured output by instruction, for agents that cannot be held to a schema: the words that ask for it, and the
+//! JSON found in the answer. Whether that fits the schema is left to the engine, which also asks again.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Where JSON may begin is tried so often at most; an answer with more brackets is no answer in JSON.
+const TRIES: usize = 1_000;
+
+/// What is added to a prompt to have its answer in JSON of a schema.
+pub(crate) fn instruction(schema: &Value) -> String {
+    format!(
+        "End your answer with one JSON value that is valid against the JSON Schema below. Put that value into a fenced \
+         code block marked `json`, as the last thing you write, with nothing after it.\n\n```json\n{schema}\n```"
+    )
+}
+
+/// The last JSON of an answer: the last fenced block that is JSON, else the last bare object or list, else an answer
+/// that is JSON as a whole.
+pub(crate) fn extract(answer: &str) -> Option<Value> {
+    let whole = answer.trim();
+    if let Ok(value) = serde_json::from_str(whole) {
+        return Some(value);
+    }
+    fenced(whole).or_else(|| bare(whole))
+}
+
+/// The last fenced block that holds JSON and nothing else.
+fn fenced(answer: &str) -> Option<Value> {
+    let mut found = None;
+    let mut open: Option<(&str, usize)> = None;
+    let mut at = 0;
+    for line in answer.split_inclusive('\n') {
+        let begins = at;
+        at += line.len();
+        let text = line.trim();
+        let ticks = text.len() - text.trim_start_matches('`').len();
+        match open {
+            None if ticks >= 3 => open = Some((&text[..ticks], at)),
+            Some((fence, from)) if ticks >= fence.len() && ticks == text.len() => {
+                found = serde_json::from_str(answer[from..begins].trim()).ok().or(found);
+                open = None;
+            }
+            _ => {}
+        }
+    }
+    // An answer that was cut before the end of its block may hold the whole value all the same.
+    if let Some((_, from)) = open {
+        found = serde_json::from_str(answer[from..].trim()).ok().or(found);
+    }
+    found
+}
+
+/// The last object or list that stands in the text by itself, and not within another one.
+fn bare(answer: &str) -> Option<Value> {
+    let mut found = None;
+    let mut at = 0;
+    for _ in 0..TRIES {
+        let Some(start) = answer[at..].find(['{', '[']).map(|start| at + start) else { break };
+        let mut values = serde_json::Deserializer::from_str(&answer[start..]).into_iter::<Box<RawValue>>();
+        match values.next() {
+            Some(Ok(value)) => {
+                found = Some(value);
+                at = start + values.byte_offset().max(1);
+            }
+            _ => at = start + 1,
+        }
+    }
+    serde_json::from_str(found?.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_json_of_an_answer_is_its_output() {
+        let rows = [
+            (r#"{"a":1}"#, Some(json!({ "a": 1 }))),
+            (" [1, 2]\n", Some(json!([1, 2]))),
+            ("7", Some(json!(7))),
+            ("Here:\n```json\n{\"a\": 1}\n```\n", Some(json!({ "a": 1 }))),
+            ("```json\n{\"a\":1}\n```\nor rather\n```\n{\"a\":2}\n```", Some(json!({ "a": 2 }))),
+            ("```json\n{\"a\":1}\n```\nthen run\n```sh\nls [a]\n```", Some(json!({ "a": 1 }))),
+            ("````json\n{\"a\":\"```\"}\n````", Some(json!({ "a": "```" }))),
+            ("```json\n{\"a\":1}", Some(json!({ "a": 1 }))),
+            ("It is {\"a\":{\"b\":[]}} as you see.", Some(json!({ "a": { "b": [] } }))),
+            ("First {\"a\":1}, then {\"a\":2}; see [here](x).", Some(json!({ "a": 2 }))),
+            ("a {b} and [c", None),
+            ("nothing at all", None),
+            ("", None),
+        ];
+        for (answer, expected) in rows {
+            assert_eq!(extract(answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn many_brackets_take_no_long_time() {
+        assert_eq!(extract(&"[".repeat(100_000)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_stops_it(answer in any::<String>(), braces in "[`{}\\[\\]\", \n\\\\a1:]{0,60}") {
+            let _none = (extract(&answer), extract(&braces));
+        }
+
+        #[test]
+        fn whatever_stands_in_a_fence_comes_out(key in "[a-z]{1,8}", text in any::<String>()) {
+            let value = json!({ key: text });
+            prop_assert_eq!(extract(&format!("So:\n```json\n{value}\n```")), Some(value));
+        }
+    }
+}

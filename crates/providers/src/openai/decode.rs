@@ -1,0 +1,373 @@
+//! The decoder of one streamed answer: bytes in, what they mean out. Reading the bytes and judging how the answer
+//! ended are left to others.
+//!
+//! | state | event | becomes |
+//! |---|---|---|
+//! | any | `response.created`, `.queued`, `.in_progress` | the answer begins; its id and model |
+//! | within | `response.output_item.added`, `.done` | an item of the answer; it is kept for the next request |
+//! | within | the deltas of texts, summaries of thoughts and refusals | text and thinking as they come |
+//! | within | `response.completed`, `.incomplete` | the tokens, the end |
+//! | any | `response.failed`, `error` | the vendor's error |
+//! | any | pieces of what an item says again as a whole | nothing |
+//! | any | what is not known | nothing but a warning |
+//! | any | anything else | a fault: nothing after it can be relied on |
+
+use std::collections::BTreeMap;
+
+use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use super::error;
+use super::wire;
+use crate::kind::Kind;
+use crate::streamed::event::{Warned, head, protocol, read};
+use crate::streamed::{self, Decode};
+use crate::tools::Call;
+use crate::transport::sse::{Event, SseReader};
+
+mod item;
+
+use item::Item;
+pub(super) use item::{Phase, Words, message};
+
+/// One thing that the stream says.
+pub(super) type Decoded = streamed::Decoded<Said>;
+
+/// The most items that one answer may have.
+const ITEMS: usize = 4096;
+
+/// What was said, until now or in all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Said {
+    /// The messages, in their order.
+    pub(super) messages: Vec<Words>,
+    /// Why the model refuses, if it does.
+    pub(super) refusal: Option<String>,
+    /// The functions that it wants called, in their order.
+    pub(super) calls: Vec<Call>,
+    /// The items as the next request has to hold them, where the vendor keeps none.
+    pub(super) items: Vec<Value>,
+    /// The vendor's name for the answer.
+    pub(super) response: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) usage: Usage,
+    pub(super) ending: Ending,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Ending {
+    /// Not yet.
+    #[default]
+    None,
+    /// The model was done.
+    Completed,
+    /// It was cut short, for this reason if one is said.
+    Incomplete(Option<String>),
+}
+
+/// The decoder of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    reader: SseReader,
+    state: State,
+    items: BTreeMap<u64, Item>,
+    /// The message whose text was streamed last.
+    speaking: Option<u64>,
+    /// The item and part whose thoughts were streamed last.
+    thinking: Option<(u64, u64)>,
+    response: Option<String>,
+    model: Option<String>,
+    usage: Usage,
+    ending: Ending,
+    warned: Warned,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum State {
+    #[default]
+    Before,
+    Within,
+    Over,
+}
+
+type Done = Result<(), AgentError>;
+
+impl Decode for Decoder {
+    type Said = Said;
+
+    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        let mut reader = std::mem::take(&mut self.reader);
+        let read = reader.push(bytes, |event| self.take(event, &mut out));
+        self.reader = reader;
+        if let Err(fault) = read
+            && self.state != State::Over
+        {
+            self.fail(protocol(fault.to_string()), &mut out);
+        }
+        out
+    }
+
+    fn finish(&mut self) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        if self.state != State::Over {
+            let place = match (self.state, self.reader.is_midway()) {
+                (_, true) => "within an event",
+                (State::Before, _) => "before the answer began",
+                _ => "before the answer did",
+            };
+            let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
+            self.fail(error.kind("truncated"), &mut out);
+        }
+        out
+    }
+
+    fn so_far(self) -> Said {
+        let items: Vec<Item> = self.items.into_values().collect();
+        Said {
+            messages: items.iter().filter_map(Item::words).collect(),
+            refusal: items.iter().find_map(Item::refusal),
+            calls: items.iter().filter_map(Item::call).collect(),
+            items: item::kept(&items),
+            response: self.response,
+            model: self.model,
+            usage: self.usage,
+            ending: self.ending,
+        }
+    }
+
+    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::answered(status, headers, body)
+    }
+}
+
+impl Decoder {
+    fn take(&mut self, event: Event<'_>, out: &mut Vec<Decoded>) {
+        if self.state == State::Over {
+            return;
+        }
+        let done = read::<wire::Typed<'_>>(event.data, "event")
+            .and_then(|typed| self.decode(&typed.kind, event.data, out));
+        if let Err(error) = done {
+            self.fail(error, out);
+        }
+    }
+
+    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
+        match (kind, self.state) {
+            ("error", _) => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
+            ("response.created" | "response.queued" | "response.in_progress", _) => {
+                let event: wire::ResponseEvent = read(data, kind)?;
+                self.state = State::Within;
+                self.begun(&event.response);
+                Ok(())
+            }
+            ("response.failed", _) => {
+                let event: wire::ResponseEvent = read(data, kind)?;
+                self.tokens(event.response.usage, out);
+                Err(error::within(event.response.error.unwrap_or_default()))
+            }
+            ("response.output_item.added", State::Within) => self.added(read(data, kind)?),
+            ("response.output_item.done", State::Within) => {
+                let event: wire::ItemEvent = read(data, kind)?;
+                self.done(event.output_index, event.item, out)
+            }
+            ("response.output_text.delta", State::Within) => {
+                let event: wire::DeltaEvent<'_> = read(data, kind)?;
+                self.open(event.output_index)?.say(&event.delta).ok_or_else(|| misfit(event.output_index))?;
+                self.speak(event.output_index, &event.delta, out);
+                Ok(())
+            }
+            ("response.refusal.delta", State::Within) => {
+                let event: wire::DeltaEvent<'_> = read(data, kind)?;
+                let item = self.open(event.output_index)?;
+                item.refuse(&event.delta).ok_or_else(|| misfit(event.output_index))
+            }
+            ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", State::Within) => {
+                let event: wire::DeltaEvent<'_> = read(data, kind)?;
+                self.open(event.output_index)?.think().ok_or_else(|| misfit(event.output_index))?;
+                self.think((event.output_index, event.summary_index), &event.delta, out);
+                Ok(())
+            }
+            ("response.completed" | "response.incomplete", State::Within) => {
+                let event: wire::ResponseEvent = read(data, kind)?;
+                self.end(kind, event.response, out)
+            }
+            (
+                "response.output_item.added"
+                | "response.output_item.done"
+                | "response.output_text.delta"
+                | "response.refusal.delta"
+                | "response.reasoning_summary_text.delta"
+                | "response.reasoning_text.delta"
+                | "response.completed"
+                | "response.incomplete",
+                _,
+            ) => Err(protocol(format!("the event `{kind}` came out of order"))),
+            // What these say stands in `response.output_item.done` again.
+            (
+                "keepalive"
+                | "response.content_part.added"
+                | "response.content_part.done"
+                | "response.output_text.done"
+                | "response.output_text.annotation.added"
+                | "response.refusal.done"
+                | "response.reasoning_summary_part.added"
+                | "response.reasoning_summary_part.done"
+                | "response.reasoning_summary_text.done"
+                | "response.reasoning_text.done"
+                | "response.function_call_arguments.delta"
+                | "response.function_call_arguments.done",
+                _,
+            ) => read::<serde::de::IgnoredAny>(data, kind).map(drop),
+            _ => {
+                let warning =
+                    self.warned.once("unknownEvent", kind, "passed over an event of the unknown type");
+                out.extend(warning.map(Decoded::Event));
+                // Nobody reads it, but broken JSON is broken all the same.
+                read::<serde::de::IgnoredAny>(data, kind).map(drop)
+            }
+        }
+    }
+
+    fn begun(&mut self, response: &wire::Response) {
+        self.response = response.id.clone().or(self.response.take());
+        self.model = response.model.clone().or(self.model.take());
+    }
+
+    fn added(&mut self, event: wire::ItemEvent) -> Done {
+        let index = event.output_index;
+        if self.items.contains_key(&index) {
+            return Err(protocol(format!("the item {index} began twice")));
+        }
+        let item =
+            Item::begun(&event.item).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
+        self.insert(index, item)
+    }
+
+    fn insert(&mut self, index: u64, item: Item) -> Done {
+        if self.items.len() >= ITEMS {
+            return Err(protocol(format!("the answer has more than {ITEMS} items")));
+        }
+        self.items.insert(index, item);
+        Ok(())
+    }
+
+    /// Takes an item as a whole, and says of it what was not streamed.
+    fn done(&mut self, index: u64, value: Value, out: &mut Vec<Decoded>) -> Done {
+        let before = self.items.remove(&index);
+        if matches!(before, Some(Item::Done(_))) {
+            return Err(protocol(format!("the item {index} ended twice")));
+        }
+        let kind = Item::kind_of(&value).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
+        if !item::KNOWN.contains(&kind) {
+            let warning = self.warned.once("unknownItem", kind, "kept an item of the unknown type");
+            out.extend(warning.map(Decoded::Event));
+        }
+        let item = Item::Done(value);
+        if let Some(call) = item.call() {
+            let known = self.items.values().filter_map(Item::call).any(|other| other.id == call.id);
+            if call.id.is_empty() || call.name.is_empty() || known {
+                let message = format!("the item {index} calls a function without a name or an id of its own");
+                return Err(protocol(message));
+            }
+        }
+        let (streamed, thought) = match &before {
+            Some(Item::Open { text, thought, .. }) => (text.as_str(), *thought),
+            _ => ("", item::Thought::No),
+        };
+        if let Some(words) = item.words() {
+            match words.text.strip_prefix(streamed) {
+                Some(rest) => self.speak(index, rest, out),
+                None => {
+                    let message = "a message ended with another text than was streamed of it".to_owned();
+                    out.push(Decoded::Event(StreamEvent::Warning {
+                        code: "textDiffers".to_owned(),
+                        message,
+                    }));
+                }
+            }
+        }
+        if thought == item::Thought::No {
+            for (part, text) in item.thoughts().into_iter().enumerate() {
+                self.think((index, part as u64), &text, out);
+            }
+        }
+        self.insert(index, item)
+    }
+
+    fn open(&mut self, index: u64) -> Result<&mut Item, AgentError> {
+        let item = self.items.get_mut(&index).filter(|item| matches!(item, Item::Open { .. }));
+        item.ok_or_else(|| protocol(format!("the item {index} is not open")))
+    }
+
+    /// Messages are apart from each other by a blank line, as they are in the output.
+    fn speak(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) {
+        if piece.is_empty() {
+            return;
+        }
+        let apart = if self.speaking.is_some_and(|last| last != index) { "\n\n" } else { "" };
+        self.speaking = Some(index);
+        let event = StreamEvent::Text { content: format!("{apart}{piece}"), chunk: Chunk::Delta };
+        out.push(Decoded::Event(event));
+    }
+
+    fn think(&mut self, place: (u64, u64), piece: &str, out: &mut Vec<Decoded>) {
+        if piece.is_empty() {
+            return;
+        }
+        let apart = if self.thinking.is_some_and(|last| last != place) { "\n\n" } else { "" };
+        self.thinking = Some(place);
+        let event = StreamEvent::Thinking { content: format!("{apart}{piece}"), chunk: Chunk::Delta };
+        out.push(Decoded::Event(event));
+    }
+
+    fn tokens(&mut self, told: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
+        if let Some(told) = told {
+            self.usage = told.into();
+            out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
+        }
+    }
+
+    fn end(&mut self, kind: &str, response: wire::Response, out: &mut Vec<Decoded>) -> Done {
+        self.begun(&response);
+        // Some servers say items only here.
+        for (index, value) in response.output.unwrap_or_default().into_iter().enumerate() {
+            let index = index as u64;
+            if !matches!(self.items.get(&index), Some(Item::Done(_))) {
+                self.done(index, value, out)?;
+            }
+        }
+        self.tokens(response.usage, out);
+        self.ending = match kind {
+            "response.completed" => Ending::Completed,
+            _ => Ending::Incomplete(response.incomplete_details.and_then(|details| details.reason)),
+        };
+        if self.ending == Ending::Completed && self.items.values().any(|item| !matches!(item, Item::Done(_)))
+        {
+            return Err(protocol("the answer ended within an item".to_owned()));
+        }
+        let said = std::mem::take(self).so_far();
+        self.state = State::Over;
+        out.push(Decoded::End(Box::new(said)));
+        Ok(())
+    }
+
+    fn fail(&mut self, error: AgentError, out: &mut Vec<Decoded>) {
+        self.state = State::Over;
+        out.push(Decoded::Failed(match &self.response {
+            Some(response) => error.with("responseId", head(response)),
+            None => error,
+        }));
+    }
+}
+
+fn misfit(index: u64) -> AgentError {
+    protocol(format!("a piece of the item {index} is of another kind than the item"))
+}
+
+#[cfg(test)]
+mod tests;

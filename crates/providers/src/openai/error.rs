@@ -1,0 +1,164 @@
+//! From the vendor's words for what failed to a typed error: its status and its own code first, its words last.
+//! How an answer that did not fail ended is left to `outcome.rs`.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, classify_status};
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+
+use super::account::BASE_URL;
+use super::wire::{ErrorEvent, Failure, FailureWords};
+use crate::kind::Kind;
+use crate::streamed::failure::{page, redirected, retry_after, sentence};
+
+/// The buckets whose fill the vendor tells.
+const BUCKETS: [&str; 2] = ["requests", "tokens"];
+
+impl From<ErrorEvent> for FailureWords {
+    fn from(event: ErrorEvent) -> Self {
+        let flat = Self { kind: None, code: event.code, message: event.message, param: event.param };
+        event.error.unwrap_or(flat)
+    }
+}
+
+/// The error for one within a stream, which comes after a status that said success.
+pub(super) fn within(failure: FailureWords) -> AgentError {
+    let status = match failure.kind.as_deref().or(failure.word()) {
+        Some("invalid_request_error") => 400,
+        _ => 500,
+    };
+    let words = failure.message.clone().unwrap_or_default();
+    let code = code(status, &failure).unwrap_or(ErrorCode::Overloaded);
+    let mut error = told(AgentError::new(code, sentence(code, &words)), &failure).with("inStream", true);
+    if error.is_retryable() {
+        error.retry_after = wait_in(&words);
+    }
+    error
+}
+
+/// The error for an answer whose status is one.
+pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+    if status.is_redirection() {
+        return redirected(status, BASE_URL);
+    }
+    let failure: Option<Failure> = serde_json::from_slice(body).ok();
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let mut error = match failure {
+        // The vendor says in its own form what it does not find. Another server has no such address at all.
+        None if status == StatusCode::NOT_FOUND => {
+            let message = format!("there is no Responses API at the address; check {BASE_URL}");
+            AgentError::new(ErrorCode::ConfigInvalid, message).kind("address")
+        }
+        failure => {
+            let failure = failure.map_or_else(
+                || FailureWords { message: Some(page(body)), ..FailureWords::default() },
+                |failure| failure.error,
+            );
+            let words = failure.message.clone().unwrap_or_default();
+            let error = match code(status.as_u16(), &failure) {
+                Some(code) => AgentError::new(code, sentence(code, &words)),
+                None => {
+                    let message = format!("the server answers with the status {}", status.as_u16());
+                    AgentError::new(ErrorCode::Protocol, message)
+                }
+            };
+            let mut error = told(error, &failure);
+            if error.is_retryable() {
+                error.retry_after = wait(&text).or_else(|| wait_in(&words));
+            }
+            error
+        }
+    };
+    error = error.with("status", status.as_u16());
+    match text("x-request-id") {
+        Some(request) => error.with("requestId", request),
+        None => error,
+    }
+}
+
+/// What of the vendor's words programs may want to know.
+fn told(mut error: AgentError, failure: &FailureWords) -> AgentError {
+    match failure.word() {
+        Some("previous_response_not_found") => error = error.kind("sessionNotFound"),
+        Some("conversation_locked") => error = error.kind("sessionBusy"),
+        _ => {}
+    }
+    if let Some(word) = failure.word() {
+        error = error.with("vendorError", word);
+    }
+    if let Some(param) = &failure.param {
+        error = error.with("param", param.as_str());
+    }
+    error
+}
+
+/// The code for an error: what only this vendor says, else what all say.
+fn code(status: u16, failure: &FailureWords) -> Option<ErrorCode> {
+    let own = failure.word().and_then(|word| match word {
+        "billing_hard_limit_reached" | "billing_not_active" => Some(ErrorCode::Billing),
+        "slow_down" => Some(ErrorCode::Overloaded),
+        "vector_store_timeout" => Some(ErrorCode::Timeout),
+        "string_above_max_length" => Some(ErrorCode::ContextLength),
+        "content_filter" => Some(ErrorCode::Refused),
+        word if word.ends_with("_policy") || word.ends_with("_policy_violation") => Some(ErrorCode::Refused),
+        "invalid_prompt"
+        | "previous_response_not_found"
+        | "conversation_locked"
+        | "data_residency_mismatch"
+        | "failed_to_download_image" => Some(ErrorCode::InvalidRequest),
+        word if word.contains("image") => Some(ErrorCode::InvalidRequest),
+        _ => None,
+    });
+    let words = failure.message.as_deref().unwrap_or_default();
+    // What is not found may be a conversation as well, and then only the words tell.
+    let unsaid = status == 404 && failure.word() == Some("invalid_request_error");
+    let other = (unsaid && !words.contains("model")).then_some(ErrorCode::InvalidRequest);
+    own.or(other).or_else(|| classify_status(status, failure.word(), words))
+}
+
+/// How long the vendor asks to wait in its headers: what it says itself, else until the last of the empty buckets is
+/// full again.
+fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
+    retry_after(text).or_else(|| {
+        let waits = BUCKETS.iter().filter_map(|bucket| {
+            let empty = text(&format!("x-ratelimit-remaining-{bucket}"))? == "0";
+            let full = duration(text(&format!("x-ratelimit-reset-{bucket}"))?)?;
+            empty.then_some(full)
+        });
+        waits.max()
+    })
+}
+
+/// How long the vendor asks to wait in words, which within a stream are all there is.
+fn wait_in(words: &str) -> Option<Duration> {
+    let (_, rest) = words.split_once("try again in ")?;
+    let end = rest.find(|c: char| c.is_whitespace() || c == ',').unwrap_or(rest.len());
+    duration(rest[..end].trim_end_matches('.'))
+}
+
+/// A duration as the vendor writes it, such as `12ms`, `1.5s` and `6m0s`.
+fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let after = &rest[number..];
+        let unit = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let scale = match &after[..unit] {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86400.0,
+            _ => return None,
+        };
+        seconds += rest[..number].parse::<f64>().ok()? * scale;
+        rest = &after[unit..];
+    }
+    let duration = Duration::try_from_secs_f64(seconds).ok()?;
+    (!text.is_empty()).then_some(duration)
+}
+
+#[cfg(test)]
+mod tests;

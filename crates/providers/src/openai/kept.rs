@@ -1,0 +1,45 @@
+//! What is known here of a conversation between turns: all of it, or nothing if the vendor keeps it.
+//! What is said in it is left to `ledger.rs`.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, ExecutionContext, ProviderSessionId};
+use serde_json::Value;
+
+use super::TYPE;
+use super::request::Thread;
+use crate::conversation::{Conversation, ConversationStore, Held};
+
+/// A conversation that a turn has.
+pub(super) struct Kept {
+    /// None if the vendor keeps it.
+    held: Option<Held>,
+    pub(super) conversation: Conversation,
+}
+
+impl Kept {
+    /// Takes a conversation for one turn; a new one unless it is gone on with.
+    pub(super) async fn take(
+        thread: &Thread,
+        resume: Option<&ProviderSessionId>,
+        store: Arc<dyn ConversationStore>,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let Thread::Own(session) = thread else {
+            return Ok(Self { held: None, conversation: Conversation::new(TYPE) });
+        };
+        let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
+        let conversation = match resume {
+            Some(_) => held.read().await?,
+            None => Conversation::new(TYPE),
+        };
+        Ok(Self { held: Some(held), conversation })
+    }
+
+    /// Writes it with what was said.
+    pub(super) async fn write(&mut self, items: &[Value]) -> Result<(), AgentError> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        items.clone_into(&mut self.conversation.messages);
+        held.write(&self.conversation).await
+    }
+}

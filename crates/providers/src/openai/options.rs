@@ -1,0 +1,223 @@
+//! What a call of the Responses API takes. Turning it into a request is left to `request.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use inspan_protocol::{
+    AgentError, ErrorCode, InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::tools::ToolSettings;
+
+/// The input of one turn: exactly one of `prompt` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpenAiInput {
+    /// What the user says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What was said until now: texts, pictures and documents of the user and texts of the assistant, in turn; the last
+    /// message is the user's. With `threadId` they follow what the conversation has already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// The conversation to go on with: the `threadId` of an earlier output, or one that the vendor keeps, by its
+    /// `conv_…`, or by the `resp_…` of its last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<ProviderSessionId>,
+    /// The same as `options.model`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How the model is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<OpenAiOptions>,
+}
+
+/// How the model is asked. In a conversation that Inspan keeps, `model`, `systemPrompt`, `maxTokens`, `temperature`,
+/// `thinking` and `thinkingSummary` stay as they were unless they are given anew. Tools and servers are those of the call:
+/// what they need may be secret, so no conversation keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OpenAiOptions {
+    /// The model, by the vendor's name for it; `gpt-5.6-terra` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens that the answer may have, thinking included; 0 is unset. Unset it is the model's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// How freely the model chooses its words, from 0 to 2. It is passed on as it is; models that think refuse it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// How much the model may think. Unset it is the model's own choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingLevel>,
+    /// How much the vendor tells of what the model thinks; `auto` if `thinking` is given, else nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking_summary: Option<ThinkingSummary>,
+    /// The JSON Schema of the structured output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// The same as `threadId`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
+    /// patterns with `*`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// Tools that do not exist for the model, in the same words; they go before `allowedTools`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    /// MCP servers by name, in the form that Claude Code has for them: programs by `command`, `args` and `env`, others by
+    /// `url` and `headers`. `${VARIABLE}` is filled in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<BTreeMap<String, Value>>,
+    /// How long an MCP server may take until it has told its tools, in milliseconds; 30 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_timeout_ms: Option<u64>,
+    /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_timeout_ms: Option<u64>,
+    /// Requests to the model that the run may take in all, with those that answer its calls of tools; 100 a turn unless
+    /// given. At the limit the output says `maxTurns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// Whether the run waits for messages between turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// How long the server may say nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
+    /// 300 000 unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout_ms: Option<u64>,
+}
+
+/// How much the vendor tells of what a model thinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ThinkingSummary {
+    /// Nothing.
+    Off,
+    /// As much as it sees fit.
+    Auto,
+    /// A little.
+    Concise,
+    /// Much.
+    Detailed,
+}
+
+impl OpenAiOptions {
+    /// What they say of tools.
+    pub(super) fn tools(&self) -> ToolSettings<'_> {
+        ToolSettings {
+            allowed: self.allowed_tools.as_deref(),
+            disallowed: self.disallowed_tools.as_deref(),
+            mcp_servers: self.mcp_servers.as_ref(),
+            mcp_timeout_ms: self.mcp_timeout_ms,
+            tool_timeout_ms: self.tool_timeout_ms,
+        }
+    }
+}
+
+impl OpenAiInput {
+    /// The options, with what may stand beside them; the conversation is their `resume`.
+    pub(super) fn settled(&self) -> Result<OpenAiOptions, AgentError> {
+        let mut options = self.options.clone().unwrap_or_default();
+        options.model = one("model", self.model.clone(), "options.model", options.model.take())?;
+        options.resume = one("threadId", self.thread_id.clone(), "options.resume", options.resume.take())?;
+        Ok(options)
+    }
+}
+
+fn one<T: PartialEq>(
+    first: &str,
+    one: Option<T>,
+    second: &str,
+    other: Option<T>,
+) -> Result<Option<T>, AgentError> {
+    match (one, other) {
+        (Some(one), Some(other)) if one != other => {
+            let message = format!("`{first}` and `{second}` are both given and differ; give one of them");
+            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+        }
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+impl ProviderInput for OpenAiInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.thread_id = Some(session.clone());
+        if let Some(options) = &mut self.options {
+            options.resume = None;
+        }
+    }
+
+    fn facts(&self) -> InputFacts {
+        let options = self.options.clone().unwrap_or_default();
+        InputFacts {
+            model: self.model.clone().or(options.model),
+            session: self.thread_id.clone().or(options.resume),
+            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: options.max_turns,
+            output_schema: options.output_schema,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_may_stand_in_two_places_has_to_agree() {
+        let settled = |input: Value| {
+            let input: OpenAiInput = serde_json::from_value(input).unwrap();
+            input
+                .settled()
+                .map(|options| json!([options.model, options.resume]))
+                .map_err(|error| error.to_string())
+        };
+        let differ = |first: &str, second: &str| {
+            Err(format!(
+                "`{first}` and `{second}` are both given and differ; give one of them (CONFIG_INVALID)"
+            ))
+        };
+        let rows = [
+            (json!({}), Ok(json!([null, null]))),
+            (json!({ "model": "a", "threadId": "t" }), Ok(json!(["a", "t"]))),
+            (json!({ "options": { "model": "a", "resume": "t" } }), Ok(json!(["a", "t"]))),
+            (
+                json!({ "model": "a", "threadId": "t", "options": { "model": "a", "resume": "t" } }),
+                Ok(json!(["a", "t"])),
+            ),
+            (json!({ "model": "a", "options": { "model": "b" } }), differ("model", "options.model")),
+            (json!({ "threadId": "a", "options": { "resume": "b" } }), differ("threadId", "options.resume")),
+        ];
+        for (input, expected) in rows {
+            assert_eq!(settled(input.clone()), expected, "{input}");
+        }
+    }
+
+    #[test]
+    fn going_on_leaves_one_place_only() {
+        let mut input: OpenAiInput = serde_json::from_value(
+            json!({ "messages": [{ "role": "user", "content": "a" }], "model": "m", "options": { "resume": "old" } }),
+        )
+        .unwrap();
+        input.resume(&ProviderSessionId::from("new"), "more");
+        assert_eq!(json!(input), json!({ "prompt": "more", "threadId": "new", "model": "m", "options": {} }));
+        assert_eq!(input.facts().session, Some(ProviderSessionId::from("new")));
+    }
+}

@@ -1,0 +1,92 @@
+//! From the end of an answer to an output or an error: the last step of every turn, live or replayed.
+//! Errors that the vendor says are left to `error.rs`.
+
+use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
+
+use super::decode::{Ending, Phase, Said};
+use super::schema::Form;
+use crate::kind::Kind;
+use crate::output::TurnOutput;
+use crate::streamed::event::head;
+
+/// How an answer ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// With an output, and what is to be warned of.
+    Output(StopReason, Option<StreamEvent>),
+    /// With calls of functions, whose answers it waits for.
+    Calls,
+    /// With an error.
+    Error(AgentError),
+}
+
+/// Judges the end of an answer.
+///
+/// | end | outcome |
+/// |---|---|
+/// | a refusal in a message | `REFUSED` |
+/// | completed, with calls of functions | the calls are answered |
+/// | completed | `complete` |
+/// | incomplete, `max_output_tokens` | output with `maxTokens` |
+/// | incomplete, `content_filter` | `REFUSED` |
+/// | incomplete, anything else | `complete`, with a warning |
+pub(super) fn judge(said: &Said) -> Verdict {
+    if let Some(refusal) = &said.refusal {
+        let words: String = refusal.chars().take(500).collect();
+        let lead = "the model refused";
+        return Verdict::Error(refused(if words.is_empty() {
+            lead.to_owned()
+        } else {
+            format!("{lead}: {words}")
+        }));
+    }
+    match &said.ending {
+        Ending::Completed if !said.calls.is_empty() => Verdict::Calls,
+        Ending::Completed => Verdict::Output(StopReason::Complete, None),
+        Ending::Incomplete(reason) => match reason.as_deref() {
+            Some("max_output_tokens") => Verdict::Output(StopReason::MaxTokens, None),
+            Some("content_filter") => Verdict::Error(
+                refused("the vendor's filter stopped the answer".to_owned())
+                    .with("category", "content_filter"),
+            ),
+            other => {
+                let other = head(other.unwrap_or("none"));
+                let message = format!("the answer was cut short for the reason `{other}`; it may not be all");
+                let warning = StreamEvent::Warning { code: "stopReason".to_owned(), message };
+                Verdict::Output(StopReason::Complete, Some(warning))
+            }
+        },
+        Ending::None => {
+            let message = "the answer ended without saying how".to_owned();
+            Verdict::Error(AgentError::new(ErrorCode::Protocol, message))
+        }
+    }
+}
+
+fn refused(message: String) -> AgentError {
+    AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal")
+}
+
+/// The output of a turn that said this; the sums, the session and the time are the caller's to add.
+pub(super) fn output(text: String, stop_reason: StopReason, form: Option<&Form>) -> TurnOutput {
+    let structured_output = match (form, stop_reason) {
+        // One that is no JSON is none: the engine asks for another.
+        (Some(form), StopReason::Complete) => form.answer(&text),
+        _ => None,
+    };
+    TurnOutput { structured_output, text, ..TurnOutput::new(stop_reason) }
+}
+
+/// The answer; of one that was cut short all that was said.
+pub(super) fn text(said: &Said, stop_reason: StopReason) -> String {
+    let texts = |phases: &[Phase]| {
+        let words =
+            said.messages.iter().filter(|words| phases.contains(&words.phase) && !words.text.is_empty());
+        words.map(|words| words.text.as_str()).collect::<Vec<_>>().join("\n\n")
+    };
+    let answer = texts(&[Phase::Answer]);
+    match stop_reason {
+        StopReason::Complete if !answer.is_empty() => answer,
+        _ => texts(&[Phase::Commentary, Phase::Answer]),
+    }
+}

@@ -1,0 +1,137 @@
+//! The form in which a JSON Schema is asked for, and the way back from an answer in that form to one in the author's.
+//! Whether an answer fits the author's own schema is judged by those who called.
+//!
+//! The vendor holds a model to a part of JSON Schema only: an object at the root, closed objects, all properties
+//! required. What can be said in that part is; a schema that needs more, such as an object with any keys, is asked for
+//! without being held to, and the author hears of it.
+
+use inspan_protocol::StreamEvent;
+use serde_json::{Map, Value, json};
+
+mod back;
+mod strict;
+
+/// The property that holds an answer that is no object.
+const WRAP: &str = "value";
+
+/// A schema in the vendor's form.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Form {
+    /// What is sent.
+    pub(super) schema: Value,
+    author: Value,
+    root: Root,
+    /// Why the model cannot be held to it: the first place that needs more than the vendor's part of JSON Schema.
+    loose: Option<String>,
+}
+
+/// What stands at the root of the answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Root {
+    /// The answer itself.
+    Answer,
+    /// An object whose one property is the answer.
+    Wrapped,
+}
+
+impl Form {
+    /// The form for an author's schema.
+    pub(super) fn of(author: &Value) -> Self {
+        let plain = ["anyOf", "oneOf", "allOf", "$ref", "enum", "const", "not", "if"];
+        let is_object =
+            author["type"] == "object" || author["type"].is_null() && author["properties"].is_object();
+        let root = match is_object && plain.iter().all(|key| author.get(key).is_none()) {
+            true => Root::Answer,
+            false => Root::Wrapped,
+        };
+        let placed = if root == Root::Wrapped { wrapped(author) } else { author.clone() };
+        let (schema, loose) = match strict::strict(&placed) {
+            Ok(schema) => (schema, None),
+            Err(place) => (placed, Some(place)),
+        };
+        Self { schema, author: author.clone(), root, loose }
+    }
+
+    /// Whether the vendor holds the model to it.
+    pub(super) fn is_strict(&self) -> bool {
+        self.loose.is_none()
+    }
+
+    /// What the author should know about it.
+    pub(super) fn warning(&self) -> Option<StreamEvent> {
+        let place = self.loose.as_deref()?;
+        let place = if place.is_empty() { "its root" } else { place };
+        let message = format!(
+            "the vendor cannot hold the model to the output schema, because of {place}; the answer is only asked for in it"
+        );
+        Some(StreamEvent::Warning { code: "schemaNotStrict".to_owned(), message })
+    }
+
+    /// The answer in the author's schema; none if it is no JSON.
+    pub(super) fn answer(&self, text: &str) -> Option<Value> {
+        let mut value: Value = serde_json::from_str(text).ok()?;
+        if self.root == Root::Wrapped {
+            value = value.get_mut(WRAP)?.take();
+        }
+        if self.is_strict() {
+            back::without_nulls(&mut value, &self.author);
+        }
+        Some(value)
+    }
+}
+
+/// An object whose one property has the schema. References lead to where things stand now.
+fn wrapped(author: &Value) -> Value {
+    let mut inner = rebased(author, &format!("#/properties/{WRAP}"), &DEFINITIONS);
+    let mut root = Map::new();
+    if let Value::Object(fields) = &mut inner {
+        fields.remove("$schema");
+        for definitions in DEFINITIONS {
+            root.extend(fields.remove_entry(definitions));
+        }
+    }
+    root.insert("type".to_owned(), json!("object"));
+    root.insert("properties".to_owned(), json!({ WRAP: inner }));
+    root.insert("required".to_owned(), json!([WRAP]));
+    root.insert("additionalProperties".to_owned(), json!(false));
+    Value::Object(root)
+}
+
+/// Where schemas that others refer to stand.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// A schema for another place than the root of its document, but for the parts that go on to stand there.
+fn rebased(schema: &Value, place: &str, but: &[&str]) -> Value {
+    let mut schema = schema.clone();
+    rebase(&mut schema, place, but);
+    schema
+}
+
+fn rebase(schema: &mut Value, place: &str, but: &[&str]) {
+    match schema {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(reference)) => {
+                        let stays = but.iter().any(|name| reference.starts_with(&format!("#/{name}/")));
+                        if let Some(rest) = reference.strip_prefix('#').filter(|_| !stays) {
+                            *reference = format!("{place}{rest}");
+                        }
+                    }
+                    // Here the keys are names of the author's.
+                    ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(parts)) => {
+                        parts.values_mut().for_each(|part| rebase(part, place, but));
+                    }
+                    // What stands here is no schema, whatever it looks like.
+                    ("enum" | "const" | "default" | "examples", _) => {}
+                    (_, value) => rebase(value, place, but),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| rebase(value, place, but)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Tests of the whole adapter: recorded streams, servers that misbehave, and conversations.
+
+mod conversations;
+mod faults;
+mod keys;
+mod replay;
+mod server;
+mod threads;
+mod tools;

@@ -1,0 +1,102 @@
+//! Conversations that the vendor keeps: what is sent to it, which name they have afterwards, and what it does not know.
+
+use inspan_protocol::{ErrorCode, ProviderSessionId, StreamEvent};
+use inspan_testkit::{ModelServer, Scenario, Turn};
+use serde_json::{Value, json};
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::server::{World, told};
+
+/// The bytes of a recorded answer.
+fn recorded(case: &str) -> Vec<u8> {
+    std::fs::read(inspan_testkit::fixture_dir().join("providers/openai").join(case).join("transcript.sse"))
+        .unwrap()
+}
+
+async fn vendor(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).and(path("/v1/responses")).respond_with(answer).mount(&server).await;
+    server
+}
+
+async fn asked(server: &MockServer) -> Value {
+    let requests = server.received_requests().await.unwrap();
+    serde_json::from_slice(&requests[0].body).unwrap()
+}
+
+fn stream(case: &str) -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_raw(recorded(case), "text/event-stream")
+}
+
+fn sessions(events: &[StreamEvent]) -> Vec<String> {
+    let sessions = events.iter().filter_map(|event| match event {
+        StreamEvent::Session { session_id } => Some(session_id.to_string()),
+        _ => None,
+    });
+    sessions.collect()
+}
+
+#[tokio::test]
+async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
+    let server = vendor(stream("phases_and_thoughts")).await;
+    let world = World::new(&server.uri());
+    let (events, output) = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    let output = output.unwrap();
+    // From its end on it is another one; until then a retry asks after the same.
+    assert_eq!(sessions(&events), ["resp_0", "resp_1"]);
+    assert_eq!(output.thread_id, Some(ProviderSessionId::from("resp_1")));
+    assert_eq!(output.content, "Ünïcode \"q\"\n✓");
+    let body = asked(&server).await;
+    assert_eq!(
+        [
+            &body["store"],
+            &body["previous_response_id"],
+            &body["input"][0]["content"][0]["text"],
+            &body["input"][1]
+        ],
+        [&json!(true), &json!("resp_0"), &json!("more"), &Value::Null]
+    );
+    assert_eq!(world.kept(), "");
+}
+
+#[tokio::test]
+async fn a_conversation_that_the_vendor_keeps_keeps_its_name() {
+    let server = vendor(stream("text")).await;
+    let world = World::new(&server.uri());
+    let (events, output) = world.turn(json!({ "prompt": "more", "options": { "resume": "conv_1" } })).await;
+    assert_eq!(sessions(&events), ["conv_1"]);
+    assert_eq!(output.unwrap().thread_id, Some(ProviderSessionId::from("conv_1")));
+    let body = asked(&server).await;
+    assert_eq!((&body["conversation"], &body["store"]), (&json!("conv_1"), &Value::Null));
+    assert_eq!(world.kept(), "");
+}
+
+#[tokio::test]
+async fn an_answer_that_failed_leaves_the_name_as_it_was() {
+    let server = vendor(stream("failed")).await;
+    let world = World::new(&server.uri());
+    let (events, output) = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    let error = output.unwrap_err();
+    assert_eq!(sessions(&events), ["resp_0"]);
+    assert_eq!((error.code, &error.detail.unwrap()["sessionId"]), (ErrorCode::Overloaded, &json!("resp_0")));
+}
+
+#[tokio::test]
+async fn a_conversation_that_the_vendor_does_not_have_is_named() {
+    let scripted = Scenario { aux_detect: false, ..Scenario::of([Turn::text("never")]) };
+    let scripted = ModelServer::start(scripted).unwrap();
+    let world = World::new(&scripted.base_url());
+    let turn = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    let words = String::from_utf8(recorded("http_404_conversation")).unwrap();
+    let server = vendor(ResponseTemplate::new(404).set_body_string(words)).await;
+    let world = World::new(&server.uri());
+    let turn = world.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
+    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    assert_eq!(turn.1.unwrap_err().message, "no such conversation: conv_1");
+    // One that is not the vendor's has to be one of ours.
+    let turn = world.turn(json!({ "prompt": "more", "threadId": "thread_1" })).await;
+    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    assert_eq!(server.received_requests().await.unwrap().len(), 1);
+}

@@ -1,0 +1,147 @@
+//! What the Responses API says: the events of a stream and the body of an error, as far as anything here reads them.
+//! What they mean is left to `decode.rs` and `error.rs`. Unknown fields are passed over.
+
+use std::borrow::Cow;
+
+use inspan_protocol::Usage;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Borrows unless the text has escapes.
+pub(super) type Str<'a> = Cow<'a, str>;
+
+/// The type of any event.
+#[derive(Deserialize)]
+pub(super) struct Typed<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+}
+
+/// `response.created` and the other events that hold the whole response.
+#[derive(Deserialize)]
+pub(super) struct ResponseEvent {
+    pub(super) response: Response,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Response {
+    #[serde(default)]
+    pub(super) id: Option<String>,
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    /// Whole, because an item that is not understood is kept as it is.
+    #[serde(default)]
+    pub(super) output: Option<Vec<Value>>,
+    #[serde(default)]
+    pub(super) usage: Option<ApiUsage>,
+    #[serde(default)]
+    pub(super) incomplete_details: Option<IncompleteDetails>,
+    #[serde(default)]
+    pub(super) error: Option<FailureWords>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct IncompleteDetails {
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+}
+
+/// `response.output_item.added` and `.done`.
+#[derive(Deserialize)]
+pub(super) struct ItemEvent {
+    pub(super) output_index: u64,
+    pub(super) item: Value,
+}
+
+/// A piece of a text, a refusal or a thought.
+#[derive(Deserialize)]
+pub(super) struct DeltaEvent<'a> {
+    pub(super) output_index: u64,
+    /// Which part of a summary it belongs to.
+    #[serde(default)]
+    pub(super) summary_index: u64,
+    #[serde(borrow)]
+    pub(super) delta: Str<'a>,
+}
+
+/// The event `error`: its words beside its type, or in a field of their own as in the body of an answer.
+#[derive(Deserialize)]
+pub(super) struct ErrorEvent {
+    #[serde(default)]
+    pub(super) error: Option<FailureWords>,
+    #[serde(default)]
+    pub(super) code: Option<Value>,
+    #[serde(default)]
+    pub(super) message: Option<String>,
+    #[serde(default)]
+    pub(super) param: Option<String>,
+}
+
+/// The body of an answer that is an error.
+#[derive(Deserialize)]
+pub(super) struct Failure {
+    pub(super) error: FailureWords,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct FailureWords {
+    #[serde(rename = "type", default)]
+    pub(super) kind: Option<String>,
+    /// A word; some gateways say a number.
+    #[serde(default)]
+    pub(super) code: Option<Value>,
+    #[serde(default)]
+    pub(super) message: Option<String>,
+    #[serde(default)]
+    pub(super) param: Option<String>,
+}
+
+impl FailureWords {
+    /// The vendor's own word for the error: its code, else its type.
+    pub(super) fn word(&self) -> Option<&str> {
+        let code = self.code.as_ref().and_then(Value::as_str);
+        code.or(self.kind.as_deref()).filter(|word| !word.is_empty())
+    }
+}
+
+/// Token counts of one response.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ApiUsage {
+    input_tokens: Option<u64>,
+    input_tokens_details: Option<InputDetails>,
+    output_tokens: Option<u64>,
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct InputDetails {
+    cached_tokens: Option<u64>,
+    cache_write_tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct OutputDetails {
+    reasoning_tokens: Option<u64>,
+}
+
+impl From<ApiUsage> for Usage {
+    /// The vendor counts what its cache read and wrote among the input; here each token is counted once.
+    fn from(told: ApiUsage) -> Self {
+        let input = told.input_tokens_details.unwrap_or_default();
+        let (read, written) =
+            (input.cached_tokens.unwrap_or_default(), input.cache_write_tokens.unwrap_or_default());
+        Self {
+            input_tokens: told.input_tokens.unwrap_or_default().saturating_sub(read).saturating_sub(written),
+            output_tokens: told.output_tokens.unwrap_or_default(),
+            cache_read_tokens: read,
+            cache_creation_tokens: written,
+            reasoning_tokens: told
+                .output_tokens_details
+                .and_then(|details| details.reasoning_tokens)
+                .unwrap_or_default(),
+        }
+    }
+}

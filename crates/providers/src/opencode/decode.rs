@@ -1,0 +1,339 @@
+//! The decoder of one turn: the bytes of the server's event stream in, what they mean out. Reading the stream,
+//! answering what is asked and judging how the turn ended are left to others.
+//!
+//! # What becomes an event
+//!
+//! - Text and thinking of the conversation's own answers as they stream; a part that did not stream comes whole.
+//! - Every tool once its input is whole, sub-agents' tools included, and its answer. A tool that never answered is
+//!   closed when the turn ends, so that tools always pair up.
+//! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it. Nor is the
+//!   summary by which the program shortens a conversation.
+//! - Usage after each step, as the sum of the turn's steps, those of sub-agents included.
+//!
+//! # When the turn ends
+//!
+//! | state | event | becomes |
+//! |---|---|---|
+//! | before the user's message | `session.error` | the end: the message was not taken |
+//! | before the user's message | anything else | nothing: it belongs to an earlier turn |
+//! | within | `session.idle`, and an answer or an error was seen | the end, once each message of the turn is closed |
+//! | within | `session.idle` before that | the beginning of the end, which others bound in time |
+//! | within | `session.status` `retry` | the vendor failed; whether to try again is the caller's to say |
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use inspan_protocol::{AgentError, ErrorCode, PermissionRequest, StreamEvent, Usage};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::wire;
+use crate::transport::sse::SseReader;
+
+mod ask;
+mod end;
+mod message;
+mod part;
+
+pub(super) use ask::Asked;
+pub(super) use end::TurnEnd;
+
+use part::{Call, Text};
+
+/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
+const WARNED_LIMIT: usize = 32;
+/// Messages and parts that one turn may have.
+const PARTS_LIMIT: usize = 200_000;
+/// How often in a row a conversation may turn out to be too long for the model. The program shortens it and tries
+/// again, for ever if that does not help.
+const OVERFLOW_LIMIT: u32 = 2;
+
+/// One thing that the server said.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decoded {
+    /// The stream begins; what happens from here on is on it.
+    Connected,
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The program asks something.
+    Asked {
+        /// The id to answer to.
+        request_id: String,
+        /// What kind of question it is.
+        asked: Asked,
+        /// What is asked.
+        request: PermissionRequest,
+    },
+    /// The program no longer waits for an answer.
+    Answered {
+        /// The id of the question.
+        request_id: String,
+        /// Whether the answer was no.
+        answer: Answer,
+    },
+    /// The model wrote a message.
+    Step {
+        /// Whether another one follows.
+        follows: Follows,
+    },
+    /// The vendor failed, and the program is about to try again.
+    Retry {
+        /// Which attempt that would be.
+        attempt: u32,
+        /// What the program says of it.
+        message: String,
+        /// The program's word for a limit of an account.
+        reason: Option<String>,
+        /// When it would be, in milliseconds since 1970.
+        next: Option<i64>,
+    },
+    /// The program goes on with what cannot succeed.
+    Hopeless(AgentError),
+    /// The program is done and closes what is open.
+    Closing,
+    /// The turn ended.
+    TurnEnd(Box<TurnEnd>),
+    /// The server broke its protocol; nothing after it can be relied on.
+    Fault(AgentError),
+}
+
+/// Whether the model will be asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    Another,
+    Nothing,
+}
+
+/// How a question was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Given,
+    Refused,
+}
+
+/// The decoder of one turn of one conversation.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    reader: SseReader,
+    count: u64,
+    heard: u64,
+    session: String,
+    /// The last message of the user that an earlier turn had.
+    before: Option<String>,
+    /// This turn's.
+    prompt: Option<String>,
+    messages: HashMap<String, Message>,
+    open: BTreeSet<String>,
+    last: Option<String>,
+    texts: Vec<Text>,
+    parts: HashMap<String, usize>,
+    calls: BTreeMap<String, Call>,
+    steps: BTreeSet<String>,
+    num_turns: u32,
+    usage: Usage,
+    cost_usd: f64,
+    overflows: u32,
+    error: Option<wire::Failure>,
+    finish: Option<String>,
+    structured: Option<Value>,
+    model: Option<String>,
+    held: Vec<(String, PermissionRequest)>,
+    warned: BTreeSet<String>,
+}
+
+/// A message that a part may belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// The model's, in this conversation.
+    Answer,
+    /// The user's, a sub-agent's, or a summary.
+    Other,
+}
+
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Ours,
+    SubAgent,
+}
+
+impl Decoder {
+    /// A decoder for the next turn of a conversation whose last message of the user is known, if it had one here.
+    pub(super) fn new(session: &str, before: Option<String>) -> Self {
+        Self {
+            reader: SseReader::default(),
+            count: 0,
+            heard: 0,
+            session: session.to_owned(),
+            before,
+            prompt: None,
+            messages: HashMap::new(),
+            open: BTreeSet::new(),
+            last: None,
+            texts: Vec::new(),
+            parts: HashMap::new(),
+            calls: BTreeMap::new(),
+            steps: BTreeSet::new(),
+            num_turns: 0,
+            usage: Usage::default(),
+            cost_usd: 0.0,
+            overflows: 0,
+            error: None,
+            finish: None,
+            structured: None,
+            model: None,
+            held: Vec::new(),
+            warned: BTreeSet::new(),
+        }
+    }
+
+    /// Takes the bytes of one read, wherever it ended.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+        let mut out = Vec::new();
+        let mut reader = std::mem::take(&mut self.reader);
+        let done = reader.push(bytes, |event| self.take(event.data, &mut out));
+        self.reader = reader;
+        if let Err(fault) = done {
+            out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, fault.to_string())));
+        }
+        out
+    }
+
+    /// How many events of the conversation and its sub-agents there were: a server that only says that it lives says
+    /// nothing.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// The message of the user that this turn began with.
+    pub(super) fn prompt(&self) -> Option<&str> {
+        self.prompt.as_deref().or(self.before.as_deref())
+    }
+
+    /// Whether a tool has been called and has not answered.
+    pub(super) fn in_tool(&self) -> bool {
+        self.calls.values().any(Call::is_open)
+    }
+
+    fn take(&mut self, data: &str, out: &mut Vec<Decoded>) {
+        self.count += 1;
+        let envelope: wire::Envelope<'_> = match serde_json::from_str(data) {
+            Ok(envelope) => envelope,
+            Err(error) => return self.fault("event", data.len(), &error, out),
+        };
+        if let Err(error) = self.decode(&envelope, out) {
+            self.fault(&envelope.kind, data.len(), &error, out);
+        }
+    }
+
+    fn decode(
+        &mut self,
+        envelope: &wire::Envelope<'_>,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let properties = envelope.properties.get();
+        let kind = &*envelope.kind;
+        if kind == "server.connected" {
+            out.push(Decoded::Connected);
+            return Ok(());
+        }
+        let about: wire::About<'_> = read(properties)?;
+        let Some(session) = about.session else {
+            self.release(out);
+            return Ok(());
+        };
+        let whose = if session == self.session { Whose::Ours } else { Whose::SubAgent };
+        if self.prompt.is_none() {
+            match (kind, whose) {
+                ("message.updated", Whose::Ours) => {}
+                ("session.error", Whose::Ours) => {
+                    self.refused(read(properties)?, out);
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
+        self.heard += 1;
+        match kind {
+            "message.updated" => self.message(read(properties)?, whose, out),
+            "message.part.updated" => self.part(read(properties)?, whose, out),
+            "message.part.delta" => self.delta(&read(properties)?, out),
+            "permission.asked" => self.permission(read(properties)?, out),
+            "question.asked" => Self::question(read(properties)?, out),
+            "permission.replied" | "question.replied" | "question.rejected" => {
+                Self::replied(properties, kind, out)?;
+            }
+            "session.status" => Self::status(read(properties)?, out),
+            "session.error" => self.failed(read(properties)?, whose, out),
+            "session.idle" if whose == Whose::Ours => self.idle(out),
+            "session.compacted" if whose == Whose::Ours => {
+                out.push(warning("compacted", "the program shortened the conversation to make room"));
+            }
+            "session.compacted"
+            | "session.created"
+            | "session.updated"
+            | "session.deleted"
+            | "session.diff"
+            | "session.idle"
+            | "todo.updated"
+            | "message.removed"
+            | "message.part.removed"
+            | "command.executed" => {}
+            // A second form of the same events, which some versions send beside the first.
+            other if other.starts_with("session.next.") => {}
+            other => self.warn_once("unknownEvent", other, "passed over an event of the unknown type", out),
+        }
+        if kind != "permission.asked" {
+            self.release(out);
+        }
+        Ok(())
+    }
+
+    fn fault(&self, kind: &str, length: usize, error: &serde_json::Error, out: &mut Vec<Decoded>) {
+        // The words of the parser may quote the event, so only the place is told.
+        let what = match error.classify() {
+            serde_json::error::Category::Data => "does not have the shape that is known",
+            _ => "is broken JSON",
+        };
+        let message = format!(
+            "event {} of the server (type `{}`, {length} bytes) {what} at column {}",
+            self.count,
+            head(kind),
+            error.column()
+        );
+        out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+    }
+
+    /// Whether there is room for one more message or part.
+    fn has_room(&self, out: &mut Vec<Decoded>) -> bool {
+        let full = self.messages.len() + self.parts.len() + self.calls.len() >= PARTS_LIMIT;
+        if full {
+            let message = format!("the turn has more than {PARTS_LIMIT} messages and parts");
+            out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+        }
+        !full
+    }
+
+    /// Warns of something that is not understood, once in a turn for each kind.
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
+        let kind = head(kind);
+        if self.warned.len() < WARNED_LIMIT && self.warned.insert(format!("{code} {kind}")) {
+            out.push(warning(code, &format!("{what} `{kind}`")));
+        }
+    }
+}
+
+/// The part of a vendor's word that may stand in a message.
+fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
+}
+
+fn warning(code: &str, message: &str) -> Decoded {
+    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+#[cfg(test)]
+mod tests;

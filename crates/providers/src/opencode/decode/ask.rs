@@ -1,0 +1,88 @@
+//! What the program asks: whether a tool may be used, and questions of the agent to a person.
+//! Who answers is left to the turn.
+
+use inspan_protocol::PermissionRequest;
+use serde_json::{Map, Value, json};
+
+use super::super::wire;
+use super::{Answer, Decoded, Decoder, read};
+
+/// What kind of question it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Asked {
+    /// Whether a tool may be used.
+    Permission,
+    /// What a person chooses.
+    Question,
+}
+
+impl Decoder {
+    /// A question often overtakes the news of the call that it is about; it is held until the next event, so that
+    /// whoever is asked sees the whole call.
+    pub(super) fn permission(&mut self, asked: wire::PermissionAsked<'_>, out: &mut Vec<Decoded>) {
+        self.release(out);
+        let mut metadata = match asked.metadata {
+            Value::Object(metadata) => metadata,
+            _ => Map::new(),
+        };
+        if metadata.is_empty() {
+            metadata.insert("patterns".to_owned(), json!(asked.patterns));
+        }
+        let description = format!("{}: {}", asked.permission, asked.patterns.join(", "));
+        let call = asked.tool.map(|tool| tool.call.into_owned());
+        let request = PermissionRequest {
+            tool_name: asked.permission.into_owned(),
+            tool_use_id: call,
+            input: Value::Object(metadata),
+            description: Some(description),
+        };
+        self.held.push((asked.id.into_owned(), request));
+        if self.held.iter().all(|(_, request)| self.call_of(request).is_some()) {
+            self.release(out);
+        }
+    }
+
+    /// Asks what was held.
+    pub(super) fn release(&mut self, out: &mut Vec<Decoded>) {
+        for (request_id, mut request) in std::mem::take(&mut self.held) {
+            if let Some((name, input)) = self.call_of(&request) {
+                request.tool_name = name;
+                request.input = input;
+            }
+            out.push(Decoded::Asked { request_id, asked: Asked::Permission, request });
+        }
+    }
+
+    /// The name and the input of the call that a question is about, once both are known.
+    fn call_of(&self, request: &PermissionRequest) -> Option<(String, Value)> {
+        let call = self.calls.get(request.tool_use_id.as_deref()?)?;
+        Some((call.name.clone(), call.input.clone()?))
+    }
+
+    pub(super) fn question(asked: wire::QuestionAsked<'_>, out: &mut Vec<Decoded>) {
+        out.push(Decoded::Asked {
+            request_id: asked.id.into_owned(),
+            asked: Asked::Question,
+            request: PermissionRequest {
+                tool_name: "question".to_owned(),
+                tool_use_id: asked.tool.map(|tool| tool.call.into_owned()),
+                input: json!({ "questions": asked.questions }),
+                description: None,
+            },
+        });
+    }
+
+    pub(super) fn replied(
+        properties: &str,
+        kind: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
+        let replied: wire::Replied<'_> = read(properties)?;
+        let refused = kind == "question.rejected" || replied.reply.as_deref() == Some("reject");
+        out.push(Decoded::Answered {
+            request_id: replied.request.into_owned(),
+            answer: if refused { Answer::Refused } else { Answer::Given },
+        });
+        Ok(())
+    }
+}

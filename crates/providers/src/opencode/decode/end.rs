@@ -1,0 +1,92 @@
+//! The end of a turn: when it is there, and what the turn came to.
+//! Judging whether it succeeded is left to `error.rs` of the adapter.
+
+use inspan_protocol::{StreamEvent, Usage};
+use serde_json::Value;
+
+use super::super::wire;
+use super::part::Kind;
+use super::{Decoded, Decoder};
+
+/// How a turn ended, in the program's own words, and what it came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct TurnEnd {
+    /// Why it failed, if it did.
+    pub(in super::super) error: Option<wire::Failure>,
+    /// The program's word for how the last message ended.
+    pub(in super::super) finish: Option<String>,
+    /// The last message.
+    pub(in super::super) text: String,
+    /// All that was said in the turn.
+    pub(in super::super) said: String,
+    /// The structured output as it was given.
+    pub(in super::super) structured: Option<Value>,
+    /// The model that spoke last, with its provider.
+    pub(in super::super) model: Option<String>,
+    /// Messages that the model wrote.
+    pub(in super::super) num_turns: u32,
+    /// Tokens of this turn.
+    pub(in super::super) usage: Usage,
+    /// Cost of this turn; absent means unknown.
+    pub(in super::super) cost_usd: Option<f64>,
+}
+
+impl Decoder {
+    pub(super) fn idle(&mut self, out: &mut Vec<Decoded>) {
+        if self.last.is_none() && self.error.is_none() {
+            // The last words of an earlier turn.
+            return;
+        }
+        if self.open.is_empty() {
+            let end = self.end(out);
+            out.push(Decoded::TurnEnd(Box::new(end)));
+        } else {
+            out.push(Decoded::Closing);
+        }
+    }
+
+    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
+    pub(in super::super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        let end = self.end(&mut out);
+        (out, end)
+    }
+
+    fn end(&mut self, out: &mut Vec<Decoded>) -> TurnEnd {
+        self.held.clear();
+        self.close_tools(out);
+        let texts = |of: Option<&str>| {
+            let texts = self
+                .texts
+                .iter()
+                .filter(|text| text.kind == Kind::Text && of.is_none_or(|message| message == text.message));
+            let said: Vec<&str> =
+                texts.map(|text| text.text.trim()).filter(|text| !text.is_empty()).collect();
+            said.join("\n\n")
+        };
+        TurnEnd {
+            error: self.error.take(),
+            finish: self.finish.take(),
+            text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
+            said: texts(None),
+            structured: self.structured.take(),
+            model: self.model.take(),
+            num_turns: self.num_turns,
+            usage: self.usage,
+            cost_usd: self.cost(),
+        }
+    }
+
+    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+        let calls = std::mem::take(&mut self.calls);
+        let mut open: Vec<_> = calls.into_iter().filter(|(_, call)| call.is_open()).collect();
+        open.sort_by_key(|(_, call)| call.order);
+        for (tool_use_id, _) in open {
+            out.push(Decoded::Event(StreamEvent::ToolComplete {
+                tool_use_id,
+                result: Value::String("the turn ended before the tool answered".to_owned()),
+                is_error: true,
+            }));
+        }
+    }
+}

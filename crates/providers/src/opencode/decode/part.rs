@@ -1,0 +1,192 @@
+//! The parts of messages: text and thinking as they stream, tools with what they answered, and the steps with what
+//! they used. Whose a message is, is left to `message.rs`.
+
+use inspan_protocol::{Chunk, StreamEvent, Usage};
+use serde_json::Value;
+
+use super::super::rules::STRUCTURED;
+use super::super::wire;
+use super::{Decoded, Decoder, Follows, Message, Whose};
+
+/// A text or thinking of an answer, as far as it is known.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) message: String,
+    pub(super) kind: Kind,
+    pub(super) text: String,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Thinking,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Streaming,
+    Done,
+}
+
+/// A tool that was called.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) input: Option<Value>,
+    /// When it began, among the other calls.
+    pub(super) order: usize,
+    answered: bool,
+}
+
+impl Call {
+    /// Whether it began and has not answered.
+    pub(super) fn is_open(&self) -> bool {
+        self.input.is_some() && !self.answered
+    }
+}
+
+impl Decoder {
+    pub(super) fn part(&mut self, updated: wire::PartUpdated<'_>, whose: Whose, out: &mut Vec<Decoded>) {
+        let part = updated.part;
+        match &*part.kind {
+            "tool" => self.tool(part, out),
+            "step-finish" => self.step(&part, whose, out),
+            "text" => self.text(part, Kind::Text, out),
+            "reasoning" => self.text(part, Kind::Thinking, out),
+            "step-start" | "snapshot" | "patch" | "agent" | "file" | "subtask" | "compaction" | "retry" => {}
+            other => self.warn_once("unknownPart", other, "passed over a part of the unknown type", out),
+        }
+    }
+
+    fn text(&mut self, part: wire::Part<'_>, kind: Kind, out: &mut Vec<Decoded>) {
+        if self.messages.get(&*part.message) != Some(&Message::Answer) {
+            return;
+        }
+        let text = part.text.unwrap_or_default();
+        let done = part.time.is_some_and(|time| time.end.is_some());
+        let Some(index) = self.parts.get(&*part.id).copied() else {
+            if !self.has_room(out) {
+                return;
+            }
+            let chunk = if done { Chunk::Whole } else { Chunk::Delta };
+            say(kind, &text, chunk, out);
+            self.parts.insert(part.id.into_owned(), self.texts.len());
+            self.texts.push(Text {
+                message: part.message.into_owned(),
+                kind,
+                text: text.into_owned(),
+                stage: if done { Stage::Done } else { Stage::Streaming },
+            });
+            return;
+        };
+        let known = &mut self.texts[index];
+        if known.stage == Stage::Done {
+            return;
+        }
+        // What the stream left out is said now; the program trims what it said at its end, which takes nothing back.
+        if let Some(rest) = text.strip_prefix(known.text.as_str()) {
+            let chunk = if known.text.is_empty() && done { Chunk::Whole } else { Chunk::Delta };
+            say(kind, rest, chunk, out);
+            known.text = text.into_owned();
+        } else if done {
+            known.text = text.into_owned();
+        }
+        if done {
+            known.stage = Stage::Done;
+        }
+    }
+
+    pub(super) fn delta(&mut self, delta: &wire::PartDelta<'_>, out: &mut Vec<Decoded>) {
+        let Some(index) = self.parts.get(&*delta.part).filter(|_| delta.field == "text") else { return };
+        let known = &mut self.texts[*index];
+        if known.stage == Stage::Streaming {
+            known.text.push_str(&delta.delta);
+            say(known.kind, &delta.delta, Chunk::Delta, out);
+        }
+    }
+
+    fn tool(&mut self, part: wire::Part<'_>, out: &mut Vec<Decoded>) {
+        let (Some(id), Some(state)) = (part.call, part.state) else { return };
+        if !self.calls.contains_key(&*id) {
+            if !self.has_room(out) {
+                return;
+            }
+            let order = self.calls.len();
+            self.calls
+                .insert(id.to_string(), Call { name: String::new(), input: None, order, answered: false });
+        }
+        let Some(call) = self.calls.get_mut(&*id) else { return };
+        // A call that the program cannot make sense of is renamed, and tells its own name in its input.
+        let unknown = part.tool.as_deref() == Some("invalid");
+        if let Some(tool) = part.tool.filter(|_| call.input.is_none()) {
+            let meant = state.input["tool"].as_str().filter(|_| unknown);
+            call.name = meant.map_or_else(|| tool.clone().into_owned(), str::to_owned);
+        }
+        if state.status == "pending" || call.answered {
+            return;
+        }
+        if call.input.is_none() {
+            call.input = Some(state.input.clone());
+            out.push(Decoded::Event(StreamEvent::ToolStart {
+                tool_name: call.name.clone(),
+                tool_use_id: id.to_string(),
+                input: state.input,
+            }));
+        }
+        let (result, failed) = match &*state.status {
+            "completed" => (state.output, unknown),
+            "error" => (state.error, true),
+            _ => return,
+        };
+        call.answered = true;
+        out.push(Decoded::Event(StreamEvent::ToolComplete {
+            tool_use_id: id.into_owned(),
+            result: Value::String(result.unwrap_or_default().into_owned()),
+            // The program calls a command done that it ended because the turn was aborted.
+            is_error: failed || self.error.as_ref().is_some_and(|error| error.name == "MessageAbortedError"),
+        }));
+    }
+
+    fn step(&mut self, part: &wire::Part<'_>, whose: Whose, out: &mut Vec<Decoded>) {
+        if self.steps.len() >= super::PARTS_LIMIT || !self.steps.insert(part.id.to_string()) {
+            return;
+        }
+        let usage = part.tokens.map_or(Usage::default(), Usage::from);
+        self.usage += usage;
+        self.cost_usd += part.cost.unwrap_or_default().max(0.0);
+        let answer = whose == Whose::Ours && self.messages.get(&*part.message) == Some(&Message::Answer);
+        if answer {
+            self.num_turns += 1;
+            self.overflows = 0;
+        }
+        if self.usage != Usage::default() {
+            let cost_usd = self.cost();
+            out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd }));
+        }
+        if answer {
+            // The call by which structured output is given is the last one.
+            let given = self.calls.values().any(|call| call.name == STRUCTURED && call.answered);
+            let another = part.reason.as_deref() == Some("tool-calls") && !given;
+            out.push(Decoded::Step { follows: if another { Follows::Another } else { Follows::Nothing } });
+        }
+    }
+
+    /// The program says zero for a model whose price it does not know.
+    pub(super) fn cost(&self) -> Option<f64> {
+        // Beyond a millionth of a cent a sum is noise.
+        let cost = (self.cost_usd * 1e8).round() / 1e8;
+        (cost > 0.0).then_some(cost)
+    }
+}
+
+fn say(kind: Kind, text: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+    if text.is_empty() {
+        return;
+    }
+    let content = text.to_owned();
+    out.push(Decoded::Event(match kind {
+        Kind::Text => StreamEvent::Text { content, chunk },
+        Kind::Thinking => StreamEvent::Thinking { content, chunk },
+    }));
+}

@@ -1,0 +1,293 @@
+//! From the program's own words for how a turn ended, and from how it died, to an outcome or a typed error.
+//! Sending the words on, with secrets taken out, is left to `outcome.rs` and the server.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::decode::TurnEnd;
+use super::wire::{Failure, FailureData};
+use crate::kind::Kind;
+use crate::transport::process::Exit;
+
+/// How a turn ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// With an output.
+    Output(StopReason),
+    /// With an error.
+    Error(AgentError),
+}
+
+/// Judges the end of a turn.
+///
+/// | what the program says | outcome |
+/// |---|---|
+/// | no error | `complete`; `maxTokens` where the last message was cut off (`length`) |
+/// | `MessageAbortedError` | output with `aborted` |
+/// | `MessageOutputLengthError` | output with `maxTokens` |
+/// | `StructuredOutputError` | output without the structured output, which those who asked for it miss |
+/// | `ContentFilterError`, or a message that ended so | `REFUSED` |
+/// | `ContextOverflowError` | `CONTEXT_LENGTH` |
+/// | `ProviderAuthError` | `AUTH` |
+/// | `APIError` | by the HTTP status, the vendor's own code and its words |
+/// | `UnknownError` | by its words; an unknown model is `MODEL_NOT_FOUND` |
+pub(super) fn judge(end: &TurnEnd) -> Verdict {
+    let by_finish = match end.finish.as_deref() {
+        Some("length") => StopReason::MaxTokens,
+        Some("content-filter") if end.error.is_none() => {
+            return Verdict::Error(AgentError::new(ErrorCode::Refused, lead(ErrorCode::Refused)));
+        }
+        _ => StopReason::Complete,
+    };
+    let Some(failure) = &end.error else { return Verdict::Output(by_finish) };
+    match failure.name.as_str() {
+        "MessageAbortedError" => Verdict::Output(StopReason::Aborted),
+        "MessageOutputLengthError" => Verdict::Output(StopReason::MaxTokens),
+        "StructuredOutputError" => Verdict::Output(by_finish),
+        _ => Verdict::Error(failed(failure)),
+    }
+}
+
+fn failed(failure: &Failure) -> AgentError {
+    let words = failure.data.message.as_deref().unwrap_or_default();
+    let code = match failure.name.as_str() {
+        "ProviderAuthError" => ErrorCode::Auth,
+        "ContextOverflowError" => ErrorCode::ContextLength,
+        "ContentFilterError" => ErrorCode::Refused,
+        "APIError" => api(&failure.data, words),
+        _ if words.contains("Model not found") || words.contains("ModelNotFound") => ErrorCode::ModelNotFound,
+        _ if words.contains("Agent not found") || words.contains("agent not found") => {
+            ErrorCode::ConfigInvalid
+        }
+        _ => classify_text(words),
+    };
+    let mut error = AgentError::new(code, sentence(code, words)).with("vendorError", failure.name.as_str());
+    if let Some(status) = failure.data.status_code {
+        error = error.with("status", status);
+    }
+    if error.is_retryable() {
+        error.retry_after = wait(&failure.data);
+    }
+    error
+}
+
+fn api(data: &FailureData, words: &str) -> ErrorCode {
+    /// The vendors' own form of an error, as far as their code stands in it.
+    #[derive(Deserialize)]
+    struct Body {
+        error: Words,
+    }
+    #[derive(Deserialize)]
+    struct Words {
+        #[serde(default, rename = "type")]
+        kind: Option<String>,
+        #[serde(default)]
+        code: Option<serde_json::Value>,
+    }
+    let body = data.response_body.as_deref().and_then(|body| serde_json::from_str::<Body>(body).ok());
+    let own = body.and_then(|body| {
+        let code = body.error.code.and_then(|code| code.as_str().map(str::to_owned));
+        code.or(body.error.kind)
+    });
+    match data.status_code.and_then(|status| classify_status(status, own.as_deref(), words)) {
+        Some(code) => code,
+        // Without a status the vendor never answered.
+        None => match classify_text(words) {
+            ErrorCode::Aborted => ErrorCode::Network,
+            code => code,
+        },
+    }
+}
+
+/// How long the vendor asks to wait.
+fn wait(data: &FailureData) -> Option<Duration> {
+    let number = |name: &str| {
+        let value = data.response_headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?.1;
+        value.trim().parse::<f64>().ok().filter(|number| *number >= 0.0)
+    };
+    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The longest that the program waits before its first retry unless the vendor asks for more.
+const OWN_WAIT: Duration = Duration::from_millis(2600);
+
+/// The error for a request that the program would try again by itself. It tells neither the status nor the vendor's
+/// code then, so that the words are all there is.
+pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, now: Timestamp) -> AgentError {
+    let wait = next.map(|next| Timestamp::from_millis(next).since(now));
+    let asked = wait.filter(|wait| *wait > OWN_WAIT);
+    let text = message.to_lowercase();
+    let any = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let code = if reason.is_some() || any(&["rate limit", "rate_limit", "usage limit", "too many requests"]) {
+        ErrorCode::RateLimited
+    } else if any(&["overloaded", "internal", "server error", "unavailable"]) {
+        ErrorCode::Overloaded
+    } else if any(&[
+        "connect",
+        "socket",
+        "network",
+        "fetch",
+        "econn",
+        "reset",
+        "terminated",
+        "json parsing",
+        "getaddrinfo",
+    ]) {
+        ErrorCode::Network
+    } else if any(&["timeout", "timed out"]) {
+        ErrorCode::Timeout
+    } else if asked.is_some() {
+        ErrorCode::RateLimited
+    } else {
+        // What is left are the vendor's words for a fault of its own.
+        ErrorCode::Overloaded
+    };
+    let mut error = AgentError::new(code, sentence(code, message)).with_retry_after(asked);
+    if let Some(reason) = reason {
+        error = error.with("vendorError", reason);
+        error.resets_at = next.map(Timestamp::from_millis);
+    }
+    error
+}
+
+/// The error for a conversation that stays too long however often the program shortens it.
+pub(super) fn overflow(failure: &Failure) -> AgentError {
+    failed(failure).with("shortened", true)
+}
+
+/// The error for an answer of the server whose status is one.
+pub(super) fn answered(what: &str, status: u16, body: &[u8]) -> AgentError {
+    let failure: Option<Failure> = serde_json::from_slice(body).ok();
+    let words = failure.and_then(|failure| failure.data.message).unwrap_or_default();
+    let words: String = words.lines().next().unwrap_or_default().chars().take(300).collect();
+    let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+    let code = match status {
+        401 | 403 => ErrorCode::Protocol,
+        400..500 => ErrorCode::InvalidRequest,
+        _ => ErrorCode::Protocol,
+    };
+    let message = format!("the program's server refused to {what} (status {status}){words}");
+    AgentError::new(code, message).with("status", status)
+}
+
+/// The error for a conversation that is not there.
+pub(super) fn unknown_session(session: &str) -> AgentError {
+    let message = format!("no such conversation: {session}");
+    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+}
+
+/// The error for a program that ended without ending its turn, whatever its exit code.
+pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
+    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let last: String = last.chars().take(300).collect();
+    if stderr.contains("Configuration is invalid") || stderr.contains("ConfigInvalidError") {
+        let message = format!("the program does not take its configuration: {last}");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("configuration");
+    }
+    let said =
+        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let message = format!("the program ended ({exit}) before its turn did; {said}");
+    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+}
+
+/// As much of stderr as an event should carry.
+fn tail(stderr: &str) -> &str {
+    const LIMIT: usize = 8 * 1024;
+    let start = stderr.len().saturating_sub(LIMIT);
+    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+    &stderr[start..]
+}
+
+fn lead(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Auth => "no key or login is accepted (log in with `opencode auth login`)",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Refused => "the model refused",
+        ErrorCode::Network => "the connection to the vendor failed",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the vendor refused the request",
+        _ => "the turn failed",
+    }
+}
+
+fn sentence(code: ErrorCode, words: &str) -> String {
+    let words: String = words.lines().next().unwrap_or_default().trim().chars().take(500).collect();
+    if words.is_empty() { lead(code).to_owned() } else { format!("{}: {words}", lead(code)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_tell_what_the_program_would_try_again() {
+        let now = Timestamp::from_millis(1_000_000);
+        let in_ms = |ms: i64| Some(1_000_000 + ms);
+        let rows = [
+            ("Provider is overloaded", None, in_ms(2100), ErrorCode::Overloaded, None),
+            ("internal", None, in_ms(2100), ErrorCode::Overloaded, None),
+            ("Too Many Requests", None, in_ms(2100), ErrorCode::RateLimited, None),
+            ("slow down", None, in_ms(7000), ErrorCode::RateLimited, Some(7)),
+            ("slow down", None, in_ms(2400), ErrorCode::Overloaded, None),
+            ("Connection reset by server", None, in_ms(2100), ErrorCode::Network, None),
+            ("JSON parsing failed: Text: {", None, in_ms(2100), ErrorCode::Network, None),
+            (
+                "Unable to connect. Is the computer able to access the url?",
+                None,
+                None,
+                ErrorCode::Network,
+                None,
+            ),
+            ("The operation timed out.", None, None, ErrorCode::Timeout, None),
+            ("Free usage exceeded", Some("free_tier_limit"), in_ms(9000), ErrorCode::RateLimited, Some(9)),
+        ];
+        for (message, reason, next, code, wait) in rows {
+            let error = retrying(message, reason, next, now);
+            assert_eq!((error.code, error.retry_after.map(|wait| wait.as_secs())), (code, wait), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_by_its_name_then_its_status_and_code_and_last_its_words() {
+        let failure = |name: &str, status: Option<u16>, message: &str, body: &str| Failure {
+            name: name.to_owned(),
+            data: FailureData {
+                message: Some(message.to_owned()),
+                status_code: status,
+                response_body: Some(body.to_owned()),
+                ..FailureData::default()
+            },
+        };
+        let rows = [
+            (failure("APIError", Some(401), "no", ""), ErrorCode::Auth),
+            (
+                failure("APIError", Some(429), "no", r#"{"error":{"code":"insufficient_quota"}}"#),
+                ErrorCode::Billing,
+            ),
+            (failure("APIError", Some(400), "Your credit balance is too low", ""), ErrorCode::Billing),
+            (
+                failure("APIError", Some(400), "bad", r#"{"error":{"type":"invalid_request_error"}}"#),
+                ErrorCode::InvalidRequest,
+            ),
+            (failure("APIError", None, "Unable to connect", ""), ErrorCode::Network),
+            (failure("ProviderAuthError", None, "", ""), ErrorCode::Auth),
+            (failure("ContextOverflowError", None, "", ""), ErrorCode::ContextLength),
+            (failure("ContentFilterError", None, "", ""), ErrorCode::Refused),
+            (failure("UnknownError", None, "Model not found: a/b.", ""), ErrorCode::ModelNotFound),
+        ];
+        for (failure, code) in rows {
+            let end = TurnEnd { error: Some(failure), ..TurnEnd::default() };
+            let Verdict::Error(error) = judge(&end) else { panic!("an output: {end:?}") };
+            assert_eq!(error.code, code, "{end:?}");
+        }
+    }
+}

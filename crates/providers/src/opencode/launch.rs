@@ -1,0 +1,193 @@
+//! From options to a server: the program, its configuration and its environment.
+//! Starting it is left to `server.rs`, what is asked of it to `request.rs`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext};
+use serde_json::{Map, Value, json};
+
+use super::options::OpenCodeOptions;
+use super::rules::{Rule, rules, settings};
+use crate::transport::environment::{Vendor, for_vendor};
+use crate::transport::program::{Wanted, find};
+use crate::transport::redact::Redactor;
+
+/// How to get the program.
+pub(super) const HINT: &str = "install it with `npm install -g opencode-ai`, or name it by the option `executable` or \
+                               the environment variable INSPAN_OPENCODE";
+/// The settings that the program takes from its environment, over those of its files.
+const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";
+/// The agent that answers unless another is asked for.
+const AGENT: &str = "build";
+
+/// All that a server is started with but its password. Two turns with the same launch can share one.
+#[derive(Clone, PartialEq)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    /// What the conversation itself is ruled by, over all that settings files say.
+    pub(super) rules: Vec<Rule>,
+}
+
+impl fmt::Debug for Launch {
+    /// Without the environment, in which secrets may stand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Launch {
+    /// Checks the options and makes the server's configuration.
+    pub(super) fn new(options: &OpenCodeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
+        if options.max_turns == Some(0) {
+            return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
+        }
+        if let Some(schema) = &options.output_schema {
+            // The program hands any text on as a schema.
+            jsonschema::validator_for(schema)
+                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
+        }
+        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
+        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let rules = rules(options)?;
+        let mut environment = for_vendor(&context.env, Vendor::OpenCode);
+        environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
+        let configuration = configuration(options, &rules, context.env.get(SETTINGS))?;
+        environment.push((SETTINGS.to_owned(), configuration.to_string()));
+        // A program that updates itself is not the one tested.
+        environment.push(("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned()));
+        Ok(Self { program, environment, cwd, rules })
+    }
+
+    /// Takes the secrets of this server out of a text.
+    pub(super) fn redactor(&self, password: &str) -> Redactor {
+        let secret = ("OPENCODE_SERVER_PASSWORD".to_owned(), password.to_owned());
+        Redactor::new(&self.environment.iter().cloned().chain([secret]).collect())
+    }
+}
+
+/// The program to run.
+pub(super) fn program(
+    option: Option<&str>,
+    environment: &Environment,
+    cwd: Option<&Path>,
+) -> Result<PathBuf, AgentError> {
+    let wanted = Wanted { option, variable: "INSPAN_OPENCODE", name: "opencode", hint: HINT };
+    find(&wanted, environment, cwd)
+}
+
+fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
+    let chosen = match (option, cwd) {
+        (Some(option), Some(cwd)) => Some(cwd.join(option)),
+        (Some(option), None) => Some(PathBuf::from(option)),
+        (None, cwd) => cwd.map(Path::to_path_buf),
+    };
+    match chosen {
+        Some(path) if !path.is_dir() => {
+            Err(invalid(format!("the working directory {} is no directory", path.display())))
+        }
+        chosen => Ok(chosen),
+    }
+}
+
+/// The settings of the server: those that the caller's environment has, and ours over them.
+fn configuration(
+    options: &OpenCodeOptions,
+    rules: &[Rule],
+    given: Option<&str>,
+) -> Result<Value, AgentError> {
+    let mut settings = json!({
+        "autoupdate": false,
+        "share": "disabled",
+        // It copies the folder before each step so that a person could go back; a flow has its own ways.
+        "snapshot": false,
+        "permission": settings(rules),
+        // A tool that was denied is told to the agent, which then goes on.
+        "experimental": { "continue_loop_on_deny": true },
+    });
+    if let Some(prompt) = &options.system_prompt {
+        let agent = options.agent.as_deref().unwrap_or(AGENT);
+        settings["agent"] = json!({ agent: { "prompt": prompt } });
+    }
+    if let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) {
+        if let Some((name, _)) = servers.iter().find(|(_, server)| !server.is_object()) {
+            return Err(invalid(format!("the MCP server `{name}` is no object")));
+        }
+        settings["mcp"] = json!(servers);
+    }
+    let mut all = match given.map(serde_json::from_str::<Map<String, Value>>) {
+        None => Map::new(),
+        Some(Ok(given)) => given,
+        Some(Err(_)) => return Err(invalid(format!("{SETTINGS} in the environment is no JSON object"))),
+    };
+    // Rules given there would mix with ours.
+    all.remove("permission");
+    let mut all = Value::Object(all);
+    merge(&mut all, settings);
+    Ok(all)
+}
+
+/// Puts `over` over `under`, objects by their keys.
+fn merge(under: &mut Value, over: Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                merge(under.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (under, over) => *under = over,
+    }
+}
+
+fn invalid(message: String) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_stand_over_what_the_environment_gives() {
+        let options = OpenCodeOptions {
+            system_prompt: Some("be brief".to_owned()),
+            mcp_servers: Some([("a".to_owned(), json!({ "type": "local" }))].into()),
+            ..OpenCodeOptions::default()
+        };
+        let given = r#"{"model":"a/b","share":"auto","permission":{"bash":"allow"},"mcp":{"b":{}},"agent":{"build":{"steps":3}}}"#;
+        let seen = configuration(&options, &rules(&options).unwrap(), Some(given)).unwrap();
+        assert_eq!(
+            [&seen["model"], &seen["share"], &seen["permission"]["bash"], &seen["mcp"], &seen["agent"]],
+            [
+                &json!("a/b"),
+                &json!("disabled"),
+                &json!("ask"),
+                &json!({ "a": { "type": "local" }, "b": {} }),
+                &json!({ "build": { "steps": 3, "prompt": "be brief" } }),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_anything_starts() {
+        let no_server = OpenCodeOptions {
+            mcp_servers: Some([("a".to_owned(), json!("x"))].into()),
+            ..OpenCodeOptions::default()
+        };
+        let seen = [
+            configuration(&OpenCodeOptions::default(), &[], Some("// words")),
+            configuration(&no_server, &[], None),
+        ]
+        .map(|result| result.unwrap_err().to_string());
+        let expected = [
+            "OPENCODE_CONFIG_CONTENT in the environment is no JSON object (CONFIG_INVALID)",
+            "the MCP server `a` is no object (CONFIG_INVALID)",
+        ];
+        assert_eq!(seen, expected);
+    }
+}

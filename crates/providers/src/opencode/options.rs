@@ -1,0 +1,107 @@
+//! What a call of OpenCode takes. Turning it into a server's configuration and its requests is left to `launch.rs`
+//! and `request.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The input of one turn: exactly one of `prompt` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpenCodeInput {
+    /// What the user says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// conversation with `options.resume`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// How it is run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<OpenCodeOptions>,
+}
+
+/// How OpenCode is run. An absent option leaves the choice to the program and the user's own settings of it, but for
+/// what is asked before a tool is used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OpenCodeOptions {
+    /// The model, as `provider/model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The variant of the model, by the name the program gives it, such as `high`: how much it may think. One that
+    /// the model does not have changes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// The agent of the program that answers, such as `build` or `plan`; `build` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Model turns that the call may take; at the limit the turn is ended and the output says `maxTurns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// The conversation to go on with: the `sessionId` of an earlier output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
+    /// The JSON Schema of the structured output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// The tools that exist for the agent, by the names of the program's permissions; an empty list is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Tools that may be used without asking, such as `bash(git *)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// Tools that may not be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    /// Replaces the program's own system prompt, but for what it says about its surroundings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Is added to the system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub append_system_prompt: Option<String>,
+    /// The directory that the agent works in; relative to the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// MCP servers by name, in the program's own form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<BTreeMap<String, Value>>,
+    /// Whether the run waits for messages between turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<bool>,
+    /// How long it waits for one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// How long the program may say nothing during a turn, in milliseconds, before the turn is aborted with `TIMEOUT`;
+    /// 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is half an hour
+    /// at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout_ms: Option<u64>,
+    /// The program, by path or by name; else the environment variable `INSPAN_OPENCODE`, else `opencode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executable: Option<String>,
+}
+
+impl ProviderInput for OpenCodeInput {
+    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
+        self.messages = None;
+        self.prompt = Some(message.to_owned());
+        self.options.get_or_insert_default().resume = Some(session.clone());
+    }
+
+    fn facts(&self) -> InputFacts {
+        let Some(options) = &self.options else { return InputFacts::default() };
+        InputFacts {
+            model: options.model.clone(),
+            session: options.resume.clone(),
+            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
+            max_turns: options.max_turns,
+            output_schema: options.output_schema.clone(),
+        }
+    }
+}

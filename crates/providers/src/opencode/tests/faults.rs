@@ -1,0 +1,484 @@
+//! Programs and servers in place of OpenCode that misbehave, and what the provider makes of each. A program is a shell
+//! script that says where a server listens; the server is one of this test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::super::server::Server;
+use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, probe};
+use crate::output::TurnOutput;
+use crate::pool::{Limits, Pool};
+
+const SESSION: &str = "ses_1";
+
+/// A folder with a program named `opencode`.
+struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
+        // hold ours open for a moment. So a process of its own writes it.
+        let write = std::process::Command::new("/bin/sh")
+            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > opencode; chmod 755 opencode", "sh", script])
+            .current_dir(folder.path())
+            .status();
+        assert!(write.unwrap().success());
+        Self { folder }
+    }
+
+    /// A program that listens where a server of this test does.
+    fn before(server: &MockServer) -> Self {
+        Self::new(&format!(
+            "echo $$ >> pids; echo \"$OPENCODE_SERVER_PASSWORD\" >> password; echo \"$@\" >> arguments; \
+             echo 'opencode server listening on {}'; exec sleep 300",
+            server.uri()
+        ))
+    }
+
+    fn context(&self) -> ExecutionContext {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
+        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
+        let env: Environment =
+            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
+    }
+
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    /// The numbers of the programs that still run. Where nobody reaps orphans, an ended one stays as a zombie.
+    fn running(&self) -> Vec<String> {
+        let state = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat[stat.rfind(')')? + 2..].chars().next()
+        };
+        let pids = self.file("pids");
+        pids.lines().filter(|pid| state(pid).is_some_and(|state| state != 'Z')).map(str::to_owned).collect()
+    }
+}
+
+fn event(kind: &str, mut properties: Value) -> String {
+    if kind != "server.connected" {
+        properties["sessionID"] = json!(SESSION);
+    }
+    format!("data: {}\n\n", json!({ "id": "evt", "type": kind, "properties": properties }))
+}
+
+fn message(id: &str, role: &str, time: Value, more: Value) -> String {
+    let mut info = json!({ "id": id, "role": role, "time": time });
+    info.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    event("message.updated", json!({ "info": info }))
+}
+
+/// The events of a turn until the model has said something.
+fn said() -> String {
+    let text = json!({ "id": "p1", "messageID": "a1", "type": "text", "text": "so far", "time": { "start": 1, "end": 2 } });
+    [
+        event("server.connected", json!({})),
+        message("u1", "user", json!({}), json!({})),
+        message("a1", "assistant", json!({ "created": 1 }), json!({})),
+        event("message.part.updated", json!({ "part": text })),
+    ]
+    .concat()
+}
+
+/// And its end.
+fn ended() -> String {
+    [
+        message("a1", "assistant", json!({ "created": 1, "completed": 2 }), json!({ "finish": "stop" })),
+        event("session.idle", json!({})),
+    ]
+    .concat()
+}
+
+/// A server that knows one conversation and tells these events.
+async fn server(events: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    mount(&server, "POST", "/session", ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })))
+        .await;
+    mount(
+        &server,
+        "GET",
+        "/session/ses_1",
+        ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
+    )
+    .await;
+    mount(&server, "PATCH", "/session/ses_1", ResponseTemplate::new(200).set_body_json(json!({}))).await;
+    mount(&server, "POST", "/session/ses_1/prompt_async", ResponseTemplate::new(204)).await;
+    mount(&server, "POST", "/session/ses_1/abort", ResponseTemplate::new(200).set_body_json(true)).await;
+    mount(&server, "GET", "/event", events).await;
+    server
+}
+
+async fn mount(server: &MockServer, verb: &str, at: &str, answer: ResponseTemplate) {
+    Mock::given(method(verb)).and(path(at)).respond_with(answer).mount(server).await;
+}
+
+fn events(body: String) -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_raw(body, "text/event-stream")
+}
+
+type Turn = (Vec<StreamEvent>, Result<TurnOutput, AgentError>);
+
+async fn run(provider: &OpenCodeProvider, options: OpenCodeOptions, context: ExecutionContext) -> Turn {
+    let input =
+        OpenCodeInput { prompt: Some("go".to_owned()), options: Some(options), ..OpenCodeInput::default() };
+    let mut stream = provider.execute(input, context);
+    let mut events = Vec::new();
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(ProviderItem::Event(event)) => events.push(event),
+            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
+            Err(error) => return (events, Err(error)),
+        }
+    }
+    panic!("the stream ended without an output or an error");
+}
+
+/// The code, the message and the kind of the error that a turn comes to.
+async fn fault(fake: &Fake, options: OpenCodeOptions) -> (ErrorCode, String, Value) {
+    let provider = OpenCodeProvider::new();
+    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    provider.shutdown().await;
+    let told = serde_json::to_string(&error).unwrap();
+    let password = fake.file("password");
+    assert!(
+        !told.contains("planted") && (password.is_empty() || !told.contains(password.trim())),
+        "{error:?}"
+    );
+    assert!(fake.running().is_empty(), "{error:?}");
+    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
+    (error.code, error.message, kind)
+}
+
+#[tokio::test]
+async fn a_missing_program_says_what_to_do() {
+    let fake = Fake::new("");
+    std::fs::remove_file(fake.folder.path().join("opencode")).unwrap();
+    let error =
+        run(&OpenCodeProvider::new(), OpenCodeOptions::default(), fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::ConfigMissing,
+            "the program `opencode` is not on the PATH; install it with `npm install -g opencode-ai`, or name it by \
+             the option `executable` or the environment variable INSPAN_OPENCODE"
+        )
+    );
+    let status = probe::probe(&fake.context().env, None).await;
+    assert_eq!((status.path, status.problem), (None, Some(error.message)));
+}
+
+#[tokio::test]
+async fn programs_that_never_come_to_listen() {
+    let rows = [
+        (
+            "echo broken $MY_TOKEN >&2; exit 1",
+            ErrorCode::Process,
+            "the program ended (exit code 1) before its turn did; it said: broken [redacted]",
+            json!("processDied"),
+        ),
+        (
+            "echo 'Error: Configuration is invalid at x' >&2; exit 1",
+            ErrorCode::ConfigInvalid,
+            "the program does not take its configuration: Error: Configuration is invalid at x",
+            json!("configuration"),
+        ),
+        (
+            "echo 'listening on http://192.0.2.1:80'; exec sleep 300",
+            ErrorCode::Protocol,
+            "the program does not listen on the loopback address it was given",
+            json!("start"),
+        ),
+        (
+            "head -c 70000 /dev/zero | tr '\\0' x; exec sleep 300",
+            ErrorCode::Protocol,
+            "the program said 70000 bytes and not where it listens",
+            json!("start"),
+        ),
+    ];
+    for (script, code, message, kind) in rows {
+        let fake = Fake::new(&format!("echo $$ >> pids; {script}"));
+        let seen = fault(&fake, OpenCodeOptions::default()).await;
+        // How much of a flood a read brings is the system's to say.
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+        assert_eq!((seen.0, words(&seen.1), seen.2), (code, words(message), kind), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_holds_against_a_program_that_never_listens() {
+    let fake = Fake::new("echo $$ >> pids; exec sleep 300");
+    let provider = OpenCodeProvider::new();
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
+    let began = Instant::now();
+    let error = run(&provider, OpenCodeOptions::default(), context).await.1.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Timeout);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    provider.shutdown().await;
+    wait_until(|| fake.running().is_empty()).await;
+}
+
+#[tokio::test]
+async fn servers_that_talk_nonsense() {
+    let rows = [
+        (
+            events("data: hello\n\n".to_owned()),
+            ErrorCode::Protocol,
+            "event 1 of the server (type `event`, 5 bytes) is broken JSON at column 1",
+        ),
+        (events(String::new()), ErrorCode::Protocol, "the program's server ended its events at once"),
+        (events(said()), ErrorCode::Protocol, "the program's server ended its events before the turn did"),
+        (
+            events(format!("{}data: {}\n\n", said(), "x".repeat(17 << 20))),
+            ErrorCode::Protocol,
+            "an event of the stream is larger than 16777216 bytes",
+        ),
+        (
+            ResponseTemplate::new(500)
+                .set_body_json(json!({ "name": "UnknownError", "data": { "message": "oh" } })),
+            ErrorCode::Protocol,
+            "the program's server refused to tell its events (status 500): oh",
+        ),
+    ];
+    for (answer, code, message) in rows {
+        let server = server(answer).await;
+        let fake = Fake::before(&server);
+        assert_eq!(fault(&fake, OpenCodeOptions::default()).await, (code, message.to_owned(), Value::Null));
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_refused() {
+    let refusal = |status: u16, message: &str| {
+        ResponseTemplate::new(status)
+            .set_body_json(json!({ "name": "BadRequest", "data": { "message": message } }))
+    };
+    let cases = [
+        (
+            "/session",
+            refusal(400, "planted-secret is bad"),
+            ErrorCode::InvalidRequest,
+            "the program's server refused to begin a conversation (status 400): [redacted] is bad",
+        ),
+        (
+            "/session",
+            ResponseTemplate::new(200).set_body_string("<html>"),
+            ErrorCode::Protocol,
+            "the program's server was to begin a conversation and answered with no JSON",
+        ),
+        (
+            "/session",
+            ResponseTemplate::new(200).set_body_json(json!({ "id": "../../x" })),
+            ErrorCode::Protocol,
+            "the program's server began a conversation without a name",
+        ),
+        (
+            "/session/ses_1/prompt_async",
+            refusal(400, "no such agent"),
+            ErrorCode::InvalidRequest,
+            "the program's server refused to take the message (status 400): no such agent",
+        ),
+    ];
+    for (at, answer, code, message) in cases {
+        let server = MockServer::start().await;
+        mount(&server, "POST", at, answer).await;
+        mount(
+            &server,
+            "POST",
+            "/session",
+            ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
+        )
+        .await;
+        mount(&server, "GET", "/event", events(said())).await;
+        let fake = Fake::before(&server);
+        assert_eq!(fault(&fake, OpenCodeOptions::default()).await, (code, message.to_owned(), Value::Null));
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_conversation_is_named() {
+    let server = MockServer::start().await;
+    let fake = Fake::before(&server);
+    let options = OpenCodeOptions { resume: Some("ses_gone".into()), ..OpenCodeOptions::default() };
+    let expected =
+        (ErrorCode::InvalidRequest, "no such conversation: ses_gone".to_owned(), json!("sessionNotFound"));
+    assert_eq!(fault(&fake, options).await, expected);
+}
+
+#[tokio::test]
+async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
+    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let fake = Fake::before(&server);
+    let provider = OpenCodeProvider::new();
+    let (seen, result) = run(&provider, OpenCodeOptions::default(), fake.context()).await;
+    let output = result.unwrap();
+    assert_eq!((output.text.as_str(), output.stop_reason), ("so far", StopReason::Complete));
+    assert_eq!(seen[0], StreamEvent::Session { session_id: SESSION.into() });
+    assert_eq!(fake.file("arguments"), "serve --hostname=127.0.0.1 --port=0\n");
+    let requests = server.received_requests().await.unwrap();
+    let asked: Vec<(String, String)> =
+        requests.iter().map(|request| (request.method.to_string(), request.url.path().to_owned())).collect();
+    let expected = [("POST", "/session"), ("GET", "/event"), ("POST", "/session/ses_1/prompt_async")];
+    assert_eq!(asked, expected.map(|(verb, path)| (verb.to_owned(), path.to_owned())));
+    let logins: Vec<&[u8]> =
+        requests.iter().map(|request| request.headers["authorization"].as_bytes()).collect();
+    assert!(logins.iter().all(|login| login.starts_with(b"Basic ") && *login == logins[0]), "{logins:?}");
+    assert_eq!(
+        requests[2].body_json::<Value>().unwrap(),
+        json!({ "parts": [{ "type": "text", "text": "go" }] })
+    );
+    provider.shutdown().await;
+    assert!(fake.running().is_empty());
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
+    // The stream stays open and says nothing more; the abort is taken and nothing comes of it.
+    let fake = Fake::new("true");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let aborts = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(raw(listener, said(), Arc::clone(&aborts)));
+    let fake = {
+        drop(fake);
+        Fake::new(&format!(
+            "echo $$ >> pids; setsid sleep 300 & echo $! >> pids; echo 'listening on http://{address}'; wait"
+        ))
+    };
+    let options = OpenCodeOptions { stall_timeout_ms: Some(300), ..OpenCodeOptions::default() };
+    let (code, message, kind) = fault(&fake, options).await;
+    assert_eq!((code, kind, aborts.load(Ordering::SeqCst)), (ErrorCode::Timeout, json!("stall"), 1));
+    assert!(message.starts_with("the program said nothing for "), "{message}");
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(raw(listener, said(), Arc::default()));
+    let fake = Fake::new(&format!(
+        "trap '' TERM; echo $$ >> pids; echo 'listening on http://{address}'; while :; do sleep 60; done"
+    ));
+    let provider = OpenCodeProvider::new();
+    let context = fake.context();
+    let input = OpenCodeInput { prompt: Some("go".to_owned()), ..OpenCodeInput::default() };
+    let mut stream = provider.execute(input, context.clone());
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break output,
+        }
+    };
+    assert_eq!(
+        (output.stop_reason, output.text.as_str(), output.session_id),
+        (StopReason::Aborted, "so far", Some(SESSION.into()))
+    );
+    assert!(fake.running().is_empty());
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
+    let fake = Fake::new("exec sleep 300");
+    let context = fake.context();
+    context.cancel.cancel();
+    let (events, result) = run(&OpenCodeProvider::new(), OpenCodeOptions::default(), context).await;
+    let output = result.unwrap();
+    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
+}
+
+#[tokio::test]
+async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
+    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let fake = Fake::before(&server);
+    let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
+    let provider = OpenCodeProvider { pool: Pool::<Server>::new(limits) };
+    let resumed = || OpenCodeOptions { resume: Some(SESSION.into()), ..OpenCodeOptions::default() };
+    run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
+    // The turn of the recorded stream has the same message of the user, which a second turn would take for late news.
+    let first = fake.running();
+    assert_eq!(first.len(), 1);
+    let other =
+        OpenCodeOptions { append_system_prompt: Some("x".to_owned()), max_turns: Some(3), ..resumed() };
+    let held = provider.execute(
+        OpenCodeInput { prompt: Some("go".to_owned()), options: Some(other), ..OpenCodeInput::default() },
+        fake.context(),
+    );
+    let mut held = held;
+    held.next().await.unwrap().unwrap();
+    // What a turn chooses anew needs no other server, and while it has the conversation nobody else does.
+    assert_eq!(fake.running(), first);
+    let error = run(&provider, resumed(), fake.context()).await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.detail.unwrap()["kind"].clone()),
+        (ErrorCode::InvalidRequest, json!("sessionBusy"))
+    );
+    drop(held);
+    wait_until(|| fake.running().is_empty()).await;
+    let tools = OpenCodeOptions { tools: Some(Vec::new()), ..resumed() };
+    run(&provider, tools, fake.context()).await.1.unwrap();
+    assert_eq!(fake.running().len(), 1);
+    provider.shutdown().await;
+    assert!(fake.running().is_empty());
+    let error = run(&provider, resumed(), fake.context()).await.1;
+    assert!(error.is_err() || error.is_ok_and(|output| output.stop_reason == StopReason::Aborted));
+}
+
+#[tokio::test]
+async fn nothing_that_is_printed_for_debugging_holds_a_secret() {
+    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let fake = Fake::before(&server);
+    let provider = OpenCodeProvider::new();
+    run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
+    let printed = format!("{provider:?} {:?}", fake.context());
+    assert!(!printed.contains("planted") && !printed.contains(fake.file("password").trim()), "{printed}");
+    provider.shutdown().await;
+}
+
+/// A server that answers every request as a willing one would, and whose stream of events stays open after these.
+async fn raw(listener: tokio::net::TcpListener, events: String, aborts: Arc<AtomicUsize>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let (events, aborts) = (events.clone(), Arc::clone(&aborts));
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                let head = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                let answer = if head.starts_with("GET /event") {
+                    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}")
+                } else {
+                    aborts.fetch_add(usize::from(head.contains("/abort")), Ordering::SeqCst);
+                    let body = json!({ "id": SESSION }).to_string();
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+                };
+                if stream.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,251 @@
+//! What OpenCode's server says, as far as anything here reads it: its events and the body of an error.
+//! What they mean is left to the decoder and to `error.rs`; a field that nobody reads does not stand here.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use inspan_protocol::Usage;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Borrows unless the text has escapes.
+pub(super) type Str<'a> = Cow<'a, str>;
+
+/// Any event.
+#[derive(Deserialize)]
+pub(super) struct Envelope<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow)]
+    pub(super) properties: &'a RawValue,
+}
+
+/// The conversation that an event is about, if it is about one.
+#[derive(Deserialize)]
+pub(super) struct About<'a> {
+    #[serde(borrow, default, rename = "sessionID")]
+    pub(super) session: Option<Str<'a>>,
+}
+
+/// `message.updated`.
+#[derive(Deserialize)]
+pub(super) struct MessageUpdated<'a> {
+    #[serde(borrow)]
+    pub(super) info: MessageInfo<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct MessageInfo<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow)]
+    pub(super) role: Str<'a>,
+    #[serde(default)]
+    pub(super) time: MessageTime,
+    #[serde(default)]
+    pub(super) error: Option<Failure>,
+    #[serde(borrow, default, rename = "providerID")]
+    pub(super) provider: Option<Str<'a>>,
+    #[serde(borrow, default, rename = "modelID")]
+    pub(super) model: Option<Str<'a>>,
+    /// Set for the summary by which a conversation is shortened. A user's message has an object here.
+    #[serde(default)]
+    pub(super) summary: Value,
+    #[serde(default)]
+    pub(super) structured: Option<Value>,
+    #[serde(borrow, default)]
+    pub(super) finish: Option<Str<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct MessageTime {
+    #[serde(default)]
+    pub(super) completed: Option<f64>,
+}
+
+/// `message.part.updated`.
+#[derive(Deserialize)]
+pub(super) struct PartUpdated<'a> {
+    #[serde(borrow)]
+    pub(super) part: Part<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Part<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, rename = "messageID")]
+    pub(super) message: Str<'a>,
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) time: Option<PartTime>,
+    #[serde(borrow, default)]
+    pub(super) tool: Option<Str<'a>>,
+    #[serde(borrow, default, rename = "callID")]
+    pub(super) call: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) state: Option<ToolState<'a>>,
+    #[serde(borrow, default)]
+    pub(super) reason: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) tokens: Option<Tokens>,
+    #[serde(default)]
+    pub(super) cost: Option<f64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct PartTime {
+    #[serde(default)]
+    pub(super) end: Option<f64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ToolState<'a> {
+    #[serde(borrow)]
+    pub(super) status: Str<'a>,
+    #[serde(default)]
+    pub(super) input: Value,
+    #[serde(borrow, default)]
+    pub(super) output: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<Str<'a>>,
+}
+
+/// Token counts. What was spent on reasoning is not among `output`.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Tokens {
+    input: f64,
+    output: f64,
+    reasoning: f64,
+    cache: Cache,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Cache {
+    read: f64,
+    write: f64,
+}
+
+impl From<Tokens> for Usage {
+    fn from(tokens: Tokens) -> Self {
+        let count = |number: f64| number.max(0.0) as u64;
+        Self {
+            input_tokens: count(tokens.input),
+            output_tokens: count(tokens.output) + count(tokens.reasoning),
+            cache_read_tokens: count(tokens.cache.read),
+            cache_creation_tokens: count(tokens.cache.write),
+            reasoning_tokens: count(tokens.reasoning),
+        }
+    }
+}
+
+/// `message.part.delta`.
+#[derive(Deserialize)]
+pub(super) struct PartDelta<'a> {
+    #[serde(borrow, rename = "partID")]
+    pub(super) part: Str<'a>,
+    #[serde(borrow)]
+    pub(super) field: Str<'a>,
+    #[serde(borrow)]
+    pub(super) delta: Str<'a>,
+}
+
+/// `session.status`.
+#[derive(Deserialize)]
+pub(super) struct SessionStatus<'a> {
+    #[serde(borrow)]
+    pub(super) status: Status<'a>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Status<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Str<'a>,
+    #[serde(default)]
+    pub(super) attempt: u32,
+    #[serde(borrow, default)]
+    pub(super) message: Option<Str<'a>>,
+    /// The moment of the next attempt, in milliseconds since 1970.
+    #[serde(default)]
+    pub(super) next: Option<f64>,
+    #[serde(default)]
+    pub(super) action: Option<RetryAction>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RetryAction {
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+}
+
+/// `session.error`.
+#[derive(Deserialize)]
+pub(super) struct SessionError {
+    #[serde(default)]
+    pub(super) error: Option<Failure>,
+}
+
+/// Why something failed, in the program's own form; the body of an answer that is an error has it too.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct Failure {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) data: FailureData,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct FailureData {
+    pub(super) message: Option<String>,
+    pub(super) status_code: Option<u16>,
+    pub(super) is_retryable: Option<bool>,
+    pub(super) response_headers: BTreeMap<String, String>,
+    pub(super) response_body: Option<String>,
+}
+
+/// `permission.asked`.
+#[derive(Deserialize)]
+pub(super) struct PermissionAsked<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow)]
+    pub(super) permission: Str<'a>,
+    #[serde(default)]
+    pub(super) patterns: Vec<String>,
+    #[serde(default)]
+    pub(super) metadata: Value,
+    #[serde(borrow, default)]
+    pub(super) tool: Option<CallOf<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct CallOf<'a> {
+    #[serde(borrow, rename = "callID")]
+    pub(super) call: Str<'a>,
+}
+
+/// `question.asked`.
+#[derive(Deserialize)]
+pub(super) struct QuestionAsked<'a> {
+    #[serde(borrow)]
+    pub(super) id: Str<'a>,
+    #[serde(default)]
+    pub(super) questions: Value,
+    #[serde(borrow, default)]
+    pub(super) tool: Option<CallOf<'a>>,
+}
+
+/// `permission.replied`, `question.replied` and `question.rejected`.
+#[derive(Deserialize)]
+pub(super) struct Replied<'a> {
+    #[serde(borrow, rename = "requestID")]
+    pub(super) request: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) reply: Option<Str<'a>>,
+}

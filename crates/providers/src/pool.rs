@@ -1,0 +1,337 @@
+//! The sessions of a provider that runs a program: one process per conversation, lent to one turn at a time, and kept
+//! warm for a while between turns. What a session is and what happens in a turn is left to the adapters.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::conversation::busy;
+use crate::kind::Kind;
+
+/// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
+const WARM_FOR: Duration = Duration::from_secs(60);
+/// Processes kept at once.
+const WARM_LIMIT: usize = 4;
+/// How long a turn waits for another turn of the same conversation.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// How long a shutdown waits in all: an interrupted turn and then every step of the ladder.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
+
+/// A conversation and the process that holds it.
+pub(crate) trait Session: Debug + Send + 'static {
+    /// What the process is started with. Two turns with the same launch can share a process.
+    type Launch: PartialEq + Debug + Send + 'static;
+
+    /// Whether a process that is started so may serve more than one turn.
+    fn reuse(launch: &Self::Launch) -> Reuse;
+
+    /// Whether another turn can begin.
+    fn is_ready(&self) -> bool;
+
+    /// Ends the process, whatever it does.
+    fn end(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Whether a process may serve more than one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It may.
+    Warm,
+    /// One turn only: one of its limits counts over its life.
+    Once,
+}
+
+/// The limits of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) warm_for: Duration,
+    pub(crate) warm: usize,
+    pub(crate) busy: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { warm_for: WARM_FOR, warm: WARM_LIMIT, busy: BUSY_LIMIT }
+    }
+}
+
+/// All sessions of one provider.
+#[derive(Debug)]
+pub(crate) struct Pool<S: Session> {
+    limits: Limits,
+    slots: Mutex<HashMap<ProviderSessionId, Slot<S>>>,
+    freed: Notify,
+    /// Cancelled when the provider is shut down; turns listen to it.
+    closing: CancellationToken,
+    /// Turns and closings under way.
+    work: TaskTracker,
+    us: Weak<Self>,
+}
+
+#[derive(Debug)]
+enum Slot<S: Session> {
+    /// A turn uses it, or its process is being ended.
+    Busy,
+    Warm(Box<Warm<S>>),
+}
+
+#[derive(Debug)]
+struct Warm<S: Session> {
+    session: S,
+    launch: S::Launch,
+    since: Instant,
+}
+
+/// The right to use one conversation. Dropping it ends the process, and only then lets others at the conversation.
+#[derive(Debug)]
+pub(crate) struct Lease<S: Session> {
+    pool: Arc<Pool<S>>,
+    id: ProviderSessionId,
+    session: Option<S>,
+    holds: Holds,
+}
+
+/// Whether a lease still holds its conversation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Holds {
+    Yes,
+    No,
+}
+
+impl<S: Session> Pool<S> {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new_cyclic(|us| Self {
+            limits,
+            slots: Mutex::default(),
+            freed: Notify::new(),
+            closing: CancellationToken::new(),
+            work: TaskTracker::new(),
+            us: us.clone(),
+        })
+    }
+
+    /// The context of a turn, whose token is also cancelled when the provider is shut down, for as long as the guard
+    /// lives.
+    pub(crate) fn listen(&self, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
+        let cancel = context.cancel.child_token();
+        let (closing, turn) = (self.closing.clone(), cancel.clone());
+        tokio::spawn(async move {
+            if turn.run_until_cancelled(closing.cancelled()).await.is_some() {
+                turn.cancel();
+            }
+        });
+        let over = cancel.clone().drop_guard();
+        (ExecutionContext { cancel, ..context }, over)
+    }
+
+    /// Takes a conversation for a turn. If its process is warm and was started as this turn would start it, the
+    /// lease holds it; a process started otherwise is ended first. Waits for another turn of the conversation.
+    pub(crate) async fn lease(
+        &self,
+        id: &ProviderSessionId,
+        launch: &S::Launch,
+    ) -> Result<Lease<S>, AgentError> {
+        let until = Instant::now() + self.limits.busy;
+        loop {
+            if self.closing.is_cancelled() {
+                return Err(AgentError::new(ErrorCode::Aborted, "the provider was shut down"));
+            }
+            let freed = self.freed.notified();
+            if let Some((mut lease, warm)) = self.take(id) {
+                if let Some(warm) = warm {
+                    lease.session = Some(warm.session);
+                    let fits = warm.launch == *launch && S::reuse(launch) == Reuse::Warm;
+                    if !fits || !lease.session.as_ref().is_some_and(S::is_ready) {
+                        lease.end().await;
+                    }
+                }
+                return Ok(lease);
+            }
+            if timeout_at(until, freed).await.is_err() {
+                return Err(busy(id));
+            }
+        }
+    }
+
+    /// Takes a place for a conversation whose name the vendor will choose; [`Lease::name`] tells it.
+    pub(crate) async fn lease_unnamed(&self, launch: &S::Launch) -> Result<Lease<S>, AgentError> {
+        self.lease(&ProviderSessionId::from(crate::ids::fresh()), launch).await
+    }
+
+    fn take(&self, id: &ProviderSessionId) -> Option<(Lease<S>, Option<Warm<S>>)> {
+        let pool = self.us.upgrade()?;
+        let mut slots = self.slots();
+        let warm = match slots.remove(id) {
+            Some(Slot::Busy) => {
+                slots.insert(id.clone(), Slot::Busy);
+                return None;
+            }
+            Some(Slot::Warm(warm)) => Some(*warm),
+            None => None,
+        };
+        slots.insert(id.clone(), Slot::Busy);
+        Some((Lease { pool, id: id.clone(), session: None, holds: Holds::Yes }, warm))
+    }
+
+    /// Keeps a session for a while, in place of the one that was used longest ago if there are too many.
+    fn keep(&self, id: ProviderSessionId, session: S, launch: S::Launch) {
+        let since = Instant::now();
+        let mut slots = self.slots();
+        slots.insert(id.clone(), Slot::Warm(Box::new(Warm { session, launch, since })));
+        let mut warm: Vec<(Instant, ProviderSessionId)> = slots
+            .iter()
+            .filter_map(|(id, slot)| match slot {
+                Slot::Warm(warm) => Some((warm.since, id.clone())),
+                Slot::Busy => None,
+            })
+            .collect();
+        drop(slots);
+        self.freed.notify_waiters();
+        warm.sort();
+        let surplus = warm.len().saturating_sub(self.limits.warm);
+        for (since, id) in warm.into_iter().take(surplus) {
+            self.cool(&id, since);
+        }
+        let (us, warm_for) = (self.us.clone(), self.limits.warm_for);
+        let closing = self.closing.clone();
+        tokio::spawn(async move {
+            let over = closing.run_until_cancelled(sleep(warm_for)).await;
+            if let (Some(()), Some(pool)) = (over, us.upgrade()) {
+                pool.cool(&id, since);
+            }
+        });
+    }
+
+    /// Ends a warm session, if it has not been used since.
+    fn cool(&self, id: &ProviderSessionId, since: Instant) {
+        let mut slots = self.slots();
+        let unused = matches!(slots.get(id), Some(Slot::Warm(warm)) if warm.since == since);
+        if let (true, Some(pool)) = (unused, self.us.upgrade())
+            && let Some(Slot::Warm(warm)) = slots.insert(id.clone(), Slot::Busy)
+        {
+            drop(Lease { pool, id: id.clone(), session: Some(warm.session), holds: Holds::Yes });
+        }
+    }
+
+    /// Ends every session: warm ones at once, busy ones when their turns have been cancelled.
+    pub(crate) async fn shut_down(&self) {
+        self.closing.cancel();
+        let until = Instant::now() + SHUTDOWN_LIMIT;
+        let warm: Vec<(ProviderSessionId, Instant)> = self
+            .slots()
+            .iter()
+            .filter_map(|(id, slot)| match slot {
+                Slot::Warm(warm) => Some((id.clone(), warm.since)),
+                Slot::Busy => None,
+            })
+            .collect();
+        for (id, since) in warm {
+            self.cool(&id, since);
+        }
+        loop {
+            let freed = self.freed.notified();
+            if self.slots().is_empty() {
+                break;
+            }
+            if timeout_at(until, freed).await.is_err() {
+                tracing::warn!("some processes did not end in time");
+                break;
+            }
+        }
+        self.work.close();
+        let _in_time = timeout_at(until, self.work.wait()).await;
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<ProviderSessionId, Slot<S>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self, id: &ProviderSessionId) {
+        self.slots().remove(id);
+        self.freed.notify_waiters();
+    }
+}
+
+impl<S: Session> Lease<S> {
+    /// The session, if one is at hand.
+    pub(crate) fn session(&mut self) -> Option<&mut S> {
+        self.session.as_mut()
+    }
+
+    /// The conversation got its name.
+    pub(crate) fn name(&mut self, id: ProviderSessionId) {
+        let mut slots = self.pool.slots();
+        slots.remove(&self.id);
+        slots.insert(id.clone(), Slot::Busy);
+        drop(slots);
+        self.id = id;
+    }
+
+    /// Puts a new session into the lease.
+    pub(crate) fn hold(&mut self, session: S) {
+        self.session = Some(session);
+    }
+
+    /// Ends the session and keeps the conversation.
+    pub(crate) async fn end(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.end().await;
+        }
+    }
+
+    /// The turn is over: keeps the session warm if it can serve another one.
+    pub(crate) fn give_back(mut self, launch: S::Launch) {
+        let warm = S::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
+        match self.session.take() {
+            Some(session) if warm && session.is_ready() => {
+                self.holds = Holds::No;
+                self.pool.keep(self.id.clone(), session, launch);
+            }
+            session => self.session = session,
+        }
+    }
+}
+
+impl<S: Session> Drop for Lease<S> {
+    fn drop(&mut self) {
+        if self.holds == Holds::No {
+            return;
+        }
+        let (pool, id) = (Arc::clone(&self.pool), self.id.clone());
+        let Some(session) = self.session.take() else { return pool.free(&id) };
+        // Outside of a runtime nothing runs that could wait; the drop of the session kills its process.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let work = pool.work.clone();
+            work.spawn_on(
+                async move {
+                    session.end().await;
+                    drop(session);
+                    pool.free(&id);
+                },
+                &runtime,
+            );
+        } else {
+            drop(session);
+            pool.free(&id);
+        }
+    }
+}
+
+/// The result of the work, or `TIMEOUT` if it takes longer than the turn may.
+pub(crate) async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    let Some(limit) = limit else { return work.await };
+    timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("the turn took longer than {} ms", limit.as_millis());
+        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
+    })
+}

@@ -1,0 +1,122 @@
+//! One request whose answer is streamed: what it says as it comes, until it ends, fails or is cancelled.
+//! What the bytes mean is left to the decoders, what a conversation keeps of it to the adapters.
+
+use std::collections::VecDeque;
+
+use inspan_protocol::{AgentError, Environment, ErrorCode, StreamEvent};
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+
+use crate::kind::Kind;
+use crate::transport::http::{Answer, Broken, Clocks, Http, Post};
+
+pub(crate) mod event;
+pub(crate) mod failure;
+
+/// One thing that a stream says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Decoded<S> {
+    /// Something happened in the turn.
+    Event(StreamEvent),
+    /// The answer ended; nothing follows.
+    End(Box<S>),
+    /// The answer will not end, and the turn failed; nothing follows.
+    Failed(AgentError),
+}
+
+/// A vendor's decoder of one answer: bytes in, what they mean out. It never waits.
+pub(crate) trait Decode: Default {
+    /// What was said, until some moment or in all.
+    type Said: Default;
+
+    /// Takes the bytes of one read, wherever it ended.
+    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded<Self::Said>>;
+
+    /// The stream ended. Unless the answer did before, it is cut off.
+    fn finish(&mut self) -> Vec<Decoded<Self::Said>>;
+
+    /// What was said until now, for a turn that is not to go on.
+    fn so_far(self) -> Self::Said;
+
+    /// The error for an answer whose status is one.
+    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError;
+}
+
+/// The answer in progress.
+pub(crate) struct Streamed<D: Decode> {
+    answer: Answer,
+    decoder: D,
+    next: VecDeque<Decoded<D::Said>>,
+}
+
+/// What comes of waiting for the answer.
+pub(crate) enum Step<S> {
+    /// Something happened.
+    Event(StreamEvent),
+    /// The answer is over.
+    Over(Over<S>),
+}
+
+/// How an answer ended.
+pub(crate) enum Over<S> {
+    /// It is whole.
+    Ended(S),
+    /// Its caller cancelled it after this.
+    Cancelled(S),
+    /// It failed.
+    Failed(AgentError),
+}
+
+impl<S: Default> From<Broken> for Over<S> {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Cancelled => Self::Cancelled(S::default()),
+            Broken::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl<D: Decode> Streamed<D> {
+    /// Sends the request, and waits for the head of a stream.
+    pub(crate) async fn begin(
+        http: &Http,
+        post: Post,
+        environment: &Environment,
+        clocks: Clocks,
+    ) -> Result<Self, Over<D::Said>> {
+        let answer = http.post(post, environment, clocks).await?;
+        let status = answer.status();
+        if !status.is_success() {
+            let headers = answer.headers().clone();
+            let body = answer.error_body().await?;
+            return Err(Over::Failed(D::answered(status, &headers, &body)));
+        }
+        let form = answer.headers().get("content-type").and_then(|form| form.to_str().ok()).unwrap_or("none");
+        let form: String = form.split(';').next().unwrap_or_default().trim().chars().take(60).collect();
+        if !form.eq_ignore_ascii_case("text/event-stream") {
+            let message = format!("the server answers with {form} in place of a stream of events");
+            return Err(Over::Failed(AgentError::new(ErrorCode::Protocol, message).kind("contentType")));
+        }
+        Ok(Self { answer, decoder: D::default(), next: VecDeque::new() })
+    }
+
+    /// The next step. After the answer is over there is none.
+    pub(crate) async fn next(&mut self) -> Step<D::Said> {
+        loop {
+            match self.next.pop_front() {
+                Some(Decoded::Event(event)) => return Step::Event(event),
+                Some(Decoded::End(said)) => return Step::Over(Over::Ended(*said)),
+                Some(Decoded::Failed(error)) => return Step::Over(Over::Failed(error)),
+                None => {}
+            }
+            match self.answer.chunk().await {
+                Ok(Some(bytes)) => self.next.extend(self.decoder.push(bytes.as_ref())),
+                Ok(None) => self.next.extend(self.decoder.finish()),
+                Err(Broken::Failed(error)) => return Step::Over(Over::Failed(error)),
+                Err(Broken::Cancelled) => {
+                    return Step::Over(Over::Cancelled(std::mem::take(&mut self.decoder).so_far()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the errors of all servers share: their words for people, pages in place of reasons, redirects, and how long
+//! to wait. Which error it is, is left to the adapters.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, Timestamp};
+use reqwest::StatusCode;
+
+use crate::kind::Kind;
+
+/// The error for an answer that sends the request elsewhere.
+pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
+    let message = format!(
+        "the server sends the request elsewhere (status {}), where the key must not go; check {variable}",
+        status.as_u16()
+    );
+    AgentError::new(ErrorCode::Protocol, message).kind("redirect").with("status", status.as_u16())
+}
+
+/// How long the server asks to wait in its own headers.
+pub(crate) fn retry_after<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
+    let number = |name: &str| text(name)?.parse::<f64>().ok().filter(|number| *number >= 0.0);
+    let said = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
+    Duration::try_from_secs_f64(said).ok()
+}
+
+/// The one form of a date that servers send: `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let parts: Vec<&str> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = parts[..] else { return None };
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    format!("{year}-{month:02}-{day}T{time}Z").parse().ok()
+}
+
+/// The words of an answer that has no error in the vendor's form.
+pub(crate) fn page(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim();
+    if text.is_empty() {
+        "the server gives no reason".to_owned()
+    } else if text.starts_with('<') {
+        "the server answers with a page".to_owned()
+    } else {
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+/// Our words for a code, and the beginning of the vendor's.
+pub(crate) fn sentence(code: ErrorCode, words: &str) -> String {
+    let lead = match code {
+        ErrorCode::Auth => "the key is not accepted",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the vendor refused the request",
+        ErrorCode::Refused => "the vendor refused to answer",
+        _ => "the turn failed",
+    };
+    let words: String = words.lines().next().unwrap_or_default().trim().chars().take(500).collect();
+    if words.is_empty() { lead.to_owned() } else { format!("{lead}: {words}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_dates_are_none() {
+        let moment = "2026-11-02T02:00:00Z".parse().ok();
+        let rows = [
+            ("Mon, 02 Nov 2026 02:00:00 GMT", moment),
+            ("Monday, 02-Nov-26 02:00:00 GMT", None),
+            ("Mon, 02 Non 2026 02:00:00 GMT", None),
+            ("", None),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(http_date(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Cases of agents over the Agent Client Protocol: the Claude agent and OpenCode, each through the provider `acp`.
+//! What differs between the two stands in one place each.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_protocol::{Envelope, Event};
+use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
+use serde_json::{Value, json};
+
+use super::{count, ended, failure, flow, main_requests, output, same, says, serve, session_of, spoken};
+use crate::e2e::time::{Stopwatch, pause};
+use crate::e2e::world::World;
+
+/// An agent of these cases.
+pub(super) trait Kind {
+    /// The options by which it is run.
+    fn options() -> Value;
+
+    /// What it makes of a key that its vendor refuses. OpenCode tells no status, so that the words have to.
+    const REFUSED: &'static str;
+}
+
+pub(super) struct Claude;
+pub(super) struct OpenCode;
+
+impl Kind for Claude {
+    fn options() -> Value {
+        json!({ "command": "claude-agent-acp", "passEnv": ["ANTHROPIC_*", "CLAUDE_*"] })
+    }
+
+    const REFUSED: &'static str = "invalid x-api-key";
+}
+
+impl Kind for OpenCode {
+    fn options() -> Value {
+        let asks = json!({ "permission": { "bash": "ask", "edit": "ask" } });
+        json!({
+            "command": "opencode",
+            "args": ["acp"],
+            "passEnv": ["OPENAI_*", "OPENCODE_*"],
+            "env": { "OPENCODE_CONFIG_CONTENT": asks.to_string() },
+        })
+    }
+
+    const REFUSED: &'static str = "unauthorized";
+}
+
+/// A flow of one node `a`, run by the agent with these options beside its own.
+fn agent<K: Kind>(prompt: &str, more: &Value) -> Value {
+    let mut options = K::options();
+    if let (Some(options), Some(more)) = (options.as_object_mut(), more.as_object()) {
+        options.extend(more.clone());
+    }
+    flow(&[json!({ "id": "a", "type": "acp.agent", "input": { "prompt": prompt, "options": options } })])
+}
+
+/// Whether each tool that ended was an error, in order.
+fn tool_ends(events: &[Envelope]) -> Vec<bool> {
+    let ends = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::AgentToolComplete { is_error, .. } => Some(*is_error),
+        _ => None,
+    });
+    ends.collect()
+}
+
+pub(super) fn text<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("All oxen are well.")])?;
+    let run = world.run(&agent::<K>("role=herder. How are they?", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("All oxen are well."))?;
+    same("the text that streamed", &spoken(&run.events).as_str(), &"All oxen are well.")?;
+    same("the session", &output(&summary)["sessionId"], &json!(session_of(&run.events)?))?;
+    same("the tokens", &output(&summary)["usage"]["outputTokens"], &json!(20))?;
+    let said = main_requests(&server).first().context("no request came")?.body.to_string();
+    ensure!(said.contains("role=herder. How are they?"), "the prompt did not reach the model: {said}");
+    Ok(())
+}
+
+/// A model that makes the file `made.txt`, then says so.
+fn makes_a_file(world: &mut World) -> anyhow::Result<ModelServer> {
+    let call = json!({ "blocks": [{ "type": "shell", "command": "echo yoke > made.txt" }] });
+    serve(world, &[call, says("Done.")])
+}
+
+fn makes<K: Kind>(world: &mut World, options: &Value, is_error: bool) -> anyhow::Result<()> {
+    let _server = makes_a_file(world)?;
+    let run = world.run(&agent::<K>("role=maker. Make it.", options), &["--no-input"])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the tools", &tool_ends(&run.events), &vec![is_error])?;
+    same("whether the file is there", &world.work().join("made.txt").exists(), &!is_error)?;
+    let denied = output(&summary)["permissionDenials"].as_array().map_or(0, Vec::len);
+    same("the denials", &denied, &usize::from(is_error))?;
+    same(
+        "starts and ends",
+        &[count(&run.events, "agent:start"), count(&run.events, "agent:complete")],
+        &[1, 1],
+    )
+}
+
+pub(super) fn tool_allowed<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    makes::<K>(world, &json!({ "allowedTools": ["execute"] }), false)
+}
+
+pub(super) fn tool_denied<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    makes::<K>(world, &json!({}), true)
+}
+
+pub(super) fn structured<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("There are seven."), says("So be it:\n\n```json\n{\"oxen\": 7}\n```")])?;
+    let schema = json!({
+        "type": "object",
+        "properties": { "oxen": { "type": "integer" } },
+        "required": ["oxen"],
+    });
+    let run = world.run(&agent::<K>("role=counter. How many?", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the output", &output(&summary)["structuredOutput"], &json!({ "oxen": 7 }))?;
+    // The first answer held no JSON, and the engine asked once more.
+    let said: Vec<String> = main_requests(&server).iter().map(|request| request.body.to_string()).collect();
+    ensure!(said.iter().all(|body| body.contains("JSON Schema")), "the schema did not reach the model");
+    same("the requests", &said.len(), &2)
+}
+
+fn is_under_way(requests: &[RecordedRequest], events: usize) -> bool {
+    requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= events)
+}
+
+pub(super) fn cancelled_and_resumed<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let text = "One word after another, for as long as it may take to be interrupted.";
+    let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
+    let server = serve(world, &[slow, says("I go on.")])?;
+    let running = world.start(&agent::<K>("role=slow. Talk.", &json!({})), &["--no-store"])?;
+    server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
+    // The text has to come all the way to the log before it is cut off.
+    pause(Duration::from_millis(500));
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    ended(&run, 130, "stopped")?;
+    ensure!(cut.elapsed() < Duration::from_secs(10), "it took {:?} to stop", cut.elapsed());
+    ensure!(!spoken(&run.events).is_empty(), "nothing was said before the cut: {run}");
+
+    let session = session_of(&run.events)?;
+    let second = world.run(&agent::<K>("role=again. Go on.", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    same("the session", &output(&summary)["sessionId"], &json!(session))?;
+    let last = main_requests(&server).last().context("no second request came")?.body.to_string();
+    ensure!(last.contains("role=slow. Talk.") && last.contains("role=again. Go on."), "it forgot: {last}");
+    Ok(())
+}
+
+pub(super) fn resumed_in_a_new_process<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("First."), says("Second.")])?;
+    let first = world.run(&agent::<K>("role=first. Begin.", &json!({})), &[])?;
+    ended(&first, 0, "success")?;
+    let session = session_of(&first.events)?;
+    let second = world.run(&agent::<K>("role=second. Go on.", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Second."))?;
+    same("the text that streamed", &spoken(&second.events).as_str(), &"Second.")?;
+    let last = main_requests(&server).last().context("no second request came")?.body.to_string();
+    ensure!(last.contains("role=first. Begin.") && last.contains("role=second. Go on."), "it forgot: {last}");
+    Ok(())
+}
+
+pub(super) fn key_refused<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let error = json!({ "status": 401, "type": "authentication_error", "message": K::REFUSED });
+    let _server = serve(world, &[json!({ "httpError": error })])?;
+    let run = world.run(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
+    run.expect_code(4)?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["AUTH", "acp"]))?;
+    ensure!(!run.stderr.contains("panicked"), "it panicked: {run}");
+    Ok(())
+}
+
+pub(super) fn unknown_session<K: Kind>(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("Never.")])?;
+    let run = world.run(&agent::<K>("role=lost. Go on.", &json!({ "resume": "ses_nope" })), &[])?;
+    run.expect_code(1)?;
+    let failure = failure(&run)?;
+    let told = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &told, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
+    same("the requests", &main_requests(&server).len(), &0)
+}
