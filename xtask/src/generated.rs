@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use crate::events;
 use crate::finding::Finding;
 use crate::layers::{LAYERS, draw, table};
+use crate::matrix;
 use crate::workspace::Workspace;
 
 /// A part of a document between two marker lines.
@@ -23,6 +24,8 @@ const PARTS: &[Part] = &[
     Part { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
     Part { document: "docs/events.md", name: "events", write: events::events },
     Part { document: "docs/events.md", name: "types", write: events::types },
+    Part { document: "docs/providers/README.md", name: "capabilities", write: matrix::capabilities },
+    Part { document: "docs/providers/README.md", name: "deviations", write: matrix::deviations },
 ];
 
 /// Finds every part that differs from what would be written now.
@@ -109,6 +112,10 @@ mod tests {
             "docs/events.md: put the lines `<!-- generated: events -->` and `<!-- end: events -->` where the part \
              belongs",
             "docs/events.md: put the lines `<!-- generated: types -->` and `<!-- end: types -->` where the part belongs",
+            "docs/providers/README.md: put the lines `<!-- generated: capabilities -->` and `<!-- end: capabilities -->` \
+             where the part belongs",
+            "docs/providers/README.md: put the lines `<!-- generated: deviations -->` and `<!-- end: deviations -->` \
+             where the part belongs",
         ];
         assert_eq!(got, expected);
     }

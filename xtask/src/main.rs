@@ -12,6 +12,7 @@ mod fixtures;
 mod form;
 mod generated;
 mod layers;
+mod matrix;
 mod portrait;
 mod purity;
 mod record;

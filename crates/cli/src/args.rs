@@ -7,7 +7,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder:
 use crate::exit::Exit;
 pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
-pub(crate) use agents::{AgentArgs, ChatArgs, HowArgs};
+pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
     DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
     SessionArgs, StopArgs, StoreVerb, WhyArgs,
@@ -189,7 +189,7 @@ pub(crate) enum Verb {
     /// Print the JSON Schema of the flow file, the events or a provider
     Schema(SchemaArgs),
     /// Say whether the vendors' programs and keys are here, and what to do about what is not
-    Doctor,
+    Doctor(DoctorArgs),
     /// Play a model on this machine that answers by a script, to try flows without a vendor
     #[command(after_help = MODEL_SERVER_EXAMPLES)]
     ModelServer(ModelServerArgs),

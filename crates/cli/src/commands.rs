@@ -54,7 +54,7 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Nodes(args) => nodes::run(&args, invocation),
         Verb::Providers => providers::run(invocation),
         Verb::Schema(args) => schema::run(&args, invocation),
-        Verb::Doctor => doctor::run(invocation),
+        Verb::Doctor(args) => doctor::run(&args, invocation),
         Verb::ModelServer(args) => model_server::run(&args, invocation),
         Verb::Completions(args) => completions::run(&args, invocation),
         // The verbs that change a session's course are on another branch.

@@ -14,8 +14,8 @@ use std::{
 
 use futures::{StreamExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+    AgentError, DynProvider, ErrorCode, ExecutionContext, Handshake, InputFacts, OutputFacts,
+    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
 };
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -118,6 +118,10 @@ impl DynProvider for Recorded {
 
     fn output_schema(&self) -> Value {
         self.provider.output_schema()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        self.provider.handshake(context)
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {

@@ -31,7 +31,7 @@ pub use event::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, SteerStr
 pub use id::{EventId, InvalidNodeId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId};
 pub use message::{Content, ContentBlock, Message, Role};
 pub use provider::{
-    DynProvider, Environment, Erased, ExecutionContext, PermissionBroker, PermissionDecision,
+    DynProvider, Environment, Erased, ExecutionContext, Handshake, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
     ProviderOutput, ProviderStream, Steering,
 };

@@ -73,10 +73,26 @@ pub trait Provider: Send + Sync + 'static {
     /// over when the stream is polled again: by then the name is kept, and no crash can have it begun twice.
     fn execute(&self, input: Self::Input, context: ExecutionContext) -> ProviderStream<Self::Output>;
 
+    /// Reaches the vendor as a call would, without asking a model or spending anything: starts the program and greets
+    /// it, or asks the service for what it has. It ends when the context is cancelled.
+    fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(std::future::ready(Ok(Handshake::Nobody)))
+    }
+
     /// Ends whatever the provider keeps between turns, such as a warm process.
     fn shutdown(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Who answered a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Handshake {
+    /// There is nobody to be reached.
+    Nobody,
+    /// The vendor's program or service, which takes calls.
+    Vendor,
 }
 
 /// What a provider takes.
@@ -240,6 +256,10 @@ pub trait DynProvider: Send + Sync {
     fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError>;
     /// What the engine must know of an output.
     fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError>;
+    /// Reaches the vendor without asking a model, as [`Provider::handshake`].
+    fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(std::future::ready(Ok(Handshake::Nobody)))
+    }
     /// Ends whatever the provider keeps between turns.
     fn shutdown(&self) -> BoxFuture<'static, ()>;
 }
@@ -307,6 +327,12 @@ impl<P: Provider> DynProvider for Erased<P> {
         let output: P::Output =
             serde_json::from_value(output.clone()).map_err(|error| self.invalid("output", &error))?;
         Ok(output.facts())
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        let provider = self.0.descriptor().provider_type;
+        let greeted = self.0.handshake(context);
+        Box::pin(async move { greeted.await.map_err(|error| error.from_provider(&provider)) })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

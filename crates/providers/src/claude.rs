@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::Instant;
@@ -123,6 +123,14 @@ impl Provider for ClaudeProvider {
             yield last?;
         };
         stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(async move {
+            // It answers the `initialize` request before it would ask a model.
+            ClaudeSession::create(&ClaudeOptions::default(), &context).await?.close().await;
+            Ok(Handshake::Vendor)
+        })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

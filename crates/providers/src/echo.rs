@@ -90,7 +90,11 @@ impl Provider for EchoProvider {
         ProviderDescriptor {
             provider_type: TYPE.to_owned(),
             display_name: "Echo".to_owned(),
-            capabilities: ProviderCapabilities { streaming: true, ..ProviderCapabilities::default() },
+            capabilities: ProviderCapabilities {
+                streaming: true,
+                cost: true,
+                ..ProviderCapabilities::default()
+            },
         }
     }
 

@@ -48,20 +48,24 @@ pub fn cut_in_two(bytes: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 /// Marsaglia's xorshift over 64 bits: enough to scatter cuts, the same everywhere, and no dependency.
-struct Xorshift(u64);
+pub(crate) struct Xorshift(u64);
 
 impl Xorshift {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         // Spreads small seeds over all bits; the state must not be zero.
         Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         // The upper bits are the better ones; the remainder's bias does not matter here.
         (self.0 >> 33) as usize % limit
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        u8::try_from(self.below(256)).unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod acp;
 mod codex;
+mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
@@ -197,6 +198,66 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "connection_refused", needs: CLAUDE, bound: 30, prove: errors::connection_refused },
     Case { name: "unknown_session", needs: CLAUDE, bound: 30, prove: errors::unknown_session },
     Case { name: "missing_program", needs: CLAUDE, bound: 15, prove: errors::missing_program },
+    Case {
+        name: "three_nodes_claude",
+        needs: CLAUDE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "claude"),
+    },
+    Case {
+        name: "conformance_claude",
+        needs: CLAUDE,
+        bound: 120,
+        prove: |world| conformance::list(world, "claude"),
+    },
+    Case {
+        name: "three_nodes_codex",
+        needs: CODEX,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "codex"),
+    },
+    Case {
+        name: "conformance_codex",
+        needs: CODEX,
+        bound: 120,
+        prove: |world| conformance::list(world, "codex"),
+    },
+    Case {
+        name: "three_nodes_opencode",
+        needs: OPENCODE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "opencode"),
+    },
+    Case {
+        name: "conformance_opencode",
+        needs: OPENCODE,
+        bound: 120,
+        prove: |world| conformance::list(world, "opencode"),
+    },
+    Case {
+        name: "three_nodes_acp_opencode",
+        needs: OPENCODE,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "acp:opencode"),
+    },
+    Case {
+        name: "conformance_acp_opencode",
+        needs: OPENCODE,
+        bound: 120,
+        prove: |world| conformance::list(world, "acp:opencode"),
+    },
+    Case {
+        name: "three_nodes_acp_claude",
+        needs: CLAUDE_ACP,
+        bound: 60,
+        prove: |world| conformance::three_nodes(world, "acp:claude-agent-acp"),
+    },
+    Case {
+        name: "conformance_acp_claude",
+        needs: CLAUDE_ACP,
+        bound: 120,
+        prove: |world| conformance::list(world, "acp:claude-agent-acp"),
+    },
     Case { name: "codex_one_turn", needs: CODEX, bound: 30, prove: codex::one_turn },
     Case {
         name: "codex_resume_in_a_new_process",

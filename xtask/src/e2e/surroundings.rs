@@ -10,7 +10,7 @@ use super::install::Agent;
 
 /// Planted as the keys of every case; no artefact may contain one of them.
 pub(super) const PLANTED_KEYS: [(&str, &str); 2] = [
-    ("ANTHROPIC_API_KEY", "sk-ant-planted-0f6b1c9e4d7a42d8-not-a-key"),
+    ("ANTHROPIC_API_KEY", inspan_conformance::PLANTED),
     ("OPENAI_API_KEY", "sk-proj-planted-7c2e5a904b1f48d3-not-a-key"),
 ];
 

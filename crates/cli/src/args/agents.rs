@@ -104,3 +104,23 @@ impl From<Thinking> for ThinkingLevel {
         }
     }
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Only look: start no program to greet it, and ask no service whether it takes the key
+    #[arg(long)]
+    pub(crate) offline: bool,
+    /// Hold these providers, or all that are here, against the list of what every provider does; they ask a model
+    /// server of our own, so no key is used and nothing is spent
+    #[arg(long, value_name = "PROVIDER", num_args = 0.., conflicts_with = "offline")]
+    pub(crate) conformance: Option<Vec<String>>,
+    /// Only what has this in its name
+    #[arg(
+        long,
+        value_name = "PART",
+        requires = "conformance",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) behaviour: String,
+}

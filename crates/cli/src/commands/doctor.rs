@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::registries;
 use crate::{
+    args::DoctorArgs,
     console::{Line, Tone, harmless},
     exit::Exit,
     failure::Failure,
@@ -18,6 +19,11 @@ use crate::{
     supervise,
     terminal::{self, Colour, Person, Progress},
 };
+
+mod conformance;
+mod handshake;
+
+use handshake::{Greeted, greet};
 
 /// How the program of a provider is got.
 const INSTALL: [(&str, &str); 3] = [
@@ -36,7 +42,10 @@ const KEYS: [&str; 5] = [
     "OPENAI_API_KEY",
 ];
 
-pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
+pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if let Some(names) = &args.conformance {
+        return conformance::run(names, args, invocation);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -53,12 +62,21 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let programs: Vec<Program> = statuses.chain(others).collect();
     // A missing key is no fault: nobody needs every service.
     let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
+    let here = programs.iter().filter(|program| program.status.version.is_some());
+    let keyed = services.iter().filter(|service| service.problem.is_none());
+    let names: Vec<String> = here
+        .map(|program| program.status.provider.clone())
+        .chain(keyed.map(|service| service.provider.clone()))
+        .filter(|_| !args.offline)
+        .collect();
+    let greeted = runtime.block_on(greet(&names, invocation));
     // Nobody needs every program either; but with one that is there, something may be wrong.
-    let healthy = programs.iter().any(|program| program.status.problem.is_none());
+    let healthy = programs.iter().any(|program| program.status.problem.is_none())
+        && greeted.iter().all(|greeted| greeted.problem.is_none());
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
-        Form::Json => invocation.json(&json(&programs, &services, exit, invocation)),
-        Form::Text => text(&programs, &services, invocation),
+        Form::Json => invocation.json(&json(&programs, &services, &greeted, exit, invocation)),
+        Form::Text => text(&programs, &services, &greeted, invocation),
     }
     Ok(exit)
 }
@@ -113,7 +131,18 @@ fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
     registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
 }
 
-fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation: &Invocation) -> Value {
+fn json(
+    programs: &[Program],
+    services: &[ServiceStatus],
+    greeted: &[Greeted],
+    exit: Exit,
+    invocation: &Invocation,
+) -> Value {
+    let handshake = |value: &mut Value, provider: &str| {
+        if let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) {
+            value["handshake"] = json!(greeted);
+        }
+    };
     let programs_json: Vec<Value> = programs
         .iter()
         .map(|program| {
@@ -125,6 +154,15 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
             if let Some(hint) = &program.hint {
                 value["hint"] = json!(hint);
             }
+            handshake(&mut value, &program.status.provider);
+            value
+        })
+        .collect();
+    let services_json: Vec<Value> = services
+        .iter()
+        .map(|service| {
+            let mut value = json!(service);
+            handshake(&mut value, &service.provider);
             value
         })
         .collect();
@@ -135,7 +173,7 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
         "outcome": exit.word(),
         "version": env!("CARGO_PKG_VERSION"),
         "programs": programs_json,
-        "services": services,
+        "services": services_json,
         "builtIn": built_in(programs, services),
         "keys": keys,
         "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
@@ -147,7 +185,7 @@ fn json(programs: &[Program], services: &[ServiceStatus], exit: Exit, invocation
     })
 }
 
-fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocation) {
+fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], invocation: &Invocation) {
     let colour = invocation.terminal.stdout;
     let say = |line: &Line| {
         terminal::data_line(&line.render(colour));
@@ -171,6 +209,16 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
         let mut line = Line::new();
         line.push(Tone::Accent, "      help").push(Tone::Plain, ": ").push(Tone::Plain, &harmless(text));
         say(&line);
+    };
+    let answers = |provider: &str| {
+        let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) else { return };
+        let name = format!("{provider} answers");
+        match &greeted.problem {
+            None => {
+                row(Tone::Good, "✔", &name, &format!("after {} ms, and no model was asked", greeted.took_ms))
+            }
+            Some(problem) => row(Tone::Bad, "✘", &name, problem),
+        }
     };
     title("Agents");
     let one_works = programs.iter().any(|program| program.status.problem.is_none());
@@ -198,6 +246,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
                 row(Tone::Good, "✔", &status.provider, &format!("{version}, {path}"));
             }
         }
+        answers(&status.provider);
         if let Some(login) = &status.login {
             row(Tone::Good, "✔", &format!("{} login", status.provider), login);
         }
@@ -221,6 +270,7 @@ fn text(programs: &[Program], services: &[ServiceStatus], invocation: &Invocatio
                 problem.as_deref().unwrap_or("nothing is known of it"),
             ),
         }
+        answers(&service.provider);
     }
     row(Tone::Faint, "·", ANY_AGENT, "any agent of yours; a node names its program by the option `command`");
     for name in built_in(programs, services) {

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod agents;
+mod alike;
 mod anthropic;
 mod commands;
 mod embedding;

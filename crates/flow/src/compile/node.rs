@@ -12,9 +12,9 @@ use super::{
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
     expr::{Draft, Template},
-    graph::{Join, Node, NodeIx, NodePolicy, Occupies, Retry, RetryOn},
+    graph::{Budget, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
     node::NodeKind,
-    spec::{NodeSpec, Yaml},
+    spec::{Data, NodeSpec, Yaml},
 };
 
 /// Compiles a node. What is returned is only good if no error was found.
@@ -113,14 +113,21 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut S
     false
 }
 
+/// Refuses what the node asks for and its provider cannot do. Streaming and native steering are asked for by nobody: a
+/// provider without them is waited for, and interrupted.
 fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &Value, sink: &mut Sink) {
     if known.info().kind != NodeKind::Agent {
         return;
     }
     let Some(can) = known.node_type.capabilities_for(json) else { return };
-    let Some(options) = input.get("options") else { return };
     let named_provider = json.get("provider").and_then(Value::as_str);
     let provider = named_provider.unwrap_or_else(|| known.info().name.trim_end_matches(".agent"));
+    let mut refuse = |span, key: &str, does: &str, what: &str| {
+        let message =
+            format!("{} {does}, and the provider `{provider}` cannot {what}", named(spec.id.as_ref()));
+        let problem = Problem::error(Code::UnsupportedCapability, span, message);
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].{key}", spec.at)));
+    };
     let asks = [
         ("outputSchema", can.structured_output, "answer by a schema"),
         ("tools", can.tools, "have its tools chosen"),
@@ -128,16 +135,31 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
         ("disallowedTools", can.tools, "have its tools chosen"),
         ("permissionMode", can.permissions, "ask before it uses a tool"),
         ("thinking", can.thinking, "have its thinking chosen"),
+        ("maxThinkingTokens", can.thinking, "have its thinking chosen"),
+        ("maxBudgetUsd", can.cost, "tell what a turn costs"),
     ];
     for (option, able, what) in asks {
-        let Some(entry) = options.entry(option).filter(|_| !able) else { continue };
-        let message = format!(
-            "{} sets `{option}`, and the provider `{provider}` cannot {what}",
-            named(spec.id.as_ref())
-        );
-        let problem = Problem::error(Code::UnsupportedCapability, entry.key_span, message);
-        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.options.{option}", spec.at)));
+        let entry = input.get("options").and_then(|options| options.entry(option));
+        if let Some(entry) = entry.filter(|_| !able) {
+            refuse(entry.key_span, &format!("input.options.{option}"), &format!("sets `{option}`"), what);
+        }
     }
+    if let Some(picture) = input.get("messages").and_then(picture).filter(|_| !can.images) {
+        refuse(picture.span, "input.messages", "shows a picture", "read pictures");
+    }
+    let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
+    if spec.policy.budget.as_ref().is_some_and(stops) && !can.cost {
+        refuse(spec.id_span, "policy.budget", "stops where a price is unknown", "tell what a turn costs");
+    }
+}
+
+/// The first block of the messages that is a picture.
+fn picture(messages: &Yaml) -> Option<&Yaml> {
+    fn items(of: &Yaml) -> &[Yaml] {
+        if let Data::List(items) = &of.data { items } else { &[] }
+    }
+    let mut blocks = items(messages).iter().filter_map(|message| message.get("content")).flat_map(items);
+    blocks.find(|block| block.get("type").is_some_and(|kind| kind.json() == "image"))
 }
 
 /// A schema written in the flow; one from a file was checked when it was drawn in.

@@ -2,6 +2,7 @@
 
 mod conversations;
 mod faults;
+mod harmed;
 mod keys;
 mod replay;
 mod server;

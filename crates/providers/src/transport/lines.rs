@@ -104,6 +104,7 @@ fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
 #[cfg(test)]
 mod tests {
     use inspan_testkit::split_everywhere;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -130,6 +131,27 @@ mod tests {
             ["one", "two \u{e4}", "repaired bad \u{fffd} byte", "too long", "last", "0123456789", "half"];
         for split in split_everywhere(bytes, 0..50) {
             assert_eq!(lines(&mut LineSplitter::with_limit(10), &split.chunks), expected, "{}", split.name);
+        }
+    }
+
+    proptest! {
+        /// No bytes make it panic or hold more than its limit, and where they are cut changes nothing.
+        #[test]
+        fn any_bytes_are_cut_alike(
+            bytes in prop::collection::vec(
+                prop_oneof![Just(b'\n'), Just(b'\r'), Just(b' '), Just(b'x'), any::<u8>()], 0..300),
+            seed in any::<u64>(),
+        ) {
+            let whole = lines(&mut LineSplitter::with_limit(24), &[&bytes]);
+            for split in split_everywhere(&bytes, [seed]) {
+                let mut splitter = LineSplitter::with_limit(24);
+                prop_assert_eq!(&lines(&mut splitter, &split.chunks), &whole);
+                let mut held = LineSplitter::with_limit(24);
+                for chunk in &split.chunks {
+                    held.push(chunk, |_| {});
+                    prop_assert!(held.pending.len() <= 24);
+                }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tests of the decoder beyond what the recorded transcripts show.
 
 use inspan_protocol::ErrorCode;
-use inspan_testkit::split_everywhere;
+use inspan_testkit::{case_folders, fixture_dir, harmed, split_everywhere};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -286,7 +286,33 @@ fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
     assert!(!decoder.in_turn() && !decoder.in_tool());
 }
 
+/// What the program really printed, one text per recorded case.
+fn transcripts() -> &'static [Vec<u8>] {
+    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
+        let cases = case_folders(fixture_dir().join("providers/claude")).unwrap();
+        cases.iter().map(|case| std::fs::read(case.join("transcript.jsonl")).unwrap()).collect()
+    });
+    &ALL
+}
+
 proptest! {
+    /// What the program printed, harmed anywhere: no panic, no difference by the cuts, and no more said than was read.
+    #[test]
+    fn harmed_transcripts_do_not_break_it(case in any::<prop::sample::Index>(), seed in any::<u64>()) {
+        let bytes = harmed(case.get::<Vec<u8>>(transcripts()), seed);
+        let decode = |chunks: &[&[u8]]| {
+            let mut decoder = Decoder::new();
+            let mut out: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
+            out.extend(decoder.finish());
+            out.extend(decoder.abandon().0);
+            out
+        };
+        let whole = decode(&[&bytes]);
+        prop_assert_eq!(&decode(&inspan_testkit::random_chunks(&bytes, seed)), &whole);
+        let said: usize = events(whole).iter().map(|event| event.to_string().len()).sum();
+        prop_assert!(said <= 16 * bytes.len() + 4096, "{said} bytes said of {}", bytes.len());
+    }
+
     /// Whatever the program prints, and however the reads cut it, the decoder neither fails nor differs.
     #[test]
     fn nothing_that_is_printed_breaks_it(

@@ -185,6 +185,48 @@ fn nothing_outlives_the_runtime() {
     assert!(after.block_on(is_gone(process.pid)));
 }
 
+/// The processes whose parent this test program is, those that have ended and were not reaped among them.
+fn children() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ours = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rfind(')').map_or("", |at| &stat[at + 2..]);
+        rest.split(' ').nth(1) == Some(std::process::id().to_string().as_str())
+    };
+    pids.filter(ours).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_short_programs_leave_no_zombie() {
+    // Each way in which a short program can end, and each way in which we can let go of it.
+    const ROUNDS: usize = 250;
+    let mut started = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut runs =
+            ["exit 0", "exit 7", "kill -9 $$", "echo said; sleep 60"].map(|script| start(script, &[]));
+        started.extend(runs.iter().map(|process| process.pid));
+        let [ends, fails, dies, stays] = &mut runs;
+        assert_eq!(ends.wait(Duration::from_secs(30)).await.unwrap().code, Some(0));
+        assert_eq!(fails.wait(Duration::from_secs(30)).await.unwrap().code, Some(7));
+        assert_eq!(dies.wait(Duration::from_secs(30)).await.unwrap().signal, Some(9));
+        assert_eq!(stays.read().await.unwrap(), b"said\n");
+        drop(runs);
+    }
+    assert_eq!(started.len(), 4 * ROUNDS);
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        // Other tests of this program have children too; only those of this one may not be left, not even ended.
+        let children = children();
+        let left: Vec<u32> = started.iter().copied().filter(|pid| children.contains(pid)).collect();
+        if left.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < until, "{} of {} are left", left.len(), started.len());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_inner_mark_keeps_the_outer_one() {
     let mut process = start("echo $INSPAN_PROCESS", &[("INSPAN_PROCESS", "outer")]);

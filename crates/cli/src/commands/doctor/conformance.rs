@@ -1,0 +1,87 @@
+//! `inspan doctor --conformance`: providers held against the list of what every provider does, by a model server of our
+//! own. What is on the list, and how each provider is met, is left to the suite and its rigs.
+
+use std::sync::Arc;
+
+use inspan_conformance::{Report, Rig, Settings, conform};
+use serde_json::json;
+
+use crate::{
+    args::DoctorArgs,
+    console::harmless,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    supervise, terminal,
+};
+
+pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let (rigs, skipped) = chosen(names, invocation)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
+    let settings = Settings {
+        env: invocation.env.clone(),
+        supervisor: supervise::supervisor(),
+        filter: args.behaviour.clone(),
+    };
+    if invocation.form == Form::Text {
+        for (name, why) in &skipped {
+            terminal::data_line(&harmless(&format!("{name}: not looked at, {why}")));
+        }
+    }
+    let mut reports = Vec::new();
+    for rig in rigs {
+        // One after the other: each keeps the machine busy already.
+        let report = runtime.block_on(conform(rig, &settings));
+        if invocation.form == Form::Text {
+            text(&report);
+        }
+        reports.push(report);
+    }
+    let exit = if reports.iter().all(Report::holds) { Exit::Success } else { Exit::Failed };
+    if invocation.form == Form::Json {
+        let skipped: Vec<_> =
+            skipped.iter().map(|(name, why)| json!({ "provider": name, "reason": why })).collect();
+        invocation.json(&json!({ "outcome": exit.word(), "reports": reports, "skipped": skipped }));
+    }
+    Ok(exit)
+}
+
+type Chosen = (Vec<Arc<dyn Rig>>, Vec<(String, String)>);
+
+/// The rigs of these names, or of all that can be run here, and why others cannot.
+fn chosen(names: &[String], invocation: &Invocation) -> Result<Chosen, Failure> {
+    let (mut rigs, mut skipped) = (Vec::new(), Vec::new());
+    if names.is_empty() {
+        for rig in inspan_rigs::all() {
+            match rig.missing(&invocation.env) {
+                None => rigs.push(rig),
+                Some(why) => skipped.push((rig.name(), why)),
+            }
+        }
+    }
+    for name in names {
+        let found = inspan_rigs::find(name);
+        if found.is_empty() {
+            let known: Vec<String> = inspan_rigs::all().iter().map(|rig| rig.name()).collect();
+            let failure = Failure::usage(format!("there is no provider `{name}`"));
+            return Err(failure.with_hint(format!("known: {}", known.join(", "))));
+        }
+        for rig in found {
+            if let Some(why) = rig.missing(&invocation.env) {
+                return Err(Failure::new(Exit::Configuration, format!("{}: {why}", rig.name())));
+            }
+            rigs.push(rig);
+        }
+    }
+    Ok((rigs, skipped))
+}
+
+fn text(report: &Report) {
+    for line in report.to_string().lines() {
+        terminal::data_line(&harmless(line));
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages that reach an agent while it is at work, through the engine.
+
+use std::pin::pin;
+
+use futures::future::{Either, select};
+use inspan_engine::{Filter, Hub};
+use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
+use inspan_testkit::{Block, Turn};
+
+use super::cancels::AFTER;
+use super::sessions::{ANSWERS, FIRST, SECOND};
+use crate::finding::{Finding, Proof, holds, same};
+use crate::rig::Rig;
+use crate::scene::{Ask, Ran, Scene, mentions};
+
+/// An answer that takes its time, and then another.
+pub(super) fn slow(_: &dyn Rig) -> Vec<Turn> {
+    let begun = Block::Text { text: "one two three four".to_owned(), chunks: 8 };
+    let blocks = vec![begun, Block::Pause { ms: 2_000 }, Block::text(" five")];
+    vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]
+}
+
+pub(super) async fn follows(scene: &Scene) -> Proof {
+    let named = |event: &Event| matches!(event, Event::AgentSession { .. });
+    let ran = told(scene, named, SECOND, MessageMode::FollowUp).await?;
+    ended(scene, &ran, SECOND, ANSWERS[1], 2)?;
+    let requests = scene.requests();
+    same("the requests of the model", &requests.len(), &2)?;
+    holds(mentions(&requests[1], ANSWERS[0]), || "the model is not sent its own answer".to_owned())
+}
+
+pub(super) async fn steers(scene: &Scene) -> Proof {
+    let speaks = |event: &Event| matches!(event, Event::AgentText { .. });
+    let ran = told(scene, speaks, AFTER, MessageMode::Steer).await?;
+    let joins = scene.lane().provider().descriptor().capabilities.native_steer;
+    let (strength, turns) = if joins { (SteerStrength::Native, 1) } else { (SteerStrength::Interrupt, 2) };
+    ended(scene, &ran, AFTER, "Nine.", turns)?;
+    let told = ran.log.iter().filter_map(|envelope| match &envelope.event {
+        Event::AgentSteer { strength, .. } => Some(*strength),
+        _ => None,
+    });
+    same("how the message reached the turn", &told.collect(), &vec![strength])
+}
+
+/// A run in which a message comes at the first event of a kind.
+async fn told(scene: &Scene, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Proof<Ran> {
+    let hub = scene.hub();
+    let run = pin!(scene.run(&hub, Ask::new(FIRST), scene.lane().provider()));
+    let telling = pin!(tell(&hub, at, message, mode));
+    match select(run, telling).await {
+        Either::Left((ran, _)) => ran,
+        Either::Right((Ok(()), run)) => run.await,
+        Either::Right((Err(finding), _)) => Err(finding),
+    }
+}
+
+async fn tell(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Proof {
+    let mut seen = hub.subscribe(Filter::all());
+    while let Some(envelope) = seen.next().await {
+        if !at(&envelope.event) {
+            continue;
+        }
+        let Some(run) = envelope.context.agent.clone() else { continue };
+        return hub
+            .send_to_run(run, message, mode)
+            .map_err(|why| Finding::from("the message is refused").with(why.to_string()));
+    }
+    Err("the hub ends before the run".into())
+}
+
+/// The run took so many turns, and the last answered the message in the same conversation.
+fn ended(scene: &Scene, ran: &Ran, message: &str, answer: &str, turns: u32) -> Proof {
+    let end = ran.end.as_ref().map_err(|error| {
+        Finding::from(format!("the run fails with {}", error.code)).with(error.message.clone())
+    })?;
+    same("the turns of the run", &end.turns, &turns)?;
+    same("the stop reason", &end.facts.stop_reason, &StopReason::Complete)?;
+    same("the text", &end.facts.text.trim(), &answer)?;
+    let starts = ran.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));
+    same("the runs in the log", &starts.count(), &1)?;
+    let requests = scene.requests();
+    let last = requests.last().ok_or_else(|| Finding::from("the model is not asked"))?;
+    for part in [FIRST, message] {
+        holds(mentions(last, part), || format!("the model is not sent `{part}`"))?;
+    }
+    Ok(())
+}

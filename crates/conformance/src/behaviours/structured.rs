@@ -1,0 +1,67 @@
+//! Structured output through the engine: valid at once, mended, or never given.
+
+use inspan_engine::RunEnd;
+use inspan_protocol::{AgentError, ErrorCode};
+use inspan_testkit::Turn;
+use serde_json::{Value, json};
+
+use super::answers::WORDS;
+use crate::finding::{Finding, Proof, holds, same};
+use crate::rig::Rig;
+use crate::scene::{Ask, Ran, Scene};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "score": { "type": "integer" }, "why": { "type": "string" } },
+        "required": ["score", "why"],
+        "additionalProperties": false,
+    })
+}
+
+fn verdict() -> Value {
+    json!({ "score": 7, "why": "It pulls." })
+}
+
+pub(super) fn good(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn::structured(verdict())]
+}
+
+pub(super) fn bad_then_good(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn::structured(json!({ "score": "seven" })), Turn::structured(verdict())]
+}
+
+pub(super) fn never_given(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn::text("I would rather talk.")]
+}
+
+pub(super) async fn valid(scene: &Scene) -> Proof {
+    let end = ended(run(scene).await?)?;
+    same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
+    same("the turns of the run", &end.turns, &1)
+}
+
+pub(super) async fn repaired(scene: &Scene) -> Proof {
+    let end = ended(run(scene).await?)?;
+    same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
+    holds(scene.requests().len() >= 2, || "the model is not asked again".to_owned())
+}
+
+pub(super) async fn never(scene: &Scene) -> Proof {
+    let code = run(scene).await?.end.map_err(|error| error.code);
+    match code {
+        Err(code) => same("the code", &code, &ErrorCode::OutputInvalid),
+        Ok(_) => Err("the run does not fail".into()),
+    }
+}
+
+async fn run(scene: &Scene) -> Proof<Ran> {
+    let ask = Ask::new(WORDS).option("outputSchema", schema());
+    scene.run(&scene.hub(), ask, scene.lane().provider()).await
+}
+
+fn ended(ran: Ran) -> Proof<RunEnd> {
+    let failed =
+        |error: AgentError| Finding::from(format!("the run fails with {}", error.code)).with(error.message);
+    ran.end.map_err(failed)
+}

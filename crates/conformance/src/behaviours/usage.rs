@@ -1,0 +1,79 @@
+//! Tokens and cost: as the server counted them, and of each turn alone.
+
+use inspan_protocol::{StreamEvent, Usage};
+use inspan_testkit::Turn;
+
+use super::answers::WORDS;
+use super::sessions::{FIRST, SECOND};
+use crate::finding::{Finding, Proof, holds, same};
+use crate::rig::Rig;
+use crate::scene::{Ask, Scene};
+
+fn tokens(input: u64, output: u64, cached: u64) -> inspan_testkit::Usage {
+    inspan_testkit::Usage {
+        input_tokens: input,
+        output_tokens: output,
+        cache_read_tokens: cached,
+        ..inspan_testkit::Usage::default()
+    }
+}
+
+pub(super) fn counted(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn { usage: tokens(101, 23, 40), ..Turn::text(WORDS) }]
+}
+
+pub(super) fn two(_: &dyn Rig) -> Vec<Turn> {
+    vec![
+        Turn { usage: tokens(101, 23, 0), ..Turn::text("One.") },
+        Turn { usage: tokens(57, 9, 0), ..Turn::text("Two.") },
+    ]
+}
+
+/// Two turns that cost the same.
+pub(super) fn alike(_: &dyn Rig) -> Vec<Turn> {
+    vec![Turn { usage: tokens(1_000, 200, 0), ..Turn::text("One.") }]
+}
+
+pub(super) async fn counts(scene: &Scene) -> Proof {
+    let said = scene.turn(Ask::new(WORDS)).await?;
+    let usage = said.facts()?.usage;
+    let expected = Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
+    same("the usage of the output", &usage, &expected)?;
+    let last = said.events.iter().rev().find_map(|event| match event {
+        StreamEvent::Usage { usage, .. } => Some(*usage),
+        _ => None,
+    });
+    same("the last usage that is told", &last, &Some(expected))
+}
+
+pub(super) async fn per_turn(scene: &Scene) -> Proof {
+    let first = scene.turn(Ask::new(FIRST)).await?;
+    let session = first.session()?;
+    let second = scene.turn(Ask::new(SECOND).resume(session.clone())).await?;
+    scene.lane().renew().await?;
+    let third = scene.turn(Ask::new(SECOND).resume(session)).await?;
+    for (turn, said, input, output) in
+        [("first", first, 101, 23), ("second", second, 57, 9), ("third", third, 57, 9)]
+    {
+        let expected = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
+        same(&format!("the usage of the {turn} turn"), &said.facts()?.usage, &expected)?;
+    }
+    Ok(())
+}
+
+pub(super) async fn cost(scene: &Scene) -> Proof {
+    let first = scene.turn(Ask::new(FIRST)).await?;
+    let cost = first.facts()?.cost_usd.ok_or_else(|| Finding::from("no cost is told"))?;
+    holds(cost > 0.0, || "the cost is nothing".to_owned())?;
+    let second = scene.turn(Ask::new(SECOND).resume(first.session()?)).await?;
+    let again = second.facts()?.cost_usd.unwrap_or_default();
+    holds((again - cost).abs() < cost / 1000.0, || "a turn like the first costs something else".to_owned())
+        .map_err(|finding| finding.with(format!("{cost} and {again}")))
+}
+
+pub(super) async fn no_cost(scene: &Scene) -> Proof {
+    let said = scene.turn(Ask::new(WORDS)).await?;
+    same("the cost", &said.facts()?.cost_usd, &None)?;
+    let told = said.events.iter().any(|event| matches!(event, StreamEvent::Usage { cost_usd: Some(_), .. }));
+    holds(!told, || "a cost is told".to_owned())
+}

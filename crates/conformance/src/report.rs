@@ -1,0 +1,110 @@
+//! What came of holding a provider against the list: a row for each behaviour, for people and as JSON.
+//! Where it is printed is left to whoever asked.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What came of one provider.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The provider, by its rig's name.
+    pub provider: String,
+    /// A row for each behaviour, in the order of the list.
+    pub rows: Vec<Row>,
+    /// How long all of it took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// What came of one behaviour.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// The behaviour's name.
+    pub behaviour: String,
+    /// The behaviour's sentence.
+    pub sentence: String,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// What came of one behaviour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "camelCase")]
+pub enum Outcome {
+    /// It is shown.
+    Holds,
+    /// It is not shown, in exactly the way that the provider declares.
+    Deviates {
+        /// Why, in the provider's words.
+        reason: String,
+        /// What is found instead.
+        finding: String,
+    },
+    /// There is nothing to look at.
+    NotApplicable {
+        /// Why.
+        reason: String,
+    },
+    /// It is not shown.
+    Failed {
+        /// What is found instead.
+        finding: String,
+    },
+}
+
+impl Report {
+    /// Whether nothing failed.
+    pub fn holds(&self) -> bool {
+        self.failed().next().is_none()
+    }
+
+    /// The rows that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed { .. }))
+    }
+
+    /// How many rows have an outcome of each kind: holds, deviates, not applicable, failed.
+    pub fn counts(&self) -> [usize; 4] {
+        let mut counts = [0; 4];
+        for row in &self.rows {
+            let place = match row.outcome {
+                Outcome::Holds => 0,
+                Outcome::Deviates { .. } => 1,
+                Outcome::NotApplicable { .. } => 2,
+                Outcome::Failed { .. } => 3,
+            };
+            counts[place] += 1;
+        }
+        counts
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.rows {
+            let (word, about) = match &row.outcome {
+                Outcome::Holds => ("holds", None),
+                Outcome::Deviates { reason, .. } => ("deviates", Some(reason)),
+                Outcome::NotApplicable { reason } => ("n/a", Some(reason)),
+                Outcome::Failed { finding } => ("FAILED", Some(finding)),
+            };
+            let seconds = row.took_ms as f64 / 1000.0;
+            writeln!(f, "{word:<9} {seconds:>5.1} s  {:<28} {}", row.behaviour, row.sentence)?;
+            if let Some(about) = about {
+                writeln!(f, "{:<19}{about}", "")?;
+            }
+        }
+        let [holds, deviates, not_applicable, failed] = self.counts();
+        write!(
+            f,
+            "{}: {holds} hold, {deviates} deviate as declared, {not_applicable} not applicable, {failed} failed, {:.1} s",
+            self.provider,
+            self.took_ms as f64 / 1000.0
+        )
+    }
+}

@@ -1,0 +1,281 @@
+//! One behaviour being looked at: asks the provider, or lets the engine run it, and takes in all that is said.
+//! What is expected is left to the behaviours, what every turn keeps to, to `said`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_engine::{AgentRun, Filter, Hub, RandomIds, RunEnd, SystemClock, check_order};
+use inspan_protocol::{
+    AgentError, DynProvider, Envelope, Environment, ExecutionContext, FnTool, HostTools, PermissionBroker,
+    ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+};
+use inspan_testkit::{RecordedRequest, RequestKind, Scenario};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::finding::{Finding, Proof};
+use crate::lane::Lane;
+use crate::rig::{MAKE_FILE, Prompt, Rig};
+use crate::said::Said;
+use crate::secret;
+
+/// How long a turn may take, the start of a program on a busy machine included.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a stream may take to close after its end.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// One behaviour being looked at.
+pub(crate) struct Scene {
+    lane: Arc<Lane>,
+    scenario: Scenario,
+    work: PathBuf,
+    /// Requests that came before.
+    before: u64,
+}
+
+/// One turn to be taken.
+#[derive(Default)]
+pub(crate) struct Ask {
+    text: String,
+    options: Map<String, Value>,
+    resume: Option<ProviderSessionId>,
+    pub(crate) cancel: CancellationToken,
+    permissions: Option<Arc<dyn PermissionBroker>>,
+    deadline: Option<Duration>,
+    env: Option<Environment>,
+}
+
+impl Ask {
+    /// A prompt.
+    pub(crate) fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), ..Self::default() }
+    }
+
+    /// The same in an earlier conversation.
+    pub(crate) fn resume(self, session: ProviderSessionId) -> Self {
+        Self { resume: Some(session), ..self }
+    }
+
+    /// The same with an option.
+    pub(crate) fn option(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.options.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The same with these options.
+    pub(crate) fn options(mut self, options: Map<String, Value>) -> Self {
+        self.options.extend(options);
+        self
+    }
+
+    /// The same with somebody who is asked for permission.
+    pub(crate) fn asking(self, broker: Arc<dyn PermissionBroker>) -> Self {
+        Self { permissions: Some(broker), ..self }
+    }
+
+    /// The same with a limit for the whole turn.
+    pub(crate) fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// The same in another environment.
+    pub(crate) fn env(self, env: Environment) -> Self {
+        Self { env: Some(env), ..self }
+    }
+}
+
+/// A run of the engine that has ended.
+pub(crate) struct Ran {
+    pub(crate) end: Result<RunEnd, AgentError>,
+    pub(crate) log: Vec<Envelope>,
+}
+
+impl Scene {
+    /// A scene in which the model answers by this scenario.
+    pub(crate) fn new(lane: Arc<Lane>, name: &str, scenario: Scenario) -> Proof<Self> {
+        let work = lane.work(name)?;
+        let scenario = lane.rig.scenario(scenario);
+        let before = lane.server.state().requests;
+        lane.server
+            .replace(scenario.clone())
+            .map_err(|error| Finding::from("the scenario is none").with(error.to_string()))?;
+        Ok(Self { lane, scenario, work, before })
+    }
+
+    pub(crate) fn rig(&self) -> &dyn Rig {
+        &*self.lane.rig
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// The folder the agent works in.
+    pub(crate) fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// The input of a turn.
+    fn input(&self, ask: &Ask) -> Proof<Value> {
+        let input =
+            self.rig().input(&Prompt { text: &ask.text, options: &ask.options, scenario: &self.scenario });
+        match &ask.resume {
+            None => Ok(input),
+            Some(session) => self.lane.provider().resume(input, session, &ask.text).map_err(|error| {
+                Finding::from("it does not take its own input to go on with").with(error.message)
+            }),
+        }
+    }
+
+    /// Begins a turn, for who wants to look at each step of its stream.
+    pub(crate) fn begin(&self, ask: Ask) -> Proof<ProviderStream<Value>> {
+        let input = self.input(&ask)?;
+        let context = ExecutionContext {
+            cancel: ask.cancel,
+            permissions: ask.permissions,
+            env: ask.env.unwrap_or_else(|| self.lane.env.clone()),
+            cwd: Some(self.work.clone()),
+            deadline: ask.deadline,
+            supervisor: self.lane.supervisor.clone(),
+            tools: self.tools(),
+            ..ExecutionContext::default()
+        };
+        secret::none_in("the context", &format!("{context:?}"))?;
+        Ok(self.lane.provider().execute(input, context))
+    }
+
+    /// Takes a turn to its end.
+    pub(crate) async fn turn(&self, ask: Ask) -> Proof<Said> {
+        self.watched(ask, |_| {}).await
+    }
+
+    /// Takes a turn to its end, with a look at each event as it comes.
+    pub(crate) async fn watched(&self, ask: Ask, watch: impl FnMut(&StreamEvent)) -> Proof<Said> {
+        let stream = self.begin(ask)?;
+        self.rest(stream, Vec::new(), watch).await
+    }
+
+    /// Takes what is left of a turn, after these events.
+    pub(crate) async fn rest(
+        &self,
+        mut stream: ProviderStream<Value>,
+        mut events: Vec<StreamEvent>,
+        mut watch: impl FnMut(&StreamEvent),
+    ) -> Proof<Said> {
+        let began = Instant::now();
+        let last = loop {
+            let item = timeout(PATIENCE.saturating_sub(began.elapsed()), stream.next()).await;
+            match item.map_err(|_| Finding::from("the turn does not end"))? {
+                Some(Ok(ProviderItem::Event(event))) => {
+                    watch(&event);
+                    events.push(event);
+                }
+                Some(last) => break last,
+                None => return Err("the stream ends without an output or an error".into()),
+            }
+        };
+        let took = began.elapsed();
+        match timeout(CLOSE, stream.next()).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Err("something follows the end of the turn".into()),
+            Err(_) => return Err("the stream stays open after its end".into()),
+        }
+        let provider = self.lane.provider();
+        let said = match last {
+            Ok(ProviderItem::Output(output)) => {
+                let facts = provider
+                    .output_facts(&output)
+                    .map_err(|error| Finding::from("its output is not of its schema").with(error.message))?;
+                Said { events, end: Ok(facts), output, took }
+            }
+            Ok(ProviderItem::Event(_)) => return Err("the turn ends with an event".into()),
+            Err(error) => Said { events, end: Err(error), output: Value::Null, took },
+        };
+        said.check(&provider.descriptor().provider_type)?;
+        Ok(said)
+    }
+
+    /// The suite's own tool, for a provider that takes tools of its program.
+    fn tools(&self) -> HostTools {
+        if !self.lane.provider().descriptor().capabilities.host_tools {
+            return HostTools::default();
+        }
+        let (work, schema) = (
+            self.work.clone(),
+            json!({
+                "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"],
+            }),
+        );
+        HostTools::default().with(FnTool::new(MAKE_FILE, "Makes an empty file.", schema, move |input, _| {
+            let path = input["name"].as_str().map(|name| work.join(name));
+            let made = path
+                .ok_or("there is no name")
+                .and_then(|path| std::fs::write(path, "").map_err(|_| "the file cannot be made"));
+            std::future::ready(made.map(|()| "made".into()).map_err(Into::into))
+        }))
+    }
+
+    /// A hub for a run of the engine.
+    pub(crate) fn hub(&self) -> Hub {
+        let hub = Hub::new("conformance".into(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
+        hub.start_session();
+        hub
+    }
+
+    /// Lets the engine run the provider, over as many turns as it takes.
+    pub(crate) async fn run(&self, hub: &Hub, ask: Ask, provider: Arc<dyn DynProvider>) -> Proof<Ran> {
+        let mut seen = hub.subscribe(Filter::all());
+        let run = AgentRun::new(hub.clone(), "agent", provider, self.input(&ask)?)
+            .cwd(self.work.clone())
+            .env(ask.env.clone().unwrap_or_else(|| self.lane.env.clone()))
+            .supervisor(self.lane.supervisor.clone())
+            .cancel(ask.cancel.clone());
+        let end = timeout(2 * PATIENCE, run.execute()).await;
+        let end = end.map_err(|_| Finding::from("the run does not end"))?;
+        let log: Vec<Envelope> =
+            std::iter::from_fn(|| seen.try_next()).map(|envelope| (*envelope).clone()).collect();
+        check_order(&log).map_err(|why| Finding::from("the log of the run is out of order").with(why))?;
+        secret::none_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
+        secret::none_in("the end of the run", &format!("{end:?}"))?;
+        Ok(Ran { end, log })
+    }
+
+    /// The model's requests in this scene.
+    pub(crate) fn requests(&self) -> Vec<RecordedRequest> {
+        let all = self.lane.server.requests().into_iter();
+        all.filter(|request| request.number > self.before && request.kind == RequestKind::Main).collect()
+    }
+
+    /// Waits until the model's requests in this scene fit.
+    pub(crate) async fn until(
+        &self,
+        within: Duration,
+        mut fits: impl FnMut(&[RecordedRequest]) -> bool,
+    ) -> bool {
+        let seen = self.lane.server.until(within, |_| fits(&self.requests()));
+        seen.await.is_ok()
+    }
+}
+
+/// Every text of a request, wherever it stands.
+pub(crate) fn texts(request: &RecordedRequest) -> Vec<&str> {
+    fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::String(text) => found.push(text),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
+            Value::Object(fields) => fields.values().for_each(|field| walk(field, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    walk(&request.body, &mut found);
+    found
+}
+
+/// Whether a text of the request has this in it.
+pub(crate) fn mentions(request: &RecordedRequest, part: &str) -> bool {
+    texts(request).iter().any(|text| text.contains(part))
+}

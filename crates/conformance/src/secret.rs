@@ -1,0 +1,53 @@
+//! The key that every call is given and that no artefact may show. Where it is looked for is left to the others.
+
+use std::path::Path;
+
+use crate::finding::{Finding, Proof, holds};
+
+/// The key that stands in the environment of every call; nothing that leaves a provider may contain it.
+pub const PLANTED: &str = "sk-ant-api03-planted-0f6b1c9e4d7a42d8-not-a-key";
+
+/// As much of it as a program might show.
+fn part() -> &'static str {
+    &PLANTED[13..37]
+}
+
+/// Fails if the text shows the key.
+pub(crate) fn none_in(what: &str, text: &str) -> Proof {
+    holds(!text.contains(part()), || format!("the planted key shows in {what}"))
+}
+
+/// Fails if a file below the folder shows the key.
+pub(crate) fn none_below(folder: &Path) -> Proof {
+    let unread = |error: std::io::Error| {
+        Finding::from("the folder of what is kept cannot be read").with(error.to_string())
+    };
+    let entries = std::fs::read_dir(folder).map_err(unread)?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            none_below(&path)?;
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            let shows = bytes.windows(part().len()).any(|window| window == part().as_bytes());
+            let name = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+            holds(!shows, || format!("the planted key shows in a file of the kind `{name}`"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_key_is_found_in_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("deep")).unwrap();
+        std::fs::write(folder.path().join("deep/a.json"), "{}").unwrap();
+        assert_eq!(none_below(folder.path()), Ok(()));
+        std::fs::write(folder.path().join("deep/b.json"), format!("x{PLANTED}y")).unwrap();
+        let found = none_below(folder.path()).unwrap_err().to_string();
+        assert_eq!(found, "the planted key shows in a file of the kind `json`");
+    }
+}

@@ -1,0 +1,42 @@
+//! Recorded streams that are harmed anywhere, and bytes that never were a stream.
+
+use inspan_testkit::{case_folders, fixture_dir, harmed, random_chunks};
+use proptest::prelude::*;
+
+use super::super::decode::{Decoded, Decoder, Said};
+
+/// The streams of the recorded cases.
+fn streams() -> &'static [Vec<u8>] {
+    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
+        let cases = case_folders(fixture_dir().join("providers/anthropic")).unwrap();
+        cases.iter().map(|case| std::fs::read(case.join("transcript.sse")).unwrap()).collect()
+    });
+    &ALL
+}
+
+/// All that comes of these reads, and what is kept of the answer.
+fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Said) {
+    let mut decoder = Decoder::default();
+    let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
+    decoded.extend(decoder.finish());
+    (decoded, decoder.so_far())
+}
+
+proptest! {
+    /// No panic, no difference by the cuts, one end at most and nothing after it, and no more said than was read.
+    #[test]
+    fn no_stream_breaks_the_decoder(
+        case in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
+        noise in prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..400)),
+    ) {
+        let bytes = noise.unwrap_or_else(|| harmed(case.get::<Vec<u8>>(streams()), seed));
+        let whole = told(&[&bytes]);
+        prop_assert_eq!(&told(&random_chunks(&bytes, seed)), &whole);
+        let ends = |decoded: &Decoded| !matches!(decoded, Decoded::Event(_));
+        let first = whole.0.iter().position(ends);
+        prop_assert!(first.is_none_or(|first| first + 1 == whole.0.len()), "something follows the end");
+        let said = format!("{whole:?}").len();
+        prop_assert!(said <= 64 * bytes.len() + 8192, "{said} bytes said of {}", bytes.len());
+    }
+}

@@ -1,0 +1,95 @@
+//! The provider `acp` as the suite meets it: over OpenCode, and over the agent that runs Claude Code.
+
+use std::sync::Arc;
+
+use inspan_conformance::{Call, Exception, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_providers::{AcpProvider, find_claude};
+use serde_json::{Map, Value, json};
+
+use crate::opencode::settled;
+
+/// What OpenCode does in its own way.
+const OPENCODE: &[Exception] = &[];
+
+/// What the agent over Claude Code does in its own way.
+const CLAUDE: &[Exception] = &[];
+
+/// The rigs of `acp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcpRig {
+    /// `opencode acp`.
+    OpenCode,
+    /// `claude-agent-acp`.
+    Claude,
+}
+
+impl AcpRig {
+    fn command(self) -> &'static str {
+        match self {
+            Self::OpenCode => "opencode",
+            Self::Claude => "claude-agent-acp",
+        }
+    }
+}
+
+impl Rig for AcpRig {
+    fn provider(&self) -> Arc<dyn DynProvider> {
+        Arc::new(Erased(AcpProvider::new()))
+    }
+
+    fn name(&self) -> String {
+        format!("acp:{}", self.command())
+    }
+
+    fn options(&self) -> Map<String, Value> {
+        let options = match self {
+            Self::OpenCode => {
+                json!({ "command": "opencode", "args": ["acp"], "passEnv": ["OPENAI_*", "OPENCODE_*"] })
+            }
+            Self::Claude => json!({ "command": "claude-agent-acp", "passEnv": ["ANTHROPIC_*", "CLAUDE_*"] }),
+        };
+        options.as_object().cloned().unwrap_or_default()
+    }
+
+    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
+        if *self == Self::OpenCode {
+            return settled(place);
+        }
+        let text = |text: &str| text.to_owned();
+        let program = place.outer.get("CLAUDE_CODE_EXECUTABLE").map(str::to_owned);
+        let program =
+            program.or_else(|| find_claude(place.outer).ok().map(|path| path.display().to_string()));
+        let own = [
+            ("ANTHROPIC_API_KEY", text(PLANTED)),
+            ("ANTHROPIC_BASE_URL", text(place.server)),
+            ("CLAUDE_CONFIG_DIR", place.folder.display().to_string()),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", text("1")),
+            ("DISABLE_TELEMETRY", text("1")),
+            ("CLAUDE_CODE_MAX_RETRIES", text("0")),
+        ];
+        let program = program.map(|program| ("CLAUDE_CODE_EXECUTABLE", program));
+        own.into_iter().chain(program).map(|(name, value)| (text(name), value)).collect()
+    }
+
+    fn exceptions(&self) -> &'static [Exception] {
+        match self {
+            Self::OpenCode => OPENCODE,
+            Self::Claude => CLAUDE,
+        }
+    }
+
+    fn missing(&self, outer: &Environment) -> Option<String> {
+        let path = outer.get("PATH").unwrap_or_default();
+        let found = std::env::split_paths(path).any(|folder| folder.join(self.command()).is_file());
+        (!found).then(|| format!("the program `{}` is not on the PATH", self.command()))
+    }
+
+    fn call(&self, tool: Tool<'_>) -> Option<Call> {
+        Some(Call::shell(tool))
+    }
+
+    fn lanes(&self) -> usize {
+        2
+    }
+}

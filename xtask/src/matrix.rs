@@ -1,0 +1,63 @@
+//! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and
+//! the rigs of the conformance suite. Putting them into the document is left to `generated`.
+
+use inspan_conformance::{BEHAVIOURS, Kind};
+use inspan_protocol::ProviderCapabilities;
+
+/// One row per provider, one column per capability.
+pub(crate) fn capabilities() -> String {
+    let mut table = String::from("| Provider | Is |");
+    let rows: Vec<_> = inspan_providers::builtin().iter().map(|provider| provider.descriptor()).collect();
+    let names = named(ProviderCapabilities::default()).map(|(name, _)| name);
+    table.extend(names.map(|name| format!(" {name} |")));
+    table.push_str("\n|---|---|");
+    table.push_str(&":-:|".repeat(names.len()));
+    for row in &rows {
+        table.push_str(&format!("\n| `{}` | {} |", row.provider_type, row.display_name));
+        table.extend(named(row.capabilities).map(|(_, can)| if can { " ✔ |" } else { "  |" }));
+    }
+    table
+}
+
+/// One row for each behaviour that a provider shows in another way, with its reason.
+pub(crate) fn deviations() -> String {
+    let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
+    for rig in inspan_rigs::all() {
+        for exception in rig.exceptions() {
+            let behaviour = BEHAVIOURS.iter().find(|behaviour| behaviour.name == exception.behaviour);
+            let sentence = behaviour.map_or(exception.behaviour, |behaviour| behaviour.sentence);
+            let but = match exception.kind {
+                Kind::NotApplicable => format!("{} (not looked at)", exception.reason),
+                Kind::Deviates(_) => exception.reason.to_owned(),
+            };
+            table.push_str(&format!("\n| `{}` | {sentence} | {but} |", rig.name()));
+        }
+    }
+    table
+}
+
+/// Each capability by the word for people. A new one does not compile until it has a column.
+fn named(can: ProviderCapabilities) -> [(&'static str, bool); 9] {
+    let ProviderCapabilities {
+        streaming,
+        structured_output,
+        permissions,
+        tools,
+        host_tools,
+        thinking,
+        images,
+        cost,
+        native_steer,
+    } = can;
+    [
+        ("streams", streaming),
+        ("answers by a schema", structured_output),
+        ("asks before a tool", permissions),
+        ("tools chosen", tools),
+        ("calls the program's tools", host_tools),
+        ("thinking chosen", thinking),
+        ("reads pictures", images),
+        ("tells the cost", cost),
+        ("steered within a turn", native_steer),
+    ]
+}
