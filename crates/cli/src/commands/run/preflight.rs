@@ -24,9 +24,11 @@ pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> 
     program(graph, loaded, invocation)
 }
 
+/// Finds out whether a service can be asked.
+type Probe = fn(&Environment) -> ServiceStatus;
+
 /// Agents that ask a service with a key, and how to find out whether it is there.
-const SERVICES: [(&str, fn(&Environment) -> ServiceStatus); 2] =
-    [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
+const SERVICES: [(&str, Probe); 2] = [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
 
 /// The programs of agents that are driven over the Agent Client Protocol.
 fn agent(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
