@@ -14,7 +14,10 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::{Map, Value};
 
-pub use self::{condition::Condition, template::Template};
+pub use self::{
+    condition::Condition,
+    template::{Part, Template},
+};
 pub(crate) use self::{
     condition::{Test, parse_condition, parse_variable},
     path::{RESERVED, Root},

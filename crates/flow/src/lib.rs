@@ -23,7 +23,7 @@ pub use compile::{Compiled, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;
 pub use explain::{About, Explanation, Said, Statement, explain};
-pub use expr::{BindingError, Condition, Scope, Template};
+pub use expr::{BindingError, Condition, Part, Scope, Template};
 pub use graph::{
     Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
     Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,

@@ -24,7 +24,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let given = input::of(args)?;
     check_input(&graph, given.clone()).map_err(|error| flow::refused(&error))?;
     if settings.replay.is_none() {
-        preflight::check(&graph, &loaded, invocation)?;
+        preflight::check(&graph, invocation)?;
     }
     // The text and its tree are larger than the graph that was made of them.
     drop(loaded);

@@ -197,7 +197,7 @@ nodes:
     let refused = run(folder.path(), &server, &["run", "tools.yaml"]);
     assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
     assert!(
-        refused.stderr.contains("the provider `anthropic` cannot have its tools chosen"),
+        refused.stderr.contains("`anthropic.agent` has no option `permissionMode`"),
         "{}",
         refused.stderr
     );

@@ -70,7 +70,7 @@ flow:
 nodes:
   - { id: a, type: ecko, input: { text: hi } }
   - { id: a, type: echo, input: { text: [1] } }
-  - { id: b, type: codex.agent, input: { prompt: '{{ nosuch.text }}' }, promptFile: ../../outside.md }
+  - { id: b, type: nosuch.node, input: { prompt: '{{ nosuch.text }}' }, promptFile: ../../outside.md }
 edges:
   - { from: a, to: zz }
 ";

@@ -7,8 +7,17 @@ use std::{
     process::Command,
 };
 
-const EXAMPLES: [&str; 8] =
-    ["abort", "basic", "channel", "custom_node", "custom_provider", "options", "session", "streaming"];
+const EXAMPLES: [&str; 9] = [
+    "abort",
+    "basic",
+    "channel",
+    "custom_node",
+    "custom_provider",
+    "options",
+    "session",
+    "streaming",
+    "tools",
+];
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/sdk.md"];
 
 /// Cargo puts the examples beside the folder of this test.

@@ -19,3 +19,4 @@ mod sessions;
 mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
+mod tools;

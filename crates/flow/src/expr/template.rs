@@ -25,6 +25,17 @@ pub struct Template {
     root: Draft,
 }
 
+/// What is known of a part of a template before anything runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part<'a> {
+    /// There is none.
+    Absent,
+    /// It is this value.
+    Known(&'a Value),
+    /// It hangs on what is yet to happen.
+    Bound,
+}
+
 /// The parts of a template.
 #[derive(Debug)]
 pub(crate) enum Draft {
@@ -68,6 +79,29 @@ impl Template {
     /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
         self.root.resolve(scope, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
+    }
+
+    /// What is known of the part under these keys before anything runs.
+    pub fn part(&self, keys: &[&str]) -> Part<'_> {
+        let mut draft = &self.root;
+        for (place, key) in keys.iter().enumerate() {
+            match draft {
+                Draft::Literal(value) => {
+                    let found = keys[place..].iter().try_fold(value, |value, key| value.get(key));
+                    return found.map_or(Part::Absent, Part::Known);
+                }
+                Draft::Object(entries) => match entries.iter().find(|(name, _)| name == key) {
+                    Some((_, part)) => draft = part,
+                    None => return Part::Absent,
+                },
+                Draft::List(_) => return Part::Absent,
+                Draft::Bound(_) | Draft::Condition(_) => return Part::Bound,
+            }
+        }
+        match draft {
+            Draft::Literal(value) => Part::Known(value),
+            _ => Part::Bound,
+        }
     }
 
     /// The value if nothing in it is bound.

@@ -2,7 +2,7 @@
 //! conversation. Its form on the wire is left to the adapters.
 
 use inspan_protocol::{ContentBlock, ToolOutput};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::transport::redact::Redactor;
 
@@ -10,6 +10,8 @@ use crate::transport::redact::Redactor;
 const TEXT_LIMIT: usize = 200 * 1024;
 /// Bytes of base64 that one picture or document may have; the vendors take no larger pictures.
 const DATA_LIMIT: usize = 5 * 1024 * 1024;
+/// Bytes of base64 that one event may have.
+const TOLD_LIMIT: usize = 16 * 1024;
 /// Pictures and documents that one answer may have.
 const DATA_COUNT: usize = 8;
 /// The pictures that models read.
@@ -44,12 +46,21 @@ impl Answer {
         Self::error(id, "the call was not carried out: the limit of model turns was reached")
     }
 
-    /// The answer as events tell it: one text if it is that, else its blocks.
+    /// The answer as events tell it: one text if it is that, else its blocks. Of a picture or document that is not
+    /// small only the size is told: events are kept, and nobody looks at base64.
     pub(crate) fn told(&self) -> Value {
+        let told = |block: &ContentBlock| match block {
+            ContentBlock::Image { media_type, data } | ContentBlock::Document { media_type, data, .. }
+                if data.len() > TOLD_LIMIT =>
+            {
+                json!({ "type": "text", "text": format!("[{} of {} bytes]", word(media_type), data.len()) })
+            }
+            block => json!(block),
+        };
         match self.content.as_slice() {
             [] => Value::from(""),
             [ContentBlock::Text { text }] => Value::from(text.as_str()),
-            blocks => serde_json::to_value(blocks).unwrap_or_default(),
+            blocks => blocks.iter().map(told).collect(),
         }
     }
 }
@@ -157,8 +168,6 @@ fn word(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn text(text: impl Into<String>) -> ContentBlock {
@@ -195,6 +204,19 @@ mod tests {
         assert_eq!(fitted(vec![text("{\"n\": 1}")], Some(value.clone())).0, [text("{\"n\": 1}")]);
         assert_eq!(fitted(vec![text("one")], Some(value)).0, [text("one"), text("{\"n\":1}")]);
         assert_eq!(fitted(vec![], None).0, []);
+    }
+
+    #[test]
+    fn events_hold_no_large_pictures() {
+        let told =
+            |content: Vec<ContentBlock>| Answer { id: "1".to_owned(), content, is_error: false }.told();
+        assert_eq!([told(vec![]), told(vec![text("a")])], [json!(""), json!("a")]);
+        let (small, large) = (image("image/png", 3), image("image/png", TOLD_LIMIT + 1));
+        let expected = json!([
+            { "type": "image", "media_type": "image/png", "data": "aaa" },
+            { "type": "text", "text": "[image/png of 16385 bytes]" },
+        ]);
+        assert_eq!(told(vec![small, large]), expected);
     }
 
     #[test]

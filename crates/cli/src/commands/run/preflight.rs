@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use inspan_flow::{Graph, Loaded};
+use inspan_flow::{Graph, Node, Part};
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 use inspan_providers::{
     ServiceStatus, find_acp, find_claude, find_codex, find_opencode, probe_anthropic, probe_openai,
@@ -10,64 +10,51 @@ use inspan_providers::{
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
-/// How the program of a node is found.
+/// How the key of a service is looked for.
+type Probe = fn(&Environment) -> ServiceStatus;
+/// How a program is looked for.
 type Find = fn(&Environment) -> Result<PathBuf, AgentError>;
 
-/// The nodes that run a program.
+/// Agents that ask a service with a key.
+const SERVICES: [(&str, Probe); 2] = [("anthropic", probe_anthropic), ("openai", probe_openai)];
+/// Agents that run a program, which the option `executable` may name.
 const PROGRAMS: [(&str, Find); 3] =
-    [("claude.agent", find_claude), ("codex.agent", find_codex), ("opencode.agent", find_opencode)];
+    [("claude", find_claude), ("codex", find_codex), ("opencode", find_opencode)];
 
 /// Refuses a flow whose agents cannot be started.
-pub(super) fn check(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
-    key(graph, invocation)?;
-    agent(graph, loaded, invocation)?;
-    program(graph, loaded, invocation)
+pub(super) fn check(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
+    graph.nodes.iter().try_for_each(|node| match provider(node) {
+        Some(provider) => agent(node, provider, &invocation.env),
+        None => Ok(()),
+    })
 }
 
-/// Finds out whether a service can be asked.
-type Probe = fn(&Environment) -> ServiceStatus;
-
-/// Agents that ask a service with a key, and how to find out whether it is there.
-const SERVICES: [(&str, Probe); 2] = [("anthropic.agent", probe_anthropic), ("openai.agent", probe_openai)];
-
-/// The programs of agents that are driven over the Agent Client Protocol.
-fn agent(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
-    // A node may name its own program, by a template even: then only its run can tell.
-    if loaded.text().contains("command") {
-        return Ok(());
+/// The provider of an agent node, unless only its run can tell.
+fn provider(node: &Node) -> Option<&str> {
+    match (node.node_type.strip_suffix(".agent"), node.input.part(&["provider"])) {
+        (Some(provider), _) => Some(provider),
+        (None, Part::Known(provider)) if &*node.node_type == "agent.run" => provider.as_str(),
+        (None, _) => None,
     }
-    for node in &graph.nodes {
-        let found = node.node_type.strip_suffix(".agent").and_then(|name| find_acp(name, &invocation.env));
-        if let Some(Err(error)) = found {
-            return Err(refusal(&node.id, error.code, &error.message));
-        }
-    }
-    Ok(())
 }
 
-fn key(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
-    for (kind, probe) in SERVICES {
-        let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == kind) else { continue };
-        let status = probe(&invocation.env);
+fn agent(node: &Node, provider: &str, environment: &Environment) -> Result<(), Failure> {
+    if let Some((_, probe)) = SERVICES.iter().find(|(service, _)| *service == provider) {
+        let status = probe(environment);
         let code = if status.key.is_none() { ErrorCode::ConfigMissing } else { ErrorCode::ConfigInvalid };
-        if let Some(problem) = status.problem {
-            return Err(refusal(&node.id, code, &problem));
-        }
+        return status.problem.map_or(Ok(()), |problem| Err(refusal(&node.id, code, &problem)));
     }
-    Ok(())
-}
-
-fn program(graph: &Graph, loaded: &Loaded, invocation: &Invocation) -> Result<(), Failure> {
-    // A node may name its own program, by a template even: then only its run can tell.
-    if loaded.text().contains("executable") {
-        return Ok(());
+    // A node that names its own program is its own affair: a binding even, which only its run can tell.
+    let names_its_own = |option| node.input.part(&["options", option]) != Part::Absent;
+    let found = match PROGRAMS.iter().find(|(program, _)| *program == provider) {
+        Some((_, find)) if !names_its_own("executable") => Some(find(environment)),
+        None if !names_its_own("command") => find_acp(provider, environment),
+        _ => None,
+    };
+    match found {
+        Some(Err(error)) => Err(refusal(&node.id, error.code, &error.message)),
+        Some(Ok(_)) | None => Ok(()),
     }
-    for (node_type, find) in PROGRAMS {
-        if let Some(node) = graph.nodes.iter().find(|node| &*node.node_type == node_type) {
-            find(&invocation.env).map_err(|error| refusal(&node.id, error.code, &error.message))?;
-        }
-    }
-    Ok(())
 }
 
 fn refusal(node: &impl std::fmt::Display, code: ErrorCode, problem: &str) -> Failure {

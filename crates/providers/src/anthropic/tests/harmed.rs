@@ -4,6 +4,7 @@ use inspan_testkit::{case_folders, fixture_dir, harmed, random_chunks};
 use proptest::prelude::*;
 
 use super::super::decode::{Decoded, Decoder, Said};
+use crate::streamed::Decode;
 
 /// The streams of the recorded cases.
 fn streams() -> &'static [Vec<u8>] {

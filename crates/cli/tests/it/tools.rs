@@ -1,0 +1,198 @@
+//! Flows whose agents call tools of a real MCP server, against the scripted model: what the model and the user get,
+//! that a crash runs nothing twice, and that no process is left.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
+use inspan_protocol::{FnTool, HostTools, Outcome, ToolOutput};
+use inspan_testkit::{Block, MCP_SERVER, ModelServer, Scenario, Turn};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    processes::{signal, until},
+    program::{Ran, program, ran},
+};
+
+const PLANTED: &str = "planted-herd-token-0123456789";
+
+/// A flow of one agent with the server, whose token comes from the environment.
+fn folder(rule: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = format!(
+        "
+flow: {{ name: herd }}
+nodes:
+  - id: a
+    type: anthropic.agent
+    input:
+      prompt: how many?
+      options:
+        {rule}
+        mcpServers:
+          herd: {{ command: sh, args: [herd.sh], env: {{ HERD_TOKEN: '${{HERD_PASS}}' }} }}
+"
+    );
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    folder
+}
+
+fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
+    ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
+}
+
+fn command(folder: &Path, server: &ModelServer, arguments: &[&str]) -> Command {
+    let mut command = program(folder, arguments);
+    command
+        .env("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789")
+        .env("ANTHROPIC_BASE_URL", server.base_url())
+        .env("HERD_PASS", PLANTED);
+    command
+}
+
+fn run(folder: &Path, server: &ModelServer, arguments: &[&str]) -> Ran {
+    ran(folder, &mut command(folder, server, arguments))
+}
+
+/// What the last message of a request answers to each call.
+fn answers(server: &ModelServer, request: usize) -> Vec<String> {
+    let body = server.requests()[request].body.clone();
+    let results = body["messages"].as_array().unwrap().iter().flat_map(|message| {
+        let blocks = message["content"].as_array().cloned().unwrap_or_default();
+        blocks.into_iter().filter(|block| block["type"] == "tool_result")
+    });
+    results.map(|block| block["content"][0]["text"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Waits until no process of the server is left; there was one at least.
+fn nobody_left(folder: &Path) {
+    let pids = fs::read_to_string(folder.join("herd.pids")).unwrap();
+    let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    until("no process is left", || {
+        !pids.lines().any(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")))
+    });
+}
+
+#[test]
+fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
+    let both = Turn {
+        blocks: vec![Block::tool("mcp__herd__count", json!({})), Block::tool("mcp__herd__secret", json!({}))],
+        ..Turn::default()
+    };
+    let server = server([both, Turn::text("One.")]);
+    let folder = folder("allowedTools: [mcp__herd]");
+    let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
+    let ran = run(folder.path(), &server, &arguments);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = &result["outputs"]["a"];
+    assert_eq!((&output["text"], &output["numTurns"]), (&json!("One."), &json!(2)));
+    assert_eq!(answers(&server, 1), ["1 oxen", "token [redacted], key none"]);
+    let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let count = |name: &str| events.matches(&format!("\"{name}\"")).count();
+    assert_eq!((count("agent:tool:start"), count("agent:tool:complete")), (2, 2));
+    assert!(!format!("{events}{}{}{:?}", ran.stdout, ran.stderr, server.requests()).contains(PLANTED));
+    nobody_left(folder.path());
+}
+
+#[test]
+fn what_nobody_allows_is_denied_and_told() {
+    let server = server([Turn::tool("mcp__herd__count", json!({})), Turn::text("No.")]);
+    let folder = folder("maxTurns: 5");
+    let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
+    assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));
+    assert!(!folder.path().join("herd.log").exists());
+    nobody_left(folder.path());
+}
+
+#[test]
+fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
+    for (name, told) in [("KILL", "the call was interrupted"), ("INT", "the call was stopped")] {
+        let server = server([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
+        let folder = folder("allowedTools: [mcp__herd]");
+        let log = folder.path().join("herd.log");
+        let mut child: Child =
+            command(folder.path(), &server, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+        until("the tool hangs", || fs::read_to_string(&log).is_ok_and(|log| log.contains("hang")));
+        let pids = folder.path().join("herd.pids");
+        until("its child is noted", || fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2));
+        signal(&child, name);
+        child.wait().unwrap();
+        nobody_left(folder.path());
+        let ran = run(folder.path(), &server, &["resume", "s", "--json"]);
+        assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
+        let answered = answers(&server, 1);
+        assert!(answered.len() == 1 && answered[0].starts_with(told), "{name}: {answered:?}");
+        assert_eq!(fs::read_to_string(&log).unwrap().matches("hang").count(), 1, "{name}");
+        nobody_left(folder.path());
+    }
+}
+
+#[test]
+fn a_server_that_does_not_start_fails_the_flow_by_its_name() {
+    let server = server([Turn::text("never")]);
+    let folder = folder("maxTurns: 5");
+    fs::write(folder.path().join("herd.sh"), "echo lost $HERD_TOKEN >&2; exit 4").unwrap();
+    let ran = run(folder.path(), &server, &["run", "flow.yaml"]);
+    assert_eq!((ran.code, server.requests().len()), (Some(1), 0));
+    let told = "the MCP server `herd` ended with exit code 4; it said: lost [redacted]";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_flow_of_a_program_calls_its_functions_within_the_turns_of_the_whole_run() {
+    let flow = "
+flow: { name: counted }
+nodes:
+  - id: a
+    type: anthropic.agent
+    input:
+      prompt: how many?
+      options: { maxTurns: 3, allowedTools: [count], outputSchema: { type: object, required: [oxen] } }
+";
+    let call = || Turn::tool("count", json!({}));
+    // The answer does not fit, and mending it has one turn of three left.
+    let server = server([call(), Turn::text("many"), call(), Turn::text("never")]);
+    let folder = tempfile::tempdir().unwrap();
+    let env = [
+        ("ANTHROPIC_API_KEY", "none".to_owned()),
+        ("ANTHROPIC_BASE_URL", server.base_url()),
+        ("INSPAN_HOME", folder.path().display().to_string()),
+    ];
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let tool = FnTool::new("count", "Counts.", json!({}), move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok(ToolOutput::text("16")) }
+    });
+    let mut providers = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        providers.register(provider);
+    }
+    let nodes = builtin_nodes(&providers);
+    let compiled = compile(&Loaded::from_text("flow.yaml", flow, BTreeMap::new()), &nodes).unwrap();
+    let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes)
+        .env(env.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+        .tools(HostTools::default().with(tool))
+        .build();
+    let result = runner.run(Map::new()).await.unwrap();
+    assert_eq!(
+        (result.outcome, server.requests().len(), calls.load(Ordering::SeqCst)),
+        (Outcome::Failed, 3, 1)
+    );
+    let answered = answers(&server, 1);
+    assert_eq!(answered, ["16"]);
+}
