@@ -96,11 +96,17 @@ impl Lane {
         ended.map_err(|_| Finding::from("the provider does not let go of what it keeps"))
     }
 
-    /// A folder for an agent to work in.
-    pub(crate) fn work(&self, name: &str) -> Proof<PathBuf> {
-        let path = self.folder.path().join("work").join(name);
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Finding::from("a folder cannot be made").with(error.to_string()))?;
+    /// The folder for agents to work in, empty again. It is the same for all, since a program that is bound to its
+    /// folder would have to be started for each.
+    pub(crate) fn work(&self) -> Proof<PathBuf> {
+        let path = self.folder.path().join("work");
+        let emptied = std::fs::read_dir(&path).and_then(|entries| {
+            entries.flatten().try_for_each(|entry| {
+                let path = entry.path();
+                if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
+            })
+        });
+        emptied.map_err(|error| Finding::from("the folder cannot be emptied").with(error.to_string()))?;
         Ok(path)
     }
 

@@ -95,7 +95,7 @@ async fn look(lane: &Arc<Lane>, behaviour: &Behaviour) -> Proof {
         Prove::By(turns, _) => turns(&*lane.rig),
         Prove::Fault(fault) => vec![fault.turn()],
     };
-    let scene = Scene::new(Arc::clone(lane), behaviour.name, Scenario::of(turns))?;
+    let scene = Scene::new(Arc::clone(lane), Scenario::of(turns))?;
     let proof = match behaviour.prove {
         Prove::By(_, prove) => prove(&scene),
         Prove::Fault(fault) => Box::pin(errors::prove(&scene, fault)),

@@ -95,8 +95,8 @@ pub(crate) struct Ran {
 
 impl Scene {
     /// A scene in which the model answers by this scenario.
-    pub(crate) fn new(lane: Arc<Lane>, name: &str, scenario: Scenario) -> Proof<Self> {
-        let work = lane.work(name)?;
+    pub(crate) fn new(lane: Arc<Lane>, scenario: Scenario) -> Proof<Self> {
+        let work = lane.work()?;
         let scenario = lane.rig.scenario(scenario);
         let before = lane.server.state().requests;
         lane.server

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, PLANTED, Place, Rig, Tool};
+use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
 use inspan_protocol::{DynProvider, Environment, Erased};
 use inspan_providers::{AcpProvider, find_claude};
 use serde_json::{Map, Value, json};
@@ -13,7 +13,48 @@ use crate::opencode::settled;
 const OPENCODE: &[Exception] = &[];
 
 /// What the agent over Claude Code does in its own way.
-const CLAUDE: &[Exception] = &[];
+const CLAUDE: &[Exception] = &[
+    Exception {
+        behaviour: "max_tokens",
+        kind: Kind::Deviates("it fails with CONTEXT_LENGTH"),
+        reason: "the program lets the model go on three times, and then tells an error",
+    },
+    Exception {
+        behaviour: "prompt_as_written",
+        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        reason: "the agent takes a word after `/` for a command unless something stands before it",
+    },
+    Exception {
+        behaviour: "error_400",
+        kind: Kind::Deviates("the code: Network, not InvalidRequest"),
+        reason: "the protocol has no place for the status, and the words say nothing that is known",
+    },
+    Exception {
+        behaviour: "error_404",
+        kind: Kind::Deviates("the requests of the model: 2, not 1"),
+        reason: "the program asks a second time for a model that is not found",
+    },
+    Exception {
+        behaviour: "error_413",
+        kind: Kind::Deviates("the code: InvalidRequest, not ContextLength"),
+        reason: "the protocol has no place for the status, and the words say nothing that is known",
+    },
+    Exception {
+        behaviour: "error_429_retry_after",
+        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        reason: "the program does not hand on how long the server asks to wait",
+    },
+    Exception {
+        behaviour: "error_500",
+        kind: Kind::Deviates("the code: Network, not Overloaded"),
+        reason: "the protocol has no place for the status, and the words say nothing that is known",
+    },
+    Exception {
+        behaviour: "garbage",
+        kind: Kind::Deviates("the code: Network, not Protocol"),
+        reason: "the program tells an event that it cannot read as a connection that failed",
+    },
+];
 
 /// The rigs of `acp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub(super) fn words(_: &dyn Rig) -> Vec<Turn> {
 /// An answer of which all but the end is there at once.
 pub(super) fn begun(_: &dyn Rig) -> Vec<Turn> {
     let text = Block::Text { text: WORDS.to_owned(), chunks: 12 };
-    let blocks = vec![text, Block::Pause { ms: 1_500 }, Block::text(" Always.")];
+    let blocks = vec![text, Block::Pause { ms: 3_000 }, Block::text(" Always.")];
     vec![Turn { blocks, ..Turn::default() }]
 }
 
@@ -90,4 +90,4 @@ pub(super) async fn refusal(scene: &Scene) -> Proof {
 }
 
 /// How long whatever follows a sign may take to follow.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(30);
