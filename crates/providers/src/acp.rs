@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ pub use options::{AcpInput, AcpOptions};
 pub use probe::{find as find_acp, probe as probe_acp};
 
 use launch::Launch;
+use link::Link;
 use outcome::Form;
 use permission::Policy;
 use preset::Preset;
@@ -157,6 +158,19 @@ impl Provider for AcpProvider {
         stream
             .map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(preset.provider)))
             .boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        let preset = self.preset;
+        Box::pin(async move {
+            // Which agent it would be, each call says.
+            if preset.program.is_none() {
+                return Ok(Handshake::Nobody);
+            }
+            let launch = Launch::new(preset, &AcpOptions::default(), &context)?;
+            Link::meet(&launch, &context).await?;
+            Ok(Handshake::Vendor)
+        })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor, ProviderStream,
+    AgentError, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
+    ProviderStream,
 };
 
 use crate::conversation::{ConversationStore, FolderStore};
+use crate::greeting::greet;
 use crate::output::TurnOutput;
 use crate::transport::http::Http;
 use crate::transport::redact::Redactor;
@@ -35,6 +38,7 @@ mod wire;
 pub use account::probe_anthropic;
 pub use options::{AnthropicInput, AnthropicOptions, PromptCache};
 
+use account::Account;
 use exchange::exchange;
 
 /// The provider's type.
@@ -102,5 +106,16 @@ impl Provider for AnthropicProvider {
             ..error.from_provider(TYPE)
         };
         stream.map(move |item| item.map_err(&told)).boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        let http = Arc::clone(&self.http);
+        Box::pin(async move {
+            let account = Account::of(&context.env)?;
+            let url = account::models(&context.env)?;
+            let greeted = greet(&http, url, account.headers, &context, error::answered).await;
+            let redactor = Redactor::new(&context.env);
+            greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+        })
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::Instant;
 
 use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, within};
+use crate::pool::{Lease, Limits, Pool, Session, within};
 use crate::prompt;
 
 mod config;
@@ -125,6 +125,15 @@ impl Provider for CodexProvider {
             yield last?;
         };
         stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(async move {
+            let launch = Launch::new(&CodexOptions::default(), &context)?;
+            // It tells whether there is a login, and keeps nothing of a thread that no message came to.
+            CodexSession::open(&launch, None, &context).await?.end().await;
+            Ok(Handshake::Vendor)
+        })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

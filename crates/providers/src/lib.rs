@@ -8,6 +8,7 @@ mod claude;
 mod codex;
 mod conversation;
 mod echo;
+mod greeting;
 mod ids;
 mod instructed;
 mod kind;

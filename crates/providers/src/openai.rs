@@ -10,11 +10,14 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor, ProviderStream,
+    AgentError, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
+    ProviderStream,
 };
 
 use crate::conversation::{ConversationStore, FolderStore};
+use crate::greeting::greet;
 use crate::transport::http::Http;
 use crate::transport::redact::Redactor;
 
@@ -37,6 +40,7 @@ pub use account::probe_openai;
 pub use options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
 pub use output::OpenAiOutput;
 
+use account::Account;
 use exchange::exchange;
 
 /// The provider's type.
@@ -101,5 +105,16 @@ impl Provider for OpenAiProvider {
             ..error.from_provider(TYPE)
         };
         stream.map(move |item| item.map_err(&told)).boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        let http = Arc::clone(&self.http);
+        Box::pin(async move {
+            let account = Account::of(&context.env)?;
+            let url = account::models(&context.env)?;
+            let greeted = greet(&http, url, account.headers, &context, error::answered).await;
+            let redactor = Redactor::new(&context.env);
+            greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+        })
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Provider, ProviderCapabilities, ProviderDescriptor,
+    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
 use tokio::time::Instant;
 
 use crate::kind::Kind;
 use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, within};
+use crate::pool::{Lease, Limits, Pool, Session, within};
 use crate::prompt;
 
 mod decode;
@@ -142,6 +142,14 @@ impl Provider for OpenCodeProvider {
             yield finish(last.map_err(|error: AgentError| error.with("sessionId", session.as_str()))?);
         };
         stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(async move {
+            let launch = Launch::new(&OpenCodeOptions::default(), &context)?;
+            Server::start(&launch, &context).await?.end().await;
+            Ok(Handshake::Vendor)
+        })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

@@ -9,8 +9,84 @@ use serde_json::{Map, Value, json};
 
 use crate::opencode::settled;
 
+/// Why a code is not what the status would have it.
+const NO_STATUS: &str = "the protocol has no place for the status, and the words say nothing that is known";
+/// Why a turn does not end.
+const TRIES_AGAIN: &str = "the program tries again by itself for as long as it is let, and tells nobody; only the stall limit ends that";
+
 /// What OpenCode does in its own way.
-const OPENCODE: &[Exception] = &[];
+const OPENCODE: &[Exception] = &[
+    Exception {
+        behaviour: "max_tokens",
+        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        reason: "the program tells an answer that was cut off as one that ended",
+    },
+    Exception {
+        behaviour: "refusal",
+        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        reason: "the program does not read the part of an answer in which this vendor's model refuses",
+    },
+    Exception {
+        behaviour: "prompt_as_written",
+        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        reason: "the agent takes a word after `/` for a command unless something stands before it",
+    },
+    Exception {
+        behaviour: "permission_denied",
+        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        reason: "the program ends its turn when a question is answered with no",
+    },
+    Exception {
+        behaviour: "permission_nobody",
+        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        reason: "the program ends its turn when a question is answered with no",
+    },
+    Exception {
+        behaviour: "key_nowhere",
+        kind: Kind::Deviates("the code: Network, not Auth"),
+        reason: NO_STATUS,
+    },
+    Exception {
+        behaviour: "error_400",
+        kind: Kind::Deviates("the code: Network, not InvalidRequest"),
+        reason: NO_STATUS,
+    },
+    Exception {
+        behaviour: "error_401",
+        kind: Kind::Deviates("the code: Network, not Auth"),
+        reason: NO_STATUS,
+    },
+    Exception {
+        behaviour: "error_403",
+        kind: Kind::Deviates("the code: Network, not Auth"),
+        reason: NO_STATUS,
+    },
+    Exception {
+        behaviour: "error_404",
+        kind: Kind::Deviates("the code: Network, not ModelNotFound"),
+        reason: NO_STATUS,
+    },
+    Exception { behaviour: "error_429", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception {
+        behaviour: "error_429_retry_after",
+        kind: Kind::Deviates("the turn does not end"),
+        reason: TRIES_AGAIN,
+    },
+    Exception { behaviour: "error_500", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception {
+        behaviour: "error_in_stream",
+        kind: Kind::Deviates("the turn does not end"),
+        reason: TRIES_AGAIN,
+    },
+    Exception { behaviour: "truncated", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception { behaviour: "garbage", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception {
+        behaviour: "connection_refused",
+        kind: Kind::Deviates("the turn does not end"),
+        reason: TRIES_AGAIN,
+    },
+];
 
 /// What the agent over Claude Code does in its own way.
 const CLAUDE: &[Exception] = &[
@@ -25,11 +101,6 @@ const CLAUDE: &[Exception] = &[
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
     Exception {
-        behaviour: "error_400",
-        kind: Kind::Deviates("the code: Network, not InvalidRequest"),
-        reason: "the protocol has no place for the status, and the words say nothing that is known",
-    },
-    Exception {
         behaviour: "error_404",
         kind: Kind::Deviates("the requests of the model: 2, not 1"),
         reason: "the program asks a second time for a model that is not found",
@@ -37,17 +108,12 @@ const CLAUDE: &[Exception] = &[
     Exception {
         behaviour: "error_413",
         kind: Kind::Deviates("the code: InvalidRequest, not ContextLength"),
-        reason: "the protocol has no place for the status, and the words say nothing that is known",
+        reason: NO_STATUS,
     },
     Exception {
         behaviour: "error_429_retry_after",
         kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
         reason: "the program does not hand on how long the server asks to wait",
-    },
-    Exception {
-        behaviour: "error_500",
-        kind: Kind::Deviates("the code: Network, not Overloaded"),
-        reason: "the protocol has no place for the status, and the words say nothing that is known",
     },
     Exception {
         behaviour: "garbage",

@@ -3,13 +3,24 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, PLANTED, Place, Rig, Tool};
+use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
 use inspan_protocol::{DynProvider, Environment, Erased};
 use inspan_providers::{OpenCodeProvider, find_opencode};
 use serde_json::json;
 
 /// What the program does in its own way.
-const EXCEPTIONS: &[Exception] = &[];
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        behaviour: "refusal",
+        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        reason: "the program does not read the part of an answer in which this vendor's model refuses",
+    },
+    Exception {
+        behaviour: "error_429",
+        kind: Kind::Deviates("the code: Overloaded, not RateLimited"),
+        reason: "the program tells the words of what it would try again, and neither status nor code",
+    },
+];
 
 /// The rig of `opencode`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,5 +1,6 @@
 //! The cases of the real program, one row each, and the words that they share.
-//! Conversations, tools, interruptions, errors, agents of the Agent Client Protocol and the bare programs are each left to a file.
+//! Conversations, tools, interruptions, errors, agents of the Agent Client Protocol and the bare programs are each left
+//! to a file.
 
 mod acp;
 mod codex;
@@ -27,6 +28,7 @@ use super::world::{Finished, World};
 const CLAUDE: &[Agent] = &[Agent::Claude];
 const CODEX: &[Agent] = &[Agent::Codex];
 const OPENCODE: &[Agent] = &[Agent::OpenCode];
+const PROGRAMS: &[Agent] = &[Agent::Claude, Agent::Codex, Agent::OpenCode];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
 /// Every case, in the order in which they run.
@@ -34,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "codex_alone", needs: CODEX, bound: 20, prove: programs::codex },
     Case { name: "opencode_alone", needs: OPENCODE, bound: 40, prove: programs::opencode },
     Case { name: "claude_acp_alone", needs: CLAUDE_ACP, bound: 20, prove: programs::claude_acp },
+    Case { name: "doctor_greets", needs: PROGRAMS, bound: 40, prove: programs::greeted },
     Case { name: "acp_claude_text", needs: CLAUDE_ACP, bound: 40, prove: acp::text::<acp::Claude> },
     Case { name: "acp_opencode_text", needs: OPENCODE, bound: 40, prove: acp::text::<acp::OpenCode> },
     Case {
@@ -231,7 +234,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "conformance_opencode",
         needs: OPENCODE,
-        bound: 120,
+        bound: 400,
         prove: |world| conformance::list(world, "opencode"),
     },
     Case {
@@ -240,12 +243,8 @@ pub(super) const CASES: &[Case] = &[
         bound: 60,
         prove: |world| conformance::three_nodes(world, "acp:opencode"),
     },
-    Case {
-        name: "conformance_acp_opencode",
-        needs: OPENCODE,
-        bound: 120,
-        prove: |world| conformance::list(world, "acp:opencode"),
-    },
+    // The list over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
+    // acp:opencode` runs it.
     Case {
         name: "three_nodes_acp_claude",
         needs: CLAUDE_ACP,
@@ -255,7 +254,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "conformance_acp_claude",
         needs: CLAUDE_ACP,
-        bound: 120,
+        bound: 200,
         prove: |world| conformance::list(world, "acp:claude-agent-acp"),
     },
     Case { name: "codex_one_turn", needs: CODEX, bound: 30, prove: codex::one_turn },

@@ -70,9 +70,13 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .filter(|_| !args.offline)
         .collect();
     let greeted = runtime.block_on(greet(&names, invocation));
-    // Nobody needs every program either; but with one that is there, something may be wrong.
-    let healthy = programs.iter().any(|program| program.status.problem.is_none())
-        && greeted.iter().all(|greeted| greeted.problem.is_none());
+    // Nobody needs every agent, but one of them must work.
+    let refused = |name: &str| greeted.iter().any(|one| one.provider == name && one.problem.is_some());
+    let healthy = programs
+        .iter()
+        .map(|program| (&program.status.provider, &program.status.problem))
+        .chain(services.iter().map(|service| (&service.provider, &service.problem)))
+        .any(|(provider, problem)| problem.is_none() && !refused(provider));
     let exit = if healthy { Exit::Success } else { Exit::Configuration };
     match invocation.form {
         Form::Json => invocation.json(&json(&programs, &services, &greeted, exit, invocation)),

@@ -60,7 +60,7 @@ pub(super) fn judge(end: &TurnEnd) -> Verdict {
 /// | -32000 | `AUTH` |
 /// | -32800 | `ABORTED` |
 /// | data with a word for the error, as of Claude (`errorKind`) or OpenCode (`errorName`) | by the word |
-/// | data with a status, or a status in the place of the code, as of Gemini | by the status |
+/// | data with a status, or a status in the place of the code, as of Gemini, or in the words of Claude Code | by the status |
 /// | -32601 | `PROTOCOL` |
 /// | -32602, -32002 | `INVALID_REQUEST` |
 /// | anything else | by the text |
@@ -121,8 +121,14 @@ fn word(error: &RpcError) -> Option<&str> {
 fn status(error: &RpcError) -> Option<u16> {
     let data = error.data.as_ref();
     let told = data.and_then(|data| data["statusCode"].as_u64().or_else(|| data["status"].as_u64()));
-    let told = told.or_else(|| u64::try_from(error.code).ok())?;
+    let told = told.or_else(|| u64::try_from(error.code).ok()).or_else(|| said(&error.message))?;
     u16::try_from(told).ok().filter(|status| (400..600).contains(status))
+}
+
+/// The status in the words of Claude Code: `API Error: 500 Internal server error`.
+fn said(words: &str) -> Option<u64> {
+    let (_, rest) = words.split_once("API Error: ")?;
+    rest.get(..3)?.parse().ok()
 }
 
 /// The agent's sentence, and not the page that may follow it.

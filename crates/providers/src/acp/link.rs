@@ -6,6 +6,7 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, StreamEvent, Supervisor};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::decode::{Decoded, Decoder};
@@ -26,6 +27,11 @@ const GREETING: Duration = Duration::from_secs(90);
 /// so long, or when they talk beyond the limit.
 const HISTORY_ENDS: Duration = Duration::from_millis(300);
 const HISTORY_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a beginning may take in a call.
+fn limit(context: &ExecutionContext) -> Duration {
+    context.deadline.map_or(GREETING, |deadline| deadline.min(GREETING))
+}
 
 /// A process that holds one conversation.
 #[derive(Debug)]
@@ -59,6 +65,28 @@ impl Link {
         resume: Option<&ProviderSessionId>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
+        let mut link = Self::start(launch, resume, context)?;
+        let limit = limit(context);
+        let greeted = timeout(limit, link.greet(resume, limit)).await;
+        link.judged(greeted, limit).await?;
+        Ok(link)
+    }
+
+    /// Starts the agent, exchanges greetings and ends it: no session is opened.
+    pub(super) async fn meet(launch: &Launch, context: &ExecutionContext) -> Result<(), AgentError> {
+        let mut link = Self::start(launch, None, context)?;
+        let limit = limit(context);
+        let met = timeout(limit, link.initialize(limit)).await;
+        let met = link.judged(met.map(|met| met.map(drop)), limit).await;
+        link.break_off().await;
+        met
+    }
+
+    fn start(
+        launch: &Launch,
+        resume: Option<&ProviderSessionId>,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
         let redactor = launch.redactor();
         let peer = Peer::start(Start {
             program: launch.program.clone(),
@@ -68,7 +96,7 @@ impl Link {
             supervisor: context.supervisor.clone(),
             redactor: redactor.clone(),
         })?;
-        let mut link = Self {
+        Ok(Self {
             peer,
             decoder: Decoder::default(),
             session: resume.cloned().unwrap_or_else(|| ProviderSessionId::from("")),
@@ -79,24 +107,32 @@ impl Link {
             supervisor: context.supervisor.clone(),
             abilities: wire::AgentCapabilities::default(),
             warnings: Vec::new(),
-        };
-        let limit = context.deadline.map_or(GREETING, |deadline| deadline.min(GREETING));
-        match timeout(limit, link.greet(resume, limit)).await {
-            Ok(Ok(())) => Ok(link),
+        })
+    }
+
+    /// What came of a beginning; the agent is ended if it is none.
+    async fn judged(
+        &mut self,
+        begun: Result<Result<(), AgentError>, Elapsed>,
+        limit: Duration,
+    ) -> Result<(), AgentError> {
+        match begun {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(mut error)) => {
-                link.break_off().await;
-                error.message = link.redactor.redact(&error.message);
+                self.break_off().await;
+                error.message = self.redactor.redact(&error.message);
                 Err(error)
             }
             Err(_) => {
-                link.break_off().await;
+                self.break_off().await;
                 let message = format!("the agent did not begin within {} ms of its start", limit.as_millis());
                 Err(super::error::Kind::kind(AgentError::new(ErrorCode::Timeout, message), "start"))
             }
         }
     }
 
-    async fn greet(&mut self, resume: Option<&ProviderSessionId>, limit: Duration) -> Result<(), AgentError> {
+    /// Exchanges greetings; the ways to log in.
+    async fn initialize(&mut self, limit: Duration) -> Result<Vec<wire::AuthMethod>, AgentError> {
         let greeted: wire::Initialized = self.call("initialize", wire::initialize(), limit).await?;
         if greeted.protocol_version != wire::VERSION {
             let message = format!(
@@ -107,7 +143,11 @@ impl Link {
             return Err(AgentError::new(ErrorCode::Protocol, message));
         }
         self.abilities = greeted.agent_capabilities.unwrap_or_default();
-        let methods = greeted.auth_methods.unwrap_or_default();
+        Ok(greeted.auth_methods.unwrap_or_default())
+    }
+
+    async fn greet(&mut self, resume: Option<&ProviderSessionId>, limit: Duration) -> Result<(), AgentError> {
+        let methods = self.initialize(limit).await?;
         let advised = |error, launch: &Launch| log_in(error, &methods, launch.log_in);
         if let Some(method) = self.launch.auth_method.clone() {
             let asked =

@@ -8,6 +8,8 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName
 use crate::status::ServiceStatus;
 
 const ADDRESS: &str = "https://api.openai.com/v1";
+/// The list of models, which costs nothing.
+const MODELS: &str = "models";
 const PATH: &str = "responses";
 const KEY: &str = "OPENAI_API_KEY";
 pub(super) const BASE_URL: &str = "OPENAI_BASE_URL";
@@ -29,7 +31,7 @@ pub fn probe_openai(environment: &Environment) -> ServiceStatus {
     ServiceStatus {
         provider: super::TYPE.to_owned(),
         // An address may hold a password, so only its host is told.
-        host: address(environment).ok().and_then(|url| url.host_str().map(str::to_owned)),
+        host: address(environment, PATH).ok().and_then(|url| url.host_str().map(str::to_owned)),
         key: environment.get(KEY).map(|_| KEY.to_owned()),
         problem: account.err().map(|error| error.message),
     }
@@ -60,14 +62,19 @@ impl Account {
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        Ok(Self { url: address(environment)?, headers })
+        Ok(Self { url: address(environment, PATH)?, headers })
     }
 }
 
-fn address(environment: &Environment) -> Result<Url, AgentError> {
+/// Where the list of models is.
+pub(super) fn models(environment: &Environment) -> Result<Url, AgentError> {
+    address(environment, MODELS)
+}
+
+fn address(environment: &Environment, path: &str) -> Result<Url, AgentError> {
     let base = environment.get(BASE_URL).unwrap_or(ADDRESS).trim().trim_end_matches('/');
     let url =
-        Url::parse(&format!("{base}/{PATH}")).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        Url::parse(&format!("{base}/{path}")).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     url.ok_or_else(|| {
         let message = format!("{BASE_URL} is no address that begins with http:// or https://");
         AgentError::new(ErrorCode::ConfigInvalid, message)

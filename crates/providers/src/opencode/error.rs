@@ -119,24 +119,19 @@ const OWN_WAIT: Duration = Duration::from_millis(2600);
 /// code then, so that the words are all there is.
 pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, now: Timestamp) -> AgentError {
     let wait = next.map(|next| Timestamp::from_millis(next).since(now));
-    let asked = wait.filter(|wait| *wait > OWN_WAIT);
+    // The vendor asked for whole seconds, of which some milliseconds have passed.
+    let asked = wait
+        .filter(|wait| *wait > OWN_WAIT)
+        .map(|wait| Duration::from_secs(wait.as_secs_f64().ceil() as u64));
     let text = message.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let code = if reason.is_some() || any(&["rate limit", "rate_limit", "usage limit", "too many requests"]) {
         ErrorCode::RateLimited
+    } else if text.contains("json parsing") {
+        ErrorCode::Protocol
     } else if any(&["overloaded", "internal", "server error", "unavailable"]) {
         ErrorCode::Overloaded
-    } else if any(&[
-        "connect",
-        "socket",
-        "network",
-        "fetch",
-        "econn",
-        "reset",
-        "terminated",
-        "json parsing",
-        "getaddrinfo",
-    ]) {
+    } else if any(&["connect", "socket", "network", "fetch", "econn", "reset", "terminated", "getaddrinfo"]) {
         ErrorCode::Network
     } else if any(&["timeout", "timed out"]) {
         ErrorCode::Timeout
@@ -236,10 +231,10 @@ mod tests {
             ("Provider is overloaded", None, in_ms(2100), ErrorCode::Overloaded, None),
             ("internal", None, in_ms(2100), ErrorCode::Overloaded, None),
             ("Too Many Requests", None, in_ms(2100), ErrorCode::RateLimited, None),
-            ("slow down", None, in_ms(7000), ErrorCode::RateLimited, Some(7)),
+            ("slow down", None, in_ms(6997), ErrorCode::RateLimited, Some(7)),
             ("slow down", None, in_ms(2400), ErrorCode::Overloaded, None),
             ("Connection reset by server", None, in_ms(2100), ErrorCode::Network, None),
-            ("JSON parsing failed: Text: {", None, in_ms(2100), ErrorCode::Network, None),
+            ("JSON parsing failed: Text: {", None, in_ms(2100), ErrorCode::Protocol, None),
             (
                 "Unable to connect. Is the computer able to access the url?",
                 None,

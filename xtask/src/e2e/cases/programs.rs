@@ -48,3 +48,22 @@ pub(super) fn claude_acp(world: &mut World) -> anyhow::Result<()> {
     let answer: Value = serde_json::from_str(line)?;
     same("the version", &answer["result"]["agentInfo"]["version"], &json!(Agent::ClaudeAcp.version()))
 }
+
+/// `inspan doctor` finds every program and every key, and each of them answers.
+pub(super) fn greeted(world: &mut World) -> anyhow::Result<()> {
+    let server = serve(world, &[says("never asked")])?;
+    let (code, stdout, stderr) = world.verb(&["doctor", "--json"])?;
+    let told: Value =
+        serde_json::from_str(&stdout).with_context(|| format!("no report: {stdout}{stderr}"))?;
+    let rows = ["programs", "services"].map(|key| told[key].as_array().cloned().unwrap_or_default());
+    let greeted: Vec<String> = rows
+        .into_iter()
+        .flatten()
+        .filter(|row| row["handshake"].is_object())
+        .map(|row| format!("{}: {}", row["provider"], row["handshake"]["problem"]))
+        .collect();
+    let all = ["claude", "codex", "opencode", "anthropic", "openai"].map(|name| format!("\"{name}\": null"));
+    same("who was greeted", &greeted, &all.to_vec())?;
+    same("the exit code", &code, &0)?;
+    same("what the model was asked", &main_requests(&server).len(), &0)
+}
