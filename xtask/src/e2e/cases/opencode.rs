@@ -201,7 +201,9 @@ pub(super) fn runtime_killed_mid_tool(world: &mut World) -> anyhow::Result<()> {
 
 /// A run that fails with this exit code and error, having asked the model so often.
 fn refused(world: &mut World, status: u16, code: i32, error: &str, retryable: bool) -> anyhow::Result<()> {
-    let server = serve(world, &[json!({ "httpError": { "status": status } })])?;
+    // Of what it would try again the program tells the words alone, so they are such as vendors use.
+    let message = if status == 429 { "Rate limit reached for requests" } else { "refused" };
+    let server = serve(world, &[json!({ "httpError": { "status": status, "message": message } })])?;
     let run = world.run(&agent("role=refused. Answer.", &json!({})), &[])?;
     run.expect_code(code)?;
     let failure = failure(&run)?;
