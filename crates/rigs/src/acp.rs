@@ -44,7 +44,7 @@ const OPENCODE: &[Exception] = &[
     Exception {
         behaviour: "key_nowhere",
         kind: Kind::Deviates("the code: Network, not Auth"),
-        reason: NO_STATUS,
+        reason: "no key shows; the code is another one, since the protocol has no place for the status",
     },
     Exception {
         behaviour: "error_400",
