@@ -79,6 +79,14 @@ impl Loaded {
         Ok(())
     }
 
+    /// Gives an agent's node another provider: by its type, or where the node takes any agent, by its input.
+    pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
+        match self.node_mut(id)?.get("type").and_then(Yaml::text) {
+            Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
+            _ => self.set_type(id, &format!("{provider}.agent")),
+        }
+    }
+
     /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
     /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
     pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
@@ -169,6 +177,24 @@ nodes:
 
     fn nodes(flow: &Loaded) -> Value {
         flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
+    }
+
+    #[test]
+    fn a_provider_is_changed_where_it_stands() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent }
+  - { id: b, type: agent.run, input: { provider: claude, prompt: x } }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        for id in ["a", "b"] {
+            flow.set_provider(&NodeId::new(id).unwrap(), "echo").unwrap();
+        }
+        let expected = json!([
+            { "id": "a", "type": "echo.agent" },
+            { "id": "b", "type": "agent.run", "input": { "provider": "echo", "prompt": "x" } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
     }
 
     #[test]

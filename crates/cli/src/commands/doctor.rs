@@ -225,7 +225,8 @@ fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], i
         }
     };
     title("Agents");
-    let one_works = programs.iter().any(|program| program.status.problem.is_none());
+    let one_works = programs.iter().any(|program| program.status.problem.is_none())
+        || services.iter().any(|service| service.problem.is_none());
     for program in programs {
         let status = &program.status;
         match &status.problem {
