@@ -56,6 +56,11 @@ pub(crate) fn left(word: &str, limit: Duration) -> (Vec<String>, Duration) {
     (left, began.elapsed())
 }
 
+/// Lets time pass, for what nothing outside of a program tells.
+pub(crate) fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Waits for something that has to come true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
