@@ -51,13 +51,16 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     let env = &invocation.env;
-    let statuses = [
-        runtime.block_on(probe_claude(env, supervise::supervisor())),
-        runtime.block_on(probe_codex(env, supervise::supervisor())),
-        runtime.block_on(probe_opencode(env, supervise::supervisor())),
-    ];
-    let others = runtime.block_on(probe_acp(env, supervise::supervisor()));
-    let statuses = statuses.into_iter().map(|status| Program::judged(status, Need::Expected));
+    let (claude, codex, opencode, others) = runtime.block_on(async {
+        tokio::join!(
+            probe_claude(env, supervise::supervisor()),
+            probe_codex(env, supervise::supervisor()),
+            probe_opencode(env, supervise::supervisor()),
+            probe_acp(env, supervise::supervisor()),
+        )
+    });
+    let statuses =
+        [claude, codex, opencode].into_iter().map(|status| Program::judged(status, Need::Expected));
     let others = others.into_iter().map(|status| Program::judged(status, Need::Optional));
     let programs: Vec<Program> = statuses.chain(others).collect();
     // A missing key is no fault: nobody needs every service.

@@ -59,7 +59,7 @@ pub(super) fn exchange(
             Some(_) => held.read().await?,
             None => Conversation::new(TYPE),
         };
-        let before = conversation.clone();
+        let before = conversation.settings.clone();
         let settings = conversation.settings_of::<Settings>(TYPE, &session)?.with(&options);
         let mut ledger = Ledger::begin(std::mem::take(&mut conversation.messages), said);
         // What cannot be asked is told before anything is started.
@@ -184,7 +184,7 @@ pub(super) fn exchange(
             Ok(_) => ledger.messages,
             Err(_) => {
                 if !ledger.has_settled() {
-                    conversation.settings = before.settings;
+                    conversation.settings = before;
                 }
                 ledger.failed()
             }
