@@ -3,7 +3,6 @@
 //! call them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, within};
+use crate::transport::stall;
 use crate::{instructed, prompt};
 
 mod decode;
@@ -44,9 +44,6 @@ use permission::Policy;
 use preset::Preset;
 use session::{AcpSession, Commands};
 use turn::Manner;
-
-/// How long an agent may say nothing during a turn, unless its options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// Drives an agent over the Agent Client Protocol. One call is one turn of one conversation; the process of a
 /// conversation is kept warm for a minute between its turns, four at once at most.
@@ -136,7 +133,7 @@ impl Provider for AcpProvider {
                 let commands = if options.expand_prompt == Some(true) { Commands::Wanted } else { Commands::No };
                 let instruction = options.output_schema.as_ref().map(instructed::instruction);
                 let manner = Manner {
-                    stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+                    stall: stall(options.stall_timeout_ms),
                     form: if instruction.is_some() { Form::Json } else { Form::Text },
                     policy: Policy::new(&options),
                 };

@@ -7,7 +7,6 @@
 //! tool has run, its call and its answer stay, whatever follows: what was done once must not look undone.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -43,8 +42,6 @@ use exchange::exchange;
 
 /// The provider's type.
 const TYPE: &str = "anthropic";
-/// How long the server may say nothing, unless the options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// Asks the Messages API. One call is one turn of one conversation, with as many requests as its tools need.
 pub struct AnthropicProvider {

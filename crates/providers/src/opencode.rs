@@ -16,6 +16,7 @@ use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, Session, within};
 use crate::prompt;
+use crate::transport::stall;
 
 mod decode;
 mod error;
@@ -45,8 +46,6 @@ const TYPE: &str = "opencode";
 const WARM_FOR: Duration = Duration::from_secs(30);
 /// Servers kept at once.
 const WARM_LIMIT: usize = 2;
-/// How long the program may say nothing during a turn, unless its options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
 /// minute between its turns, two at once at most.
@@ -101,7 +100,7 @@ impl Provider for OpenCodeProvider {
             let limit = context.deadline;
             let launch = Launch::new(&options, &context)?;
             let bounds = Bounds {
-                stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+                stall: stall(options.stall_timeout_ms),
                 steps: options.max_turns,
             };
             let finish = |output: TurnOutput| ProviderItem::Output(TurnOutput {

@@ -12,19 +12,20 @@ use inspan_protocol::{
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::TYPE;
 use super::account::Account;
 use super::decode::Decoder;
 use super::ledger::Ledger;
 use super::options::AnthropicInput;
 use super::outcome::{Verdict, Wanted, judge};
 use super::request::{self, Settings};
-use super::{STALL, TYPE};
 use crate::conversation::{Conversation, ConversationStore, Held, not_kept};
 use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
 use crate::tools::{Answer, Close, Ran, Toolbox, Until};
 use crate::transport::http::{Broken, Clocks, Http, Post};
+use crate::transport::stall;
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
@@ -88,7 +89,7 @@ pub(super) fn exchange(
             cancel: context.cancel.clone(),
             began,
             deadline: context.deadline,
-            stall: options.stall_timeout_ms.map_or(STALL, std::time::Duration::from_millis),
+            stall: stall(options.stall_timeout_ms),
         };
         let wanted = if options.output_schema.is_some() { Wanted::Structured } else { Wanted::Text };
         // Of a run that has none left, one turn is left all the same: someone asked for this call.

@@ -18,13 +18,11 @@ use crate::conversation::busy;
 use crate::output::TurnOutput;
 use crate::pool::{self, Reuse};
 use crate::transport::process::Stdin;
+use crate::transport::stall;
 
 pub(super) mod link;
 
 use link::{Link, State};
-
-/// How long the program may say nothing during a turn, unless its options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// One conversation and the process that holds it. Dropping it kills the process and everything it started.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ impl ClaudeSession {
         let wanted = options.expand_prompt == Some(true);
         Ok(Self {
             id: conversation.id().clone(),
-            stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+            stall: stall(options.stall_timeout_ms),
             rewriting: if wanted { wire::Rewriting::Wanted } else { wire::Rewriting::Defeated },
             stdin: link.process.stdin(),
             link: Mutex::new(link),
@@ -143,7 +141,7 @@ impl ClaudeSession {
     /// Takes over what a later turn may choose anew.
     pub(super) fn retune(&mut self, options: &ClaudeOptions) {
         let wanted = options.expand_prompt == Some(true);
-        self.stall = options.stall_timeout_ms.map_or(STALL, Duration::from_millis);
+        self.stall = stall(options.stall_timeout_ms);
         self.rewriting = if wanted { wire::Rewriting::Wanted } else { wire::Rewriting::Defeated };
     }
 }

@@ -13,13 +13,11 @@ use super::options::CodexOptions;
 use super::outcome::Shape;
 use super::turn::{Item, Turn};
 use crate::pool::{self, Reuse};
+use crate::transport::stall;
 
 pub(super) mod link;
 
 use link::{Link, State};
-
-/// How long the program may say nothing during a turn, unless its options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// One thread and the process that holds it. Dropping it kills the process and everything it started.
 #[derive(Debug)]
@@ -44,7 +42,7 @@ impl Request {
             input,
             output_schema: options.output_schema.clone(),
             max_turns: options.max_turns,
-            stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+            stall: stall(options.stall_timeout_ms),
         }
     }
 

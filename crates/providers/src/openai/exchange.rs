@@ -2,7 +2,6 @@
 //! The conversation is kept at every step that cannot be done twice. What it holds is left to `ledger.rs`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_stream::try_stream;
 use futures::StreamExt;
@@ -29,11 +28,10 @@ use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
 use crate::tools::{Answer, Close, Ran, Toolbox, Until};
 use crate::transport::http::{Broken, Clocks, Http, Post};
+use crate::transport::stall;
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
-/// How long the server may say nothing, unless the options say otherwise.
-const STALL: Duration = Duration::from_secs(300);
 
 /// How the turn ended, but for what surrounds it.
 type End = Result<TurnOutput, AgentError>;
@@ -91,7 +89,7 @@ pub(super) fn exchange(
             cancel: context.cancel.clone(),
             began,
             deadline: context.deadline,
-            stall: options.stall_timeout_ms.map_or(STALL, Duration::from_millis),
+            stall: stall(options.stall_timeout_ms),
         };
         // Of a run that has none left, one turn is left all the same: someone asked for this call.
         let left = context.turns_left.map(|left| left.max(1));
