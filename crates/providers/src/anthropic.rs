@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
@@ -16,10 +15,10 @@ use inspan_protocol::{
 };
 
 use crate::conversation::{ConversationStore, FolderStore};
+use crate::exchange::exchange;
 use crate::greeting::greet;
 use crate::output::TurnOutput;
 use crate::transport::http::Http;
-use crate::transport::redact::Redactor;
 
 mod account;
 mod decode;
@@ -37,8 +36,7 @@ mod wire;
 pub use account::probe_anthropic;
 pub use options::{AnthropicInput, AnthropicOptions, PromptCache};
 
-use account::Account;
-use exchange::exchange;
+use exchange::Messages;
 
 /// The provider's type.
 const TYPE: &str = "anthropic";
@@ -96,23 +94,15 @@ impl Provider for AnthropicProvider {
     }
 
     fn execute(&self, input: AnthropicInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        let redactor = Redactor::new(&context.env);
-        let stream = exchange(Arc::clone(&self.http), Arc::clone(&self.store), input, context);
-        let told = move |error: AgentError| AgentError {
-            message: redactor.redact(&error.message),
-            ..error.from_provider(TYPE)
-        };
-        stream.map(move |item| item.map_err(&told)).boxed()
+        exchange::<Messages>(Arc::clone(&self.http), Arc::clone(&self.store), input, context)
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         let http = Arc::clone(&self.http);
         Box::pin(async move {
-            let account = Account::of(&context.env)?;
+            let account = account::of(&context.env)?;
             let url = account::models(&context.env)?;
-            let greeted = greet(&http, url, account.headers, &context, error::answered).await;
-            let redactor = Redactor::new(&context.env);
-            greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+            greet(&http, url, account.headers, &context, error::answered).await
         })
     }
 }

@@ -9,12 +9,25 @@ use reqwest::{Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use crate::transport::http::{Broken, Clocks, Http, Request};
+use crate::transport::redact::Redactor;
 
 /// How long the service may say nothing.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Asks a service for its models. `of_answer` says what an answer means that is an error.
+/// Asks a service for its models. `of_answer` says what an answer means that is an error; none holds a secret.
 pub(crate) async fn greet(
+    http: &Http,
+    url: Url,
+    headers: HeaderMap,
+    context: &ExecutionContext,
+    of_answer: fn(StatusCode, &HeaderMap, &[u8]) -> AgentError,
+) -> Result<Handshake, AgentError> {
+    let greeted = ask(http, url, headers, context, of_answer).await;
+    let redactor = Redactor::new(&context.env);
+    greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+}
+
+async fn ask(
     http: &Http,
     url: Url,
     mut headers: HeaderMap,

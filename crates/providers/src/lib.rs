@@ -2,12 +2,14 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
+mod account;
 mod acp;
 mod anthropic;
 mod claude;
 mod codex;
 mod conversation;
 mod echo;
+mod exchange;
 mod greeting;
 mod ids;
 mod instructed;

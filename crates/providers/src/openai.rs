@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
@@ -17,15 +16,14 @@ use inspan_protocol::{
 };
 
 use crate::conversation::{ConversationStore, FolderStore};
+use crate::exchange::exchange;
 use crate::greeting::greet;
 use crate::transport::http::Http;
-use crate::transport::redact::Redactor;
 
 mod account;
 mod decode;
 mod error;
 mod exchange;
-mod kept;
 mod ledger;
 mod options;
 mod outcome;
@@ -40,11 +38,11 @@ pub use account::probe_openai;
 pub use options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
 pub use output::OpenAiOutput;
 
-use account::Account;
-use exchange::exchange;
+use exchange::Responses;
 
 /// The provider's type.
 const TYPE: &str = "openai";
+
 /// Asks the Responses API. One call is one turn of one conversation.
 pub struct OpenAiProvider {
     http: Arc<Http>,
@@ -98,23 +96,15 @@ impl Provider for OpenAiProvider {
     }
 
     fn execute(&self, input: OpenAiInput, context: ExecutionContext) -> ProviderStream<OpenAiOutput> {
-        let redactor = Redactor::new(&context.env);
-        let stream = exchange(Arc::clone(&self.http), Arc::clone(&self.store), input, context);
-        let told = move |error: AgentError| AgentError {
-            message: redactor.redact(&error.message),
-            ..error.from_provider(TYPE)
-        };
-        stream.map(move |item| item.map_err(&told)).boxed()
+        exchange::<Responses>(Arc::clone(&self.http), Arc::clone(&self.store), input, context)
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         let http = Arc::clone(&self.http);
         Box::pin(async move {
-            let account = Account::of(&context.env)?;
+            let account = account::of(&context.env)?;
             let url = account::models(&context.env)?;
-            let greeted = greet(&http, url, account.headers, &context, error::answered).await;
-            let redactor = Redactor::new(&context.env);
-            greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+            greet(&http, url, account.headers, &context, error::answered).await
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The tools of a turn, for adapters whose vendor calls none itself: those of the program and those of MCP servers,
 //! with the rules for who may call what. What a call and its answer look like to a model is left to the adapters.
 //!
-//! An adapter goes this way; `anthropic.rs` is the example:
+//! A turn goes this way; `exchange.rs` is the example:
 //!
 //! 1. [`ToolSettings`] borrows the options `allowedTools`, `disallowedTools`, `mcpServers`, `mcpTimeoutMs` and
 //!    `toolTimeoutMs`, which every such adapter has under these names.

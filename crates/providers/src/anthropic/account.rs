@@ -3,11 +3,12 @@
 
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 use reqwest::Url;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
+use crate::account::{Account, Address, no_key, status};
 use crate::status::ServiceStatus;
 
-const ADDRESS: &str = "https://api.anthropic.com";
+const ADDRESS: Address = Address { variable: BASE_URL, usual: "https://api.anthropic.com" };
 /// The list of models, which costs nothing.
 const MODELS: &str = "v1/models";
 const PATH: &str = "v1/messages";
@@ -15,67 +16,36 @@ const PATH: &str = "v1/messages";
 const VERSION: &str = "2023-06-01";
 const TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
 const KEY: &str = "ANTHROPIC_API_KEY";
-const BASE_URL: &str = "ANTHROPIC_BASE_URL";
-
-/// An account to ask with.
-pub(super) struct Account {
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-}
+pub(super) const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// Where requests go and which variable holds the key, as far as the environment tells. No value of a key is shown.
 pub fn probe_anthropic(environment: &Environment) -> ServiceStatus {
-    let account = Account::of(environment);
-    ServiceStatus {
-        provider: super::TYPE.to_owned(),
-        // An address may hold a password, so only its host is told.
-        host: address(environment, PATH).ok().and_then(|url| url.host_str().map(str::to_owned)),
-        key: [TOKEN, KEY].into_iter().find(|name| environment.get(name).is_some()).map(str::to_owned),
-        problem: account.err().map(|error| error.message),
-    }
+    let key = [TOKEN, KEY].into_iter().find(|name| environment.get(name).is_some());
+    status(super::TYPE, ADDRESS.of(environment, PATH), key, of(environment))
 }
 
-impl Account {
-    /// The account of an environment. A token is for a gateway that someone set up on purpose, so it goes before the
-    /// key, and the key does not go to that gateway.
-    pub(super) fn of(environment: &Environment) -> Result<Self, AgentError> {
-        let secret = |name: &'static str| Some((name, environment.get(name)?.trim()));
-        let (name, value) = secret(TOKEN).or_else(|| secret(KEY)).ok_or_else(|| {
-            AgentError::new(
-                ErrorCode::ConfigMissing,
-                format!("there is no key; set {KEY} in the environment"),
-            )
-        })?;
-        let (header, value) = match name {
-            TOKEN => (AUTHORIZATION, format!("Bearer {value}")),
-            _ => (HeaderName::from_static("x-api-key"), value.to_owned()),
-        };
-        let mut value = HeaderValue::from_str(&value).map_err(|_| {
-            AgentError::new(ErrorCode::ConfigInvalid, format!("{name} holds what no key can hold"))
-        })?;
-        value.set_sensitive(true);
-        let mut headers = HeaderMap::new();
-        headers.insert(header, value);
-        headers.insert(HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        Ok(Self { url: address(environment, PATH)?, headers })
-    }
+/// The account of an environment. A token is for a gateway that someone set up on purpose, so it goes before the key,
+/// and the key does not go to that gateway.
+pub(super) fn of(environment: &Environment) -> Result<Account, AgentError> {
+    let secret = |name: &'static str| Some((name, environment.get(name)?.trim()));
+    let (name, value) = secret(TOKEN).or_else(|| secret(KEY)).ok_or_else(|| no_key(KEY))?;
+    let (header, value) = match name {
+        TOKEN => (AUTHORIZATION, format!("Bearer {value}")),
+        _ => (HeaderName::from_static("x-api-key"), value.to_owned()),
+    };
+    let mut value = HeaderValue::from_str(&value).map_err(|_| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("{name} holds what no key can hold"))
+    })?;
+    value.set_sensitive(true);
+    let mut headers = HeaderMap::new();
+    headers.insert(header, value);
+    headers.insert(HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION));
+    Ok(Account::new(ADDRESS.of(environment, PATH)?, headers))
 }
 
 /// Where the list of models is.
 pub(super) fn models(environment: &Environment) -> Result<Url, AgentError> {
-    address(environment, MODELS)
-}
-
-fn address(environment: &Environment, path: &str) -> Result<Url, AgentError> {
-    let base = environment.get(BASE_URL).unwrap_or(ADDRESS).trim().trim_end_matches('/');
-    let url =
-        Url::parse(&format!("{base}/{path}")).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or_else(|| {
-        let message = format!("{BASE_URL} is no address that begins with http:// or https://");
-        AgentError::new(ErrorCode::ConfigInvalid, message)
-    })
+    ADDRESS.of(environment, MODELS)
 }
 
 #[cfg(test)]
@@ -85,7 +55,7 @@ mod tests {
     fn account(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let environment: Environment =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let account = Account::of(&environment).map_err(|error| error.to_string())?;
+        let account = of(&environment).map_err(|error| error.to_string())?;
         let shown = format!("{:?}", account.headers);
         assert!(!shown.contains("planted"), "{shown}");
         let get =

@@ -7,6 +7,7 @@ use inspan_protocol::{AgentError, ErrorCode, Timestamp, classify_status};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
+use super::account::BASE_URL;
 use super::wire;
 use crate::kind::Kind;
 use crate::streamed::failure::{http_date, page, redirected, retry_after, sentence};
@@ -31,7 +32,7 @@ pub(super) fn within(failure: wire::Failure) -> AgentError {
 /// The error for an answer whose status is one.
 pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
-        return redirected(status, "ANTHROPIC_BASE_URL");
+        return redirected(status, BASE_URL);
     }
     let failure: Option<wire::Failure> = serde_json::from_slice(body).ok();
     let (kind, words, request) = match failure {

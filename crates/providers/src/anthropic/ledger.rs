@@ -1,150 +1,101 @@
-//! What a turn has come to: the conversation with all that was said and answered, the sums, and where it can be left.
-//! Pure: asking the model and running tools are left to `exchange.rs`.
+//! What a turn has come to, in the form of the Messages API: the messages with their blocks, and the answers to calls.
+//! Pure: asking the model and running tools are left to the exchange.
 
-use inspan_protocol::{ContentBlock, StopReason, Usage};
+use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
 use super::decode::Said;
-use super::outcome::{self, Wanted};
+use super::outcome::{PAUSE, Wanted};
 use super::request::media_block;
-use crate::output::{PermissionDenial, TurnOutput};
-use crate::tools::Answer;
+use crate::exchange::{self, Answered, Books};
+use crate::output::TurnOutput;
+use crate::tools::{Answer, Call};
 
-/// The books of one turn.
+/// The ledger of one turn.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// What was said, in the vendor's form.
-    pub(super) messages: Vec<Value>,
-    /// How many messages stay when the turn fails. Those before it are as if it had never been; once a tool has run,
-    /// what was done stays too.
-    safe: usize,
-    settled: bool,
-    /// The texts of the messages that are whole.
-    texts: Vec<String>,
+    pub(super) books: Books,
+    wanted: Wanted,
     /// The text of the answer before a pause, which the next one goes on with.
     paused: String,
-    usage: Usage,
-    model: Option<String>,
-    answered: u32,
-    denials: Vec<PermissionDenial>,
 }
 
 impl Ledger {
-    /// The books of a turn that says this in a conversation.
-    pub(super) fn begin(mut messages: Vec<Value>, said: Vec<Value>) -> Self {
-        let safe = messages.len();
-        answer_open(&mut messages);
-        messages.extend(said);
-        Self {
-            messages,
-            safe,
-            settled: false,
-            texts: Vec::new(),
-            paused: String::new(),
-            usage: Usage::default(),
-            model: None,
-            answered: 0,
-            denials: Vec::new(),
-        }
+    /// The ledger of a turn that says this in a conversation.
+    pub(super) fn begin(
+        session: ProviderSessionId,
+        messages: Vec<Value>,
+        said: Vec<Value>,
+        wanted: Wanted,
+    ) -> Self {
+        let books = Books::begin(session, messages, answer_open, said);
+        Self { books, wanted, paused: String::new() }
     }
 
-    /// Tokens of the turn, with those of the answer in progress.
-    pub(super) fn with(&self, usage: Usage) -> Usage {
-        let mut all = self.usage;
-        all += usage;
-        all
-    }
-
-    /// The model's message, whole, with its calls. What answers them follows.
-    pub(super) fn calls(&mut self, said: Said) {
-        self.count(&said);
-        self.say(said.content);
-        self.texts.push(std::mem::take(&mut self.paused) + &said.text);
-    }
-
-    /// The answers until now, in the order of the calls; they replace those of the last time.
-    pub(super) fn answers<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>) {
-        let blocks: Vec<Value> = answers.map(result_block).collect();
-        if self.messages.last().is_some_and(|last| last["role"] == "user") {
-            self.messages.pop();
-        }
-        if !blocks.is_empty() {
-            self.messages.push(json!({ "role": "user", "content": blocks }));
-        }
-    }
-
-    /// All calls are answered: from here on a failure takes back nothing that was done.
-    pub(super) fn settled(&mut self) {
-        self.safe = self.messages.len();
-        self.settled = true;
-    }
-
-    /// A call was not allowed.
-    pub(super) fn denied(&mut self, denial: PermissionDenial) {
-        self.denials.push(denial);
-    }
-
-    /// The vendor paused within its answer, which goes on from what it has said.
-    pub(super) fn paused(&mut self, said: Said) {
-        self.count(&said);
-        self.paused.push_str(&said.text);
-        self.say(said.content);
-    }
-
-    /// The turn ended with this message, which may be a part of one.
-    pub(super) fn end(&mut self, mut said: Said, stop_reason: StopReason, wanted: Wanted) -> TurnOutput {
-        // A call that nobody answers must not stand in the conversation.
-        said.content.retain(|block| block["type"] != "tool_use");
-        self.count(&said);
-        self.say(std::mem::take(&mut said.content));
-        said.text.insert_str(0, &std::mem::take(&mut self.paused));
-        self.output(said, stop_reason, wanted)
-    }
-
-    /// The turn ended after a message that is in the books.
-    pub(super) fn stop(&mut self, stop_reason: StopReason, wanted: Wanted) -> TurnOutput {
-        let said = Said { text: std::mem::take(&mut self.paused), ..Said::default() };
-        self.output(said, stop_reason, wanted)
-    }
-
-    /// Whether a tool has run, so that a failure takes nothing back.
-    pub(super) fn has_settled(&self) -> bool {
-        self.settled
-    }
-
-    /// What is left of a turn that failed: what can be gone on with.
-    pub(super) fn failed(mut self) -> Vec<Value> {
-        self.messages.truncate(self.safe);
-        self.messages
-    }
-
-    fn output(&mut self, mut said: Said, stop_reason: StopReason, wanted: Wanted) -> TurnOutput {
-        if stop_reason != StopReason::Complete {
-            self.texts.push(std::mem::take(&mut said.text));
-            let texts: Vec<String> = std::mem::take(&mut self.texts);
-            let texts: Vec<&str> =
-                texts.iter().map(String::as_str).filter(|text| !text.trim().is_empty()).collect();
-            said.text = texts.join("\n\n");
-        }
-        TurnOutput {
-            usage: self.usage,
-            model: self.model.take(),
-            num_turns: self.answered,
-            permission_denials: std::mem::take(&mut self.denials),
-            ..outcome::output(said, stop_reason, wanted)
-        }
+    fn output(&mut self, text: String, stop_reason: StopReason) -> TurnOutput {
+        let wanted = self.wanted;
+        self.books.output(text, stop_reason, |text| wanted.answer(text))
     }
 
     fn count(&mut self, said: &Said) {
-        self.usage += said.usage;
-        self.answered += u32::from(said.model.is_some() || !said.text.is_empty());
-        self.model = said.model.clone().or(self.model.take());
+        let answered = said.model.is_some() || !said.text.is_empty();
+        let answered = if answered { Answered::Yes } else { Answered::No };
+        self.books.count(said.usage, said.model.as_ref(), answered);
     }
 
     fn say(&mut self, content: Vec<Value>) {
         if !content.is_empty() {
-            self.messages.push(json!({ "role": "assistant", "content": content }));
+            self.books.messages.push(json!({ "role": "assistant", "content": content }));
         }
+    }
+}
+
+impl exchange::Ledger for Ledger {
+    type Said = Said;
+
+    fn books(&mut self) -> &mut Books {
+        &mut self.books
+    }
+
+    fn goes_on(&mut self, said: Said) -> Vec<Call> {
+        self.count(&said);
+        self.say(said.content);
+        self.paused.push_str(&said.text);
+        if said.stop_reason.as_deref() == Some(PAUSE) {
+            return Vec::new();
+        }
+        self.books.texts.push(std::mem::take(&mut self.paused));
+        said.calls
+    }
+
+    fn answers<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>) {
+        let blocks: Vec<Value> = answers.map(result_block).collect();
+        let messages = &mut self.books.messages;
+        if messages.last().is_some_and(|last| last["role"] == "user") {
+            messages.pop();
+        }
+        if !blocks.is_empty() {
+            messages.push(json!({ "role": "user", "content": blocks }));
+        }
+    }
+
+    fn end(&mut self, mut said: Said, stop_reason: StopReason) -> TurnOutput {
+        // A call that nobody answers must not stand in the conversation.
+        said.content.retain(|block| block["type"] != "tool_use");
+        self.count(&said);
+        self.say(said.content);
+        let text = std::mem::take(&mut self.paused) + &said.text;
+        self.output(text, stop_reason)
+    }
+
+    fn stop(&mut self, stop_reason: StopReason) -> TurnOutput {
+        let text = std::mem::take(&mut self.paused);
+        self.output(text, stop_reason)
+    }
+
+    /// All calls that stand in a conversation of ours are answered.
+    fn left_open(&self) -> Option<StreamEvent> {
+        None
     }
 }
 

@@ -5,21 +5,11 @@ use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 use serde_json::Value;
 
 use super::decode::Said;
+use crate::exchange::Verdict;
 use crate::kind::Kind;
-use crate::output::TurnOutput;
 
-/// How an answer ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output, and what is to be warned of.
-    Output(StopReason, Option<StreamEvent>),
-    /// With calls of tools, whose answers it waits for.
-    Calls,
-    /// In the middle: the vendor goes on when it is asked to.
-    Paused,
-    /// With an error.
-    Error(AgentError),
-}
+/// The stop reason of an answer that the vendor paused in.
+pub(super) const PAUSE: &str = "pause_turn";
 
 /// Judges the end of an answer.
 ///
@@ -37,7 +27,7 @@ pub(super) fn judge(said: &Said) -> Verdict {
     match said.stop_reason.as_deref() {
         Some("end_turn" | "stop_sequence") => Verdict::Output(StopReason::Complete, None),
         Some("tool_use") if !said.calls.is_empty() => Verdict::Calls,
-        Some("pause_turn") => Verdict::Paused,
+        Some(PAUSE) => Verdict::Paused,
         Some("max_tokens") => Verdict::Output(StopReason::MaxTokens, None),
         Some("refusal") => {
             let details = said.stop_details.clone().unwrap_or_default();
@@ -70,23 +60,6 @@ pub(super) fn judge(said: &Said) -> Verdict {
     }
 }
 
-/// The output of a turn; the session and the time are the caller's to add.
-pub(super) fn output(said: Said, stop_reason: StopReason, wanted: Wanted) -> TurnOutput {
-    let structured_output = match (wanted, stop_reason) {
-        // One that is no JSON is none: the engine asks for another.
-        (Wanted::Structured, StopReason::Complete) => serde_json::from_str::<Value>(&said.text).ok(),
-        _ => None,
-    };
-    TurnOutput {
-        structured_output,
-        usage: said.usage,
-        num_turns: u32::from(said.model.is_some() || !said.text.is_empty()),
-        model: said.model,
-        text: said.text,
-        ..TurnOutput::new(stop_reason)
-    }
-}
-
 /// What kind of answer was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wanted {
@@ -94,4 +67,14 @@ pub(super) enum Wanted {
     Text,
     /// JSON of a schema.
     Structured,
+}
+
+impl Wanted {
+    /// A whole answer as what was asked for.
+    pub(super) fn answer(self, text: &str) -> Option<Value> {
+        match self {
+            Self::Text => None,
+            Self::Structured => serde_json::from_str(text).ok(),
+        }
+    }
 }

@@ -3,11 +3,12 @@
 
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 use reqwest::Url;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
+use crate::account::{Account, Address, no_key, status};
 use crate::status::ServiceStatus;
 
-const ADDRESS: &str = "https://api.openai.com/v1";
+const ADDRESS: Address = Address { variable: BASE_URL, usual: "https://api.openai.com/v1" };
 /// The list of models, which costs nothing.
 const MODELS: &str = "models";
 const PATH: &str = "responses";
@@ -19,66 +20,35 @@ const OWNERS: [(&str, &[&str]); 2] = [
     ("openai-project", &["OPENAI_PROJECT_ID", "OPENAI_PROJECT"]),
 ];
 
-/// An account to ask with.
-pub(super) struct Account {
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-}
-
 /// Where requests go and which variable holds the key, as far as the environment tells. No value of a key is shown.
 pub fn probe_openai(environment: &Environment) -> ServiceStatus {
-    let account = Account::of(environment);
-    ServiceStatus {
-        provider: super::TYPE.to_owned(),
-        // An address may hold a password, so only its host is told.
-        host: address(environment, PATH).ok().and_then(|url| url.host_str().map(str::to_owned)),
-        key: environment.get(KEY).map(|_| KEY.to_owned()),
-        problem: account.err().map(|error| error.message),
-    }
+    let key = environment.get(KEY).map(|_| KEY);
+    status(super::TYPE, ADDRESS.of(environment, PATH), key, of(environment))
 }
 
-impl Account {
-    /// The account of an environment.
-    pub(super) fn of(environment: &Environment) -> Result<Self, AgentError> {
-        let key = environment.get(KEY).ok_or_else(|| {
-            AgentError::new(
-                ErrorCode::ConfigMissing,
-                format!("there is no key; set {KEY} in the environment"),
-            )
-        })?;
-        let value = |name: &str, value: &str| {
-            HeaderValue::from_str(value).map_err(|_| {
-                AgentError::new(ErrorCode::ConfigInvalid, format!("{name} holds what no header can hold"))
-            })
-        };
-        let mut bearer = value(KEY, &format!("Bearer {}", key.trim()))?;
-        bearer.set_sensitive(true);
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, bearer);
-        for (header, names) in OWNERS {
-            if let Some((name, owner)) = names.iter().find_map(|name| Some((name, environment.get(name)?))) {
-                headers.insert(HeaderName::from_static(header), value(name, owner.trim())?);
-            }
+/// The account of an environment.
+pub(super) fn of(environment: &Environment) -> Result<Account, AgentError> {
+    let key = environment.get(KEY).ok_or_else(|| no_key(KEY))?;
+    let value = |name: &str, value: &str| {
+        HeaderValue::from_str(value).map_err(|_| {
+            AgentError::new(ErrorCode::ConfigInvalid, format!("{name} holds what no header can hold"))
+        })
+    };
+    let mut bearer = value(KEY, &format!("Bearer {}", key.trim()))?;
+    bearer.set_sensitive(true);
+    let mut headers = HeaderMap::new();
+    headers.insert(AUTHORIZATION, bearer);
+    for (header, names) in OWNERS {
+        if let Some((name, owner)) = names.iter().find_map(|name| Some((name, environment.get(name)?))) {
+            headers.insert(HeaderName::from_static(header), value(name, owner.trim())?);
         }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        Ok(Self { url: address(environment, PATH)?, headers })
     }
+    Ok(Account::new(ADDRESS.of(environment, PATH)?, headers))
 }
 
 /// Where the list of models is.
 pub(super) fn models(environment: &Environment) -> Result<Url, AgentError> {
-    address(environment, MODELS)
-}
-
-fn address(environment: &Environment, path: &str) -> Result<Url, AgentError> {
-    let base = environment.get(BASE_URL).unwrap_or(ADDRESS).trim().trim_end_matches('/');
-    let url =
-        Url::parse(&format!("{base}/{path}")).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or_else(|| {
-        let message = format!("{BASE_URL} is no address that begins with http:// or https://");
-        AgentError::new(ErrorCode::ConfigInvalid, message)
-    })
+    ADDRESS.of(environment, MODELS)
 }
 
 #[cfg(test)]
@@ -88,7 +58,7 @@ mod tests {
     fn account(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let environment: Environment =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let account = Account::of(&environment).map_err(|error| error.to_string())?;
+        let account = of(&environment).map_err(|error| error.to_string())?;
         let shown = format!("{:?}", account.headers);
         assert!(!shown.contains("planted"), "{shown}");
         let get =

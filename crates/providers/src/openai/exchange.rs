@@ -1,217 +1,98 @@
-//! One turn: the model is asked, its calls are answered, and it is asked again, until it has nothing more to ask for.
-//! The conversation is kept at every step that cannot be done twice. What it holds is left to `ledger.rs`.
+//! What the exchange has to know of the Responses API: each of its questions, and where the answer stands.
+//! The order of a turn is left to the exchange.
 
-use std::sync::Arc;
-
-use async_stream::try_stream;
-use futures::StreamExt;
-use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
-    StreamEvent,
-};
-use serde_json::json;
-use tokio::time::Instant;
+use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId};
+use serde_json::{Value, json};
 
 use super::TYPE;
-use super::account::Account;
-use super::decode::Decoder;
-use super::kept::Kept;
-use super::ledger::{Ledger, Settled};
-use super::options::OpenAiInput;
-use super::outcome::{Verdict, judge};
+use super::account;
+use super::decode::{Decoder, Said};
+use super::ledger::Ledger;
+use super::options::{OpenAiInput, OpenAiOptions};
+use super::outcome;
 use super::output::OpenAiOutput;
 use super::request::{self, Settings, Thread};
 use super::schema::Form;
-use crate::conversation::{ConversationStore, not_kept};
+use crate::account::Account;
+use crate::conversation::Conversation;
+use crate::exchange::{Api, Begun, Keeper, Terms, Verdict};
 use crate::kind::Kind;
-use crate::output::TurnOutput;
-use crate::streamed::{Over, Step, Streamed};
-use crate::tools::{Answer, Close, Ran, Toolbox, Until};
-use crate::transport::http::{Broken, Clocks, Http, Post};
-use crate::transport::stall;
+use crate::tools::Offered;
 
-/// Requests of one turn, unless the options say otherwise.
-const REQUESTS: u32 = 100;
-
-/// How the turn ended, but for what surrounds it.
-type End = Result<TurnOutput, AgentError>;
-
-/// The turn of an input.
-pub(super) fn exchange(
-    http: Arc<Http>,
-    store: Arc<dyn ConversationStore>,
-    input: OpenAiInput,
-    context: ExecutionContext,
-) -> ProviderStream<OpenAiOutput> {
-    let stream = try_stream! {
-        let began = Instant::now();
-        let options = input.settled()?;
-        let finish = |output: TurnOutput, session| ProviderItem::Output(OpenAiOutput::from(TurnOutput {
-            session_id: session,
-            duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-            ..output
-        }));
-        if context.cancel.is_cancelled() {
-            yield finish(TurnOutput::new(StopReason::Aborted), options.resume);
-            return;
-        }
-        let account = Account::of(&context.env)?;
-        let said = request::messages(&input)?;
-        let form = options.output_schema.as_ref().map(Form::of);
-        let session = options.resume.clone().unwrap_or_else(|| ProviderSessionId::from(crate::ids::fresh()));
-        let thread = Thread::of(session.clone());
-        let mut kept = Kept::take(&thread, options.resume.as_ref(), store, &context).await?;
-        let settings = kept.conversation.settings_of::<Settings>(TYPE, &session)?.with(&options);
-        let before = kept.conversation.settings.clone();
-        let mut ledger = Ledger::begin(thread.clone(), std::mem::take(&mut kept.conversation.messages), said);
-        // What cannot be asked is told before anything is started.
-        request::body(&settings, &ledger.thread, form.as_ref(), &[], ledger.next())?;
-        let until = Until {
-            cancel: context.cancel.clone(),
-            deadline: context.deadline.and_then(|limit| began.checked_add(limit)),
-        };
-        let (toolbox, warnings) = match Toolbox::open(options.tools(), &context, &http, &until).await {
-            Ok(open) => open,
-            Err(Broken::Failed(error)) => Err(error)?,
-            Err(Broken::Cancelled) => {
-                yield finish(TurnOutput::new(StopReason::Aborted), options.resume);
-                return;
-            }
-        };
-        kept.conversation.settings = json!(settings);
-        kept.write(&ledger.items).await?;
-        yield ProviderItem::Event(StreamEvent::Session { session_id: session.clone() });
-        for warning in warnings.into_iter().chain(form.as_ref().and_then(Form::warning)) {
-            yield ProviderItem::Event(warning);
-        }
-
-        let clocks = Clocks {
-            cancel: context.cancel.clone(),
-            began,
-            deadline: context.deadline,
-            stall: stall(options.stall_timeout_ms),
-        };
-        // Of a run that has none left, one turn is left all the same: someone asked for this call.
-        let left = context.turns_left.map(|left| left.max(1));
-        let limit = [options.max_turns, left].into_iter().flatten().min().unwrap_or(REQUESTS);
-        let mut requests = 0;
-        let end: End = loop {
-            let offered = toolbox.offered();
-            let body = match request::body(&settings, &ledger.thread, form.as_ref(), offered, ledger.next()) {
-                Ok(body) => body,
-                Err(error) => break Err(error),
-            };
-            requests += 1;
-            let post = Post { url: account.url.clone(), headers: account.headers.clone(), body };
-            let over = match Streamed::<Decoder>::begin(&http, post, &context.env, clocks.clone()).await {
-                Err(over) => over,
-                Ok(mut streamed) => loop {
-                    match streamed.next().await {
-                        Step::Event(StreamEvent::Usage { usage, cost_usd }) => {
-                            let usage = ledger.with(usage);
-                            yield ProviderItem::Event(StreamEvent::Usage { usage, cost_usd });
-                        }
-                        Step::Event(event) => yield ProviderItem::Event(event),
-                        Step::Over(over) => break over,
-                    }
-                },
-            };
-            let said = match over {
-                Over::Ended(said) => said,
-                Over::Cancelled(said) => break Ok(ledger.end(said, StopReason::Aborted, None)),
-                Over::Failed(error) => break Err(lost(error, &thread)),
-            };
-            match judge(&said) {
-                Verdict::Error(error) => break Err(error),
-                Verdict::Output(reason, warning) => {
-                    if let Some(warning) = warning {
-                        yield ProviderItem::Event(warning);
-                    }
-                    break Ok(ledger.end(said, reason, form.as_ref()));
-                }
-                Verdict::Calls if toolbox.offered().is_empty() => {
-                    let message = "the model called a function, and none was offered";
-                    break Err(AgentError::new(ErrorCode::Protocol, message).kind("unexpectedTool"));
-                }
-                Verdict::Calls => {
-                    let calls = ledger.calls(said);
-                    if requests >= limit {
-                        let answers: Vec<Answer> =
-                            calls.iter().map(|call| Answer::not_begun(call.id.as_str())).collect();
-                        ledger.answers(answers.iter());
-                        break Ok(ledger.stop(StopReason::MaxTurns));
-                    }
-                    // Once a call has begun, a crash must not make it begin again.
-                    if let Err(error) = kept.write(&ledger.items).await {
-                        break Err(error);
-                    }
-                    let ids: Vec<String> = calls.iter().map(|call| call.id.clone()).collect();
-                    let mut answers: Vec<Answer> = Vec::with_capacity(ids.len());
-                    let mut ran = toolbox.run(calls, until.clone());
-                    while let Some(ran) = ran.next().await {
-                        match ran {
-                            Ran::Event(event) => yield ProviderItem::Event(event),
-                            Ran::Denied(denial) => ledger.denied(denial),
-                            Ran::Answered(answer) => {
-                                answers.push(answer);
-                                let known = |id: &String| answers.iter().find(|answer| answer.id == *id);
-                                ledger.answers(ids.iter().filter_map(known));
-                                if let Err(error) = kept.write(&ledger.items).await {
-                                    yield ProviderItem::Event(not_kept("the answer of a tool", &error));
-                                }
-                            }
-                        }
-                    }
-                    ledger.settled();
-                    for warning in toolbox.lost() {
-                        yield ProviderItem::Event(warning);
-                    }
-                    if context.cancel.is_cancelled() {
-                        break Ok(ledger.stop(StopReason::Aborted));
-                    }
-                }
-            }
-        };
-        let whole = matches!(&end, Ok(output) if output.stop_reason != StopReason::Aborted);
-        let open = matches!(&end, Ok(output) if output.stop_reason == StopReason::MaxTurns) || !whole;
-        if open && ledger.leaves_calls() {
-            let message = "the conversation that the vendor keeps has calls of tools without answers; it may not be \
-                           gone on with".to_owned();
-            yield ProviderItem::Event(StreamEvent::Warning { code: "callsUnanswered".to_owned(), message });
-        }
-        let next = ledger.session().clone();
-        let items = match &end {
-            Ok(_) => ledger.items,
-            Err(_) => {
-                if ledger.has_settled() == Settled::No {
-                    kept.conversation.settings = before;
-                }
-                ledger.failed()
-            }
-        };
-        if let Err(error) = kept.write(&items).await {
-            // The answer is there and paid for; only the next turn will miss it.
-            yield ProviderItem::Event(not_kept("the answer", &error));
-        }
-        toolbox.close(if whole { Close::Gently } else { Close::AtOnce }).await;
-        // Whoever reads the last item may begin the next turn at once.
-        drop(kept);
-        if next != session {
-            yield ProviderItem::Event(StreamEvent::Session { session_id: next.clone() });
-        }
-        yield finish(end.map_err(|error: AgentError| error.with("sessionId", next.as_str()))?, Some(next));
-    };
-    stream.boxed()
+/// The Responses API, as one turn asks it.
+pub(super) struct Responses {
+    settings: Settings,
+    /// The conversation as it was called when the turn began.
+    thread: Thread,
 }
 
-/// The vendor says in words only that it has no such conversation.
-fn lost(error: AgentError, thread: &Thread) -> AgentError {
-    let session = thread.session();
-    let named = error.message.contains(session.as_str()) && error.message.contains("not found");
-    if matches!(thread, Thread::Own(_)) || error.code != ErrorCode::InvalidRequest || !named {
-        return error;
+impl Api for Responses {
+    const PROVIDER: &'static str = TYPE;
+    const TOOL: &'static str = "function";
+
+    type Input = OpenAiInput;
+    type Options = OpenAiOptions;
+    type Output = OpenAiOutput;
+    type Said = Said;
+    type Decoder = Decoder;
+    type Ledger = Ledger;
+
+    fn options(input: &OpenAiInput) -> Result<OpenAiOptions, AgentError> {
+        input.settled()
     }
-    let message = format!("no such conversation: {session}");
-    AgentError { detail: error.detail, ..AgentError::new(ErrorCode::InvalidRequest, message) }
-        .kind("sessionNotFound")
+
+    fn terms(options: &OpenAiOptions) -> Terms<'_> {
+        options.terms()
+    }
+
+    fn account(environment: &Environment) -> Result<Account, AgentError> {
+        account::of(environment)
+    }
+
+    fn messages(input: &OpenAiInput) -> Result<Vec<Value>, AgentError> {
+        request::messages(input)
+    }
+
+    fn keeper(session: &ProviderSessionId) -> Keeper {
+        match Thread::of(session.clone()) {
+            Thread::Own(_) => Keeper::Adapter,
+            Thread::Conversation(_) | Thread::Response(_) => Keeper::Vendor,
+        }
+    }
+
+    fn begin(
+        options: &OpenAiOptions,
+        session: &ProviderSessionId,
+        conversation: &mut Conversation,
+        said: Vec<Value>,
+    ) -> Result<Begun<Self>, AgentError> {
+        let settings = conversation.settings_of::<Settings>(TYPE, session)?.with(options);
+        conversation.settings = json!(settings);
+        let form = options.output_schema.as_ref().map(Form::of);
+        let warning = form.as_ref().and_then(Form::warning);
+        let thread = Thread::of(session.clone());
+        let items = std::mem::take(&mut conversation.messages);
+        let ledger = Ledger::begin(thread.clone(), items, said, form);
+        Ok(Begun { api: Self { settings, thread }, ledger, warning })
+    }
+
+    fn request(&self, ledger: &Ledger, offered: &[Offered]) -> Result<Vec<u8>, AgentError> {
+        request::body(&self.settings, &ledger.thread, ledger.form.as_ref(), offered, ledger.next())
+    }
+
+    fn judge(said: &Said) -> Verdict {
+        outcome::judge(said)
+    }
+
+    /// The vendor says in words only that it has no such conversation.
+    fn understood(&self, error: AgentError) -> AgentError {
+        let session = self.thread.session();
+        let named = error.message.contains(session.as_str()) && error.message.contains("not found");
+        if matches!(self.thread, Thread::Own(_)) || error.code != ErrorCode::InvalidRequest || !named {
+            return error;
+        }
+        let message = format!("no such conversation: {session}");
+        AgentError { detail: error.detail, ..AgentError::new(ErrorCode::InvalidRequest, message) }
+            .kind("sessionNotFound")
+    }
 }

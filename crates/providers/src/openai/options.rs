@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::exchange::Terms;
 use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
@@ -114,14 +115,19 @@ pub enum ThinkingSummary {
 }
 
 impl OpenAiOptions {
-    /// What they say of tools.
-    pub(super) fn tools(&self) -> ToolSettings<'_> {
-        ToolSettings {
-            allowed: self.allowed_tools.as_deref(),
-            disallowed: self.disallowed_tools.as_deref(),
-            mcp_servers: self.mcp_servers.as_ref(),
-            mcp_timeout_ms: self.mcp_timeout_ms,
-            tool_timeout_ms: self.tool_timeout_ms,
+    /// What the exchange has to know of them.
+    pub(super) fn terms(&self) -> Terms<'_> {
+        Terms {
+            resume: self.resume.as_ref(),
+            tools: ToolSettings {
+                allowed: self.allowed_tools.as_deref(),
+                disallowed: self.disallowed_tools.as_deref(),
+                mcp_servers: self.mcp_servers.as_ref(),
+                mcp_timeout_ms: self.mcp_timeout_ms,
+                tool_timeout_ms: self.tool_timeout_ms,
+            },
+            max_turns: self.max_turns,
+            stall_timeout_ms: self.stall_timeout_ms,
         }
     }
 }

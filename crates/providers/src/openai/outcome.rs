@@ -4,21 +4,9 @@
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 
 use super::decode::{Ending, Phase, Said};
-use super::schema::Form;
+use crate::exchange::Verdict;
 use crate::kind::Kind;
-use crate::output::TurnOutput;
 use crate::streamed::event::head;
-
-/// How an answer ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output, and what is to be warned of.
-    Output(StopReason, Option<StreamEvent>),
-    /// With calls of functions, whose answers it waits for.
-    Calls,
-    /// With an error.
-    Error(AgentError),
-}
 
 /// Judges the end of an answer.
 ///
@@ -65,16 +53,6 @@ pub(super) fn judge(said: &Said) -> Verdict {
 
 fn refused(message: String) -> AgentError {
     AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal")
-}
-
-/// The output of a turn that said this; the sums, the session and the time are the caller's to add.
-pub(super) fn output(text: String, stop_reason: StopReason, form: Option<&Form>) -> TurnOutput {
-    let structured_output = match (form, stop_reason) {
-        // One that is no JSON is none: the engine asks for another.
-        (Some(form), StopReason::Complete) => form.answer(&text),
-        _ => None,
-    };
-    TurnOutput { structured_output, text, ..TurnOutput::new(stop_reason) }
 }
 
 /// The answer; of one that was cut short all that was said.

@@ -1,7 +1,10 @@
 //! The books of turns: what a conversation holds after each way through one, and what is answered in one that was left
 //! in the middle of a tool.
 
+use inspan_protocol::Usage;
+
 use super::*;
+use crate::exchange::Ledger as _;
 
 fn user(text: &str) -> Value {
     json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
@@ -40,6 +43,21 @@ fn said(text: &str, content: Vec<Value>) -> Said {
     Said { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Said::default() }
 }
 
+/// What was said before the vendor paused.
+fn paused(text: &str, content: Vec<Value>) -> Said {
+    Said { stop_reason: Some(PAUSE.to_owned()), ..said(text, content) }
+}
+
+fn begun(messages: Vec<Value>, said: Vec<Value>) -> Ledger {
+    Ledger::begin(ProviderSessionId::from("s"), messages, said, Wanted::Text)
+}
+
+/// What stays of a turn that failed.
+fn failed(mut ledger: Ledger) -> Vec<Value> {
+    ledger.books.failed();
+    ledger.books.messages
+}
+
 fn text(text: &str) -> Value {
     json!({ "type": "text", "text": text })
 }
@@ -70,25 +88,25 @@ fn what_was_left_open_is_answered_and_nothing_else_is_touched() {
         ),
     ];
     for (kept, expected) in rows {
-        let ledger = Ledger::begin(kept.clone(), vec![go.clone()]);
+        let ledger = begun(kept.clone(), vec![go.clone()]);
         let expected: Vec<Value> = expected.into_iter().chain([go.clone()]).collect();
-        assert_eq!(ledger.messages, expected, "{kept:?}");
+        assert_eq!(ledger.books.messages, expected, "{kept:?}");
         // A failure leaves the conversation one that the next turn mends in the same way.
-        let failed = ledger.failed();
-        assert_eq!(Ledger::begin(failed, vec![go.clone()]).messages, expected, "{kept:?}");
+        let failed = failed(ledger);
+        assert_eq!(begun(failed, vec![go.clone()]).books.messages, expected, "{kept:?}");
     }
 }
 
 #[test]
 fn a_turn_with_tools_counts_all_of_its_messages() {
-    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
-    ledger.calls(said("I look.", vec![text("I look."), call("1"), call("2")]));
+    let mut ledger = begun(vec![], vec![user("a")]);
+    ledger.goes_on(said("I look.", vec![text("I look."), call("1"), call("2")]));
     ledger.answers([answer("2")].iter());
     ledger.answers([answer("1"), answer("2")].iter());
-    ledger.settled();
-    let so_far = ledger.with(Usage { input_tokens: 5, ..Usage::default() });
+    ledger.books.settled();
+    let so_far = ledger.books.with(Usage { input_tokens: 5, ..Usage::default() });
     assert_eq!((so_far.input_tokens, so_far.output_tokens), (15, 1));
-    let output = ledger.end(said("Done.", vec![text("Done.")]), StopReason::Complete, Wanted::Text);
+    let output = ledger.end(said("Done.", vec![text("Done.")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.num_turns, output.usage.input_tokens), ("Done.", 2, 20));
     let expected = [
         user("a"),
@@ -96,48 +114,50 @@ fn a_turn_with_tools_counts_all_of_its_messages() {
         results(&[result("1"), result("2")]),
         json!({ "role": "assistant", "content": [text("Done.")] }),
     ];
-    assert_eq!(ledger.messages, expected);
+    assert_eq!(ledger.books.messages, expected);
 }
 
 #[test]
 fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
-    let begun = || {
-        let mut ledger = Ledger::begin(vec![user("0")], vec![user("a")]);
-        ledger.calls(said("I look.", vec![call("1")]));
+    let with_tool = || {
+        let mut ledger = begun(vec![user("0")], vec![user("a")]);
+        ledger.goes_on(said("I look.", vec![call("1")]));
         ledger.answers([answer("1")].iter());
-        ledger.settled();
+        ledger.books.settled();
         ledger
     };
-    let mut ledger = begun();
-    let output =
-        ledger.end(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens, Wanted::Text);
+    let mut ledger = with_tool();
+    let output = ledger.end(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens);
     assert_eq!(output.text, "I look.\n\nAnd th");
-    assert_eq!(ledger.messages.last(), Some(&json!({ "role": "assistant", "content": [text("And th")] })));
+    assert_eq!(
+        ledger.books.messages.last(),
+        Some(&json!({ "role": "assistant", "content": [text("And th")] }))
+    );
     // A cancelled answer that said nothing leaves the tool's.
-    let mut ledger = begun();
-    let output = ledger.end(Said::default(), StopReason::Aborted, Wanted::Text);
+    let mut ledger = with_tool();
+    let output = ledger.end(Said::default(), StopReason::Aborted);
     assert_eq!((output.text.as_str(), output.num_turns), ("I look.", 1));
-    assert_eq!(ledger.messages.last(), Some(&results(&[result("1")])));
+    assert_eq!(ledger.books.messages.last(), Some(&results(&[result("1")])));
     // A failure takes back what came after, and before any tool the whole turn.
-    let mut ledger = begun();
-    ledger.paused(said("Wait", vec![text("Wait")]));
-    assert!(ledger.has_settled());
-    assert_eq!(ledger.failed(), [user("0"), user("a"), called(&["1"]), results(&[result("1")])]);
-    let mut ledger = Ledger::begin(vec![user("0")], vec![user("a")]);
-    ledger.paused(said("Wait", vec![text("Wait")]));
-    assert!(!ledger.has_settled());
-    assert_eq!(ledger.failed(), [user("0")]);
+    let mut ledger = with_tool();
+    ledger.goes_on(paused("Wait", vec![text("Wait")]));
+    assert!(ledger.books.has_settled());
+    assert_eq!(failed(ledger), [user("0"), user("a"), called(&["1"]), results(&[result("1")])]);
+    let mut ledger = begun(vec![user("0")], vec![user("a")]);
+    ledger.goes_on(paused("Wait", vec![text("Wait")]));
+    assert!(!ledger.books.has_settled());
+    assert_eq!(failed(ledger), [user("0")]);
 }
 
 #[test]
 fn an_answer_goes_on_after_a_pause() {
-    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
-    ledger.paused(said("{\"n\"", vec![text("{\"n\"")]));
-    let output = ledger.end(said(": 1}", vec![text(": 1}")]), StopReason::Complete, Wanted::Structured);
+    let mut ledger = Ledger::begin(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
+    ledger.goes_on(paused("{\"n\"", vec![text("{\"n\"")]));
+    let output = ledger.end(said(": 1}", vec![text(": 1}")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));
-    let mut ledger = Ledger::begin(vec![], vec![user("a")]);
-    ledger.paused(said("a bit", vec![text("a bit")]));
-    assert_eq!(ledger.stop(StopReason::MaxTurns, Wanted::Text).text, "a bit");
+    let mut ledger = begun(vec![], vec![user("a")]);
+    ledger.goes_on(paused("a bit", vec![text("a bit")]));
+    assert_eq!(ledger.stop(StopReason::MaxTurns).text, "a bit");
 }
 
 #[test]

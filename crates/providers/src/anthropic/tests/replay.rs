@@ -1,28 +1,14 @@
-//! The replay of recorded answers: the server's bytes through the real decoder and the real end of a turn, compared
-//! with the whole golden file, whatever the reads looked like.
-//!
-//! `INSPAN_BLESS=1` writes the golden files; `INSPAN_FILTER=part` replays the cases with that in their name.
+//! The replay of recorded answers of the Messages API. How they are replayed is left to the exchange's tests.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use inspan_testkit::{
-    case_folders, check_golden, cut_in_two, fixture_dir, read_json, sorted, split_everywhere,
-};
-use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::decode::{Decoded, Decoder};
-use super::super::error::answered;
+use super::super::exchange::Messages;
 use super::super::ledger::Ledger;
-use super::super::outcome::{Verdict, Wanted, judge};
-use crate::streamed::Decode as _;
-use crate::tools::Call;
-
-/// Transcripts up to this many bytes are also cut in two at every byte.
-const SHORT: usize = 4096;
+use super::super::outcome::Wanted;
+use crate::exchange::tests::replay::{Recorded, replay};
 
 /// What surrounded a recorded answer.
 #[derive(Deserialize)]
@@ -39,76 +25,29 @@ struct Input {
     structured: bool,
 }
 
-/// Everything that comes of one answer, one JSON value a line.
-fn replay<'a>(input: &Input, chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let status = StatusCode::from_u16(input.status).unwrap();
-    let lines = if status.is_success() {
-        let mut decoder = Decoder::default();
-        let mut decoded: Vec<Decoded> = chunks.into_iter().flat_map(|chunk| decoder.push(chunk)).collect();
-        decoded.extend(decoder.finish());
-        decoded.into_iter().flat_map(|decoded| lines(decoded, input)).collect()
-    } else {
-        let mut headers = HeaderMap::new();
-        for (name, value) in &input.headers {
-            headers.insert(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
-        }
-        let body: Vec<u8> = chunks.into_iter().flatten().copied().collect();
-        vec![json!({ "error": answered(status, &headers, &body) })]
-    };
-    lines.into_iter().map(|value| format!("{}\n", sorted(&value))).collect()
-}
+impl Recorded for Input {
+    type Api = Messages;
+    const SHORT: usize = 4096;
 
-fn lines(decoded: Decoded, input: &Input) -> Vec<Value> {
-    match decoded {
-        Decoded::Event(event) => vec![json!({ "event": event })],
-        Decoded::Failed(error) => vec![json!({ "error": error })],
-        Decoded::End(said) => match judge(&said) {
-            Verdict::Error(error) => vec![json!({ "error": error })],
-            Verdict::Paused => vec![json!({ "paused": said.content })],
-            Verdict::Calls => {
-                let call = |call: &Call| match &call.input {
-                    Ok(input) => json!({ "id": call.id, "name": call.name, "input": input }),
-                    Err(words) => json!({ "id": call.id, "name": call.name, "broken": words }),
-                };
-                let calls: Vec<Value> = said.calls.iter().map(call).collect();
-                vec![json!({ "kept": said.content }), json!({ "calls": calls })]
-            }
-            Verdict::Output(reason, warning) => {
-                let wanted = if input.structured { Wanted::Structured } else { Wanted::Text };
-                let mut ledger = Ledger::begin(Vec::new(), Vec::new());
-                let warning = warning.map(|event| json!({ "event": event }));
-                let output = ledger.end(*said, reason, wanted);
-                let kept = ledger.messages.first().map_or(json!([]), |message| message["content"].clone());
-                warning.into_iter().chain([json!({ "kept": kept }), json!({ "output": output })]).collect()
-            }
-        },
+    fn status(&self) -> u16 {
+        self.status
     }
-}
 
-fn check(case: &Path) -> Result<(), String> {
-    let input: Input = read_json(case.join("input.json")).map_err(|error| error.to_string())?;
-    let bytes = std::fs::read(case.join("transcript.sse")).map_err(|error| error.to_string())?;
-    let whole = replay(&input, [bytes.as_slice()]);
-    for split in split_everywhere(&bytes, 0..4) {
-        if replay(&input, split.chunks.iter().copied()) != whole {
-            return Err(format!("{}: other events when cut as `{}`", case.display(), split.name));
-        }
+    fn headers(&self) -> &BTreeMap<String, String> {
+        &self.headers
     }
-    for (left, right) in cut_in_two(&bytes).take(if bytes.len() <= SHORT { SHORT } else { 0 }) {
-        if replay(&input, [left, right]) != whole {
-            return Err(format!("{}: other events when cut at byte {}", case.display(), left.len()));
-        }
+
+    fn ledger(&self) -> Ledger {
+        let wanted = if self.structured { Wanted::Structured } else { Wanted::Text };
+        Ledger::begin("s".into(), vec![], vec![], wanted)
     }
-    check_golden(case.join("events.jsonl"), &whole).map_err(|error| error.to_string())
+
+    fn kept(messages: &[Value]) -> Value {
+        messages.first().map_or(json!([]), |message| message["content"].clone())
+    }
 }
 
 #[test]
 fn transcripts_replay_to_their_golden_events() {
-    #[expect(clippy::disallowed_methods, reason = "whoever replays chooses the cases")]
-    let filter = std::env::var("INSPAN_FILTER").unwrap_or_default();
-    let cases = case_folders(fixture_dir().join("providers/anthropic")).unwrap();
-    let chosen: Vec<_> = cases.iter().filter(|case| case.to_string_lossy().contains(&filter)).collect();
-    assert!(!chosen.is_empty() || !filter.is_empty(), "there are no cases");
-    let failures: Vec<String> = chosen.into_iter().filter_map(|case| check(case).err()).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    replay::<Input>();
 }

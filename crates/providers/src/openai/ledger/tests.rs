@@ -12,7 +12,7 @@ fn user(text: &str) -> Value {
 }
 
 fn begun(items: Vec<Value>) -> Vec<Value> {
-    Ledger::begin(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")]).items
+    Ledger::begin(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")], None).books.messages
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! What is known here of a conversation between turns: all of it, or nothing if the vendor keeps it.
-//! What is said in it is left to `ledger.rs`.
+//! What is said in it is left to the ledgers of the adapters.
 
 use std::sync::Arc;
 
 use inspan_protocol::{AgentError, ExecutionContext, ProviderSessionId};
 use serde_json::Value;
 
-use super::TYPE;
-use super::request::Thread;
 use crate::conversation::{Conversation, ConversationStore, Held};
 
 /// A conversation that a turn has.
@@ -20,26 +18,29 @@ pub(super) struct Kept {
 impl Kept {
     /// Takes a conversation for one turn; a new one unless it is gone on with.
     pub(super) async fn take(
-        thread: &Thread,
+        provider: &str,
+        session: &ProviderSessionId,
         resume: Option<&ProviderSessionId>,
         store: Arc<dyn ConversationStore>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let Thread::Own(session) = thread else {
-            return Ok(Self { held: None, conversation: Conversation::new(TYPE) });
-        };
         let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
         let conversation = match resume {
             Some(_) => held.read().await?,
-            None => Conversation::new(TYPE),
+            None => Conversation::new(provider),
         };
         Ok(Self { held: Some(held), conversation })
     }
 
+    /// One that the vendor keeps.
+    pub(super) fn by_vendor(provider: &str) -> Self {
+        Self { held: None, conversation: Conversation::new(provider) }
+    }
+
     /// Writes it with what was said.
-    pub(super) async fn write(&mut self, items: &[Value]) -> Result<(), AgentError> {
+    pub(super) async fn write(&mut self, messages: &[Value]) -> Result<(), AgentError> {
         let Some(held) = &mut self.held else { return Ok(()) };
-        items.clone_into(&mut self.conversation.messages);
+        messages.clone_into(&mut self.conversation.messages);
         held.write(&self.conversation).await
     }
 }
