@@ -1,108 +1,85 @@
-//! What the tests of the adapter share: a provider in a folder of its own, one turn against some server, and the
-//! beginning of an answer. What is expected of a turn is left to the tests.
+//! What the checks of an exchange have to know of this adapter. What is expected of a turn is left to them.
 
-use futures::StreamExt;
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent,
-};
-use serde_json::Value;
-use tempfile::TempDir;
+use std::sync::Arc;
+
+use inspan_protocol::{ProviderSessionId, Usage};
+use serde_json::{Value, json};
 
 use super::super::{AnthropicInput, AnthropicProvider};
+use crate::conversation::ConversationStore;
+use crate::exchange::tests::world;
 use crate::output::TurnOutput;
-pub(super) use crate::raw_server::{STREAM, hold, raw, say};
 
-/// A key that may stand nowhere but in the head of a request.
-pub(super) const PLANTED: &str = "sk-ant-planted-0123456789";
+/// A world in which the Messages API is asked.
+pub(super) type World = world::World<Rig>;
 
-pub(super) type Turn = (Vec<StreamEvent>, Result<TurnOutput, AgentError>);
+/// The adapter under the checks.
+pub(super) struct Rig;
 
-/// A provider whose conversations lie in a folder that goes away.
-pub(super) struct World {
-    pub(super) folder: TempDir,
-    pub(super) provider: AnthropicProvider,
-    pub(super) env: Environment,
+impl world::Rig for Rig {
+    type Provider = AnthropicProvider;
+    type Input = AnthropicInput;
+    type Output = TurnOutput;
+
+    const TYPE: &'static str = "anthropic";
+    const KEY: (&'static str, &'static str) = ("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789");
+    const BASE_URL: &'static str = "ANTHROPIC_BASE_URL";
+    const PATH: &'static str = "/v1/messages";
+    const HEADER: (&'static str, &'static str) = ("x-api-key", "");
+    const BEGUN: &'static str = concat!(
+        "data: {\"type\":\"message_start\",\"message\":{\"model\":\"m\",\"usage\":{\"input_tokens\":3}}}\n\n",
+        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"so far\"}}\n\n",
+    );
+    const GARBAGE: &'static str = "data: {\"type\":\"content_bl\n\n";
+    const REPEATS: &'static str = "invalid x-api-key";
+
+    fn new() -> AnthropicProvider {
+        AnthropicProvider::new()
+    }
+
+    fn with_store(store: Arc<dyn ConversationStore>) -> AnthropicProvider {
+        AnthropicProvider::with_store(store)
+    }
+
+    fn base_url(server: &str) -> String {
+        server.to_owned()
+    }
+
+    fn resumed(prompt: &str, session: &str) -> Value {
+        json!({ "prompt": prompt, "options": { "resume": session } })
+    }
+
+    fn unaskable() -> Vec<Value> {
+        vec![
+            json!({ "prompt": "a", "options": { "thinking": "low", "maxThinkingTokens": 2000 } }),
+            json!({ "prompt": "a", "options": { "maxTokens": 1000, "maxThinkingTokens": 1024 } }),
+            json!({ "prompt": "a", "options": { "maxThinkingTokens": 10 } }),
+        ]
+    }
+
+    /// Without marks for the cache.
+    fn spoken(body: &Value) -> Vec<String> {
+        let block = |block: &Value| match block["type"].as_str() {
+            Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
+            other => format!("<{}>", other.unwrap_or("none")),
+        };
+        let message = |message: &Value| {
+            let blocks: Vec<String> = message["content"].as_array().unwrap().iter().map(block).collect();
+            format!("{}: {}", message["role"].as_str().unwrap(), blocks.join(" | "))
+        };
+        body["messages"].as_array().unwrap().iter().map(message).collect()
+    }
+
+    fn user(text: &str) -> Value {
+        json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+    }
+
+    fn said(output: &TurnOutput) -> (&str, Option<&ProviderSessionId>) {
+        (&output.text, output.session_id.as_ref())
+    }
+
+    fn usage_when_cut() -> Usage {
+        Usage { input_tokens: 100, output_tokens: 1, ..Usage::default() }
+    }
 }
-
-impl World {
-    /// One that asks the server at this address.
-    pub(super) fn new(address: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let home = folder.path().display().to_string();
-        let pairs =
-            [("ANTHROPIC_API_KEY", PLANTED), ("ANTHROPIC_BASE_URL", address), ("INSPAN_HOME", home.as_str())];
-        let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        Self { folder, provider: AnthropicProvider::new(), env }
-    }
-
-    pub(super) fn context(&self) -> ExecutionContext {
-        ExecutionContext { env: self.env.clone(), ..ExecutionContext::default() }
-    }
-
-    /// One turn to its end.
-    pub(super) async fn turn(&self, input: Value) -> Turn {
-        self.turn_in(input, self.context(), |_, _| {}).await
-    }
-
-    /// One turn to its end, with a look at each event as it comes.
-    pub(super) async fn turn_in(
-        &self,
-        input: Value,
-        context: ExecutionContext,
-        mut look: impl FnMut(&StreamEvent, &ExecutionContext),
-    ) -> Turn {
-        let input: AnthropicInput = serde_json::from_value(input).unwrap();
-        let mut stream = self.provider.execute(input, context.clone());
-        let mut events = Vec::new();
-        while let Some(item) = stream.next().await {
-            match item {
-                Ok(ProviderItem::Event(event)) => {
-                    look(&event, &context);
-                    events.push(event);
-                }
-                Ok(ProviderItem::Output(output)) => {
-                    assert!(stream.next().await.is_none());
-                    return (events, Ok(output));
-                }
-                Err(error) => {
-                    assert!(stream.next().await.is_none());
-                    return (events, Err(error));
-                }
-            }
-        }
-        panic!("the stream ended without its end");
-    }
-
-    /// All that lies in the folder, as one text.
-    pub(super) fn kept(&self) -> String {
-        let mut kept = String::new();
-        for entry in std::fs::read_dir(self.folder.path().join("conversations")).into_iter().flatten() {
-            kept.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
-        }
-        kept
-    }
-}
-
-/// The code of an error, the word in its detail, and the text that was streamed before it.
-pub(super) fn told(turn: &Turn) -> (ErrorCode, String, String) {
-    let error = turn.1.as_ref().unwrap_err();
-    assert_eq!(error.provider.as_deref(), Some("anthropic"));
-    let kind = error.detail.as_ref().and_then(|detail| detail["kind"].as_str()).unwrap_or_default();
-    (error.code, kind.to_owned(), text(&turn.0))
-}
-
-/// The text of the events.
-pub(super) fn text(events: &[StreamEvent]) -> String {
-    let texts = events.iter().filter_map(|event| match event {
-        StreamEvent::Text { content, .. } => Some(content.as_str()),
-        _ => None,
-    });
-    texts.collect()
-}
-
-/// The beginning of an answer that has said a little.
-pub(super) const BEGUN: &str = concat!(
-    "data: {\"type\":\"message_start\",\"message\":{\"model\":\"m\",\"usage\":{\"input_tokens\":3}}}\n\n",
-    "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
-    "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"so far\"}}\n\n",
-);

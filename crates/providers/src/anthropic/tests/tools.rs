@@ -10,16 +10,13 @@ use inspan_protocol::{
     ErrorCode, ExecutionContext, FnTool, HostTools, Provider, ProviderItem, StopReason, StreamEvent,
     ToolOutput,
 };
-use inspan_testkit::{Block, MCP_SERVER, ModelServer, Scenario, Turn};
+use inspan_testkit::{Block, MCP_SERVER, ModelServer, Turn};
 use serde_json::{Value, json};
 
-use super::server::{World, told};
+use super::server::World;
+use crate::exchange::tests::world::{scripted, told};
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
-    ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
-}
 
 /// A context in which a program gives one tool, and how often that was called.
 fn context(world: &World) -> (ExecutionContext, Arc<AtomicUsize>) {
@@ -70,7 +67,7 @@ async fn a_call_is_answered_in_the_same_turn() {
         blocks: vec![Block::thinking("hm"), Block::text("I count."), count(), count()],
         ..Turn::default()
     };
-    let server = server([first, Turn::text("Two.")]);
+    let server = scripted([first, Turn::text("Two.")]);
     let world = World::new(&server.base_url());
     let (context, calls) = context(&world);
     let (events, output) = world.turn_in(ask(json!({ "thinking": "low" })), context, |_, _| {}).await;
@@ -116,7 +113,7 @@ async fn a_call_is_answered_in_the_same_turn() {
 
 #[tokio::test]
 async fn without_permission_the_model_is_told_and_the_output_says_it() {
-    let server = server([Turn::tool("count", json!({})), Turn::text("As you wish.")]);
+    let server = scripted([Turn::tool("count", json!({})), Turn::text("As you wish.")]);
     let world = World::new(&server.base_url());
     let (context, calls) = context(&world);
     let output = world.turn_in(json!({ "prompt": "how many?" }), context, |_, _| {}).await.1.unwrap();
@@ -129,7 +126,7 @@ async fn without_permission_the_model_is_told_and_the_output_says_it() {
 #[tokio::test]
 async fn the_limit_of_model_turns_ends_the_turn_with_every_call_answered() {
     let asks = Turn { blocks: vec![Block::text("Again."), count()], ..Turn::default() };
-    let server = server([asks.clone(), asks.clone(), asks, Turn::text("Done.")]);
+    let server = scripted([asks.clone(), asks.clone(), asks, Turn::text("Done.")]);
     let world = World::new(&server.base_url());
     for (limit, left, requests, ran) in
         [(Some(2), None, 2, 1), (Some(9), Some(1), 1, 0), (None, Some(0), 1, 0)]
@@ -169,7 +166,7 @@ async fn the_limit_of_model_turns_ends_the_turn_with_every_call_answered() {
 #[tokio::test]
 async fn a_failure_after_a_tool_takes_nothing_back() {
     let cut = Turn { truncate_after: Some(5), ..Turn::text("never whole") };
-    let server = server([
+    let server = scripted([
         Turn::tool("count", json!({})),
         Turn::error(529),
         Turn::tool("count", json!({})),
@@ -193,7 +190,7 @@ async fn a_failure_after_a_tool_takes_nothing_back() {
 #[tokio::test]
 async fn a_pause_is_gone_on_from() {
     let paused = Turn { stop_reason: Some("pause_turn".to_owned()), ..Turn::text("One, ") };
-    let server = server([paused.clone(), Turn::text("two."), paused]);
+    let server = scripted([paused.clone(), Turn::text("two."), paused]);
     let world = World::new(&server.base_url());
     let output = world.turn(json!({ "prompt": "count" })).await.1.unwrap();
     assert_eq!((output.text.as_str(), output.num_turns), ("One, two.", 2));
@@ -207,7 +204,7 @@ async fn a_pause_is_gone_on_from() {
 
 #[tokio::test]
 async fn a_call_where_nothing_was_offered_is_a_fault() {
-    let server = server([Turn::tool("count", json!({}))]);
+    let server = scripted([Turn::tool("count", json!({}))]);
     let turn = World::new(&server.base_url()).turn(json!({ "prompt": "a" })).await;
     assert_eq!(told(&turn), (ErrorCode::Protocol, "unexpectedTool".to_owned(), String::new()));
 }
@@ -246,7 +243,7 @@ async fn a_real_server_is_called_and_gone_with_the_turn() {
         blocks: vec![Block::tool("mcp__herd__count", json!({})), Block::tool("mcp__herd__secret", json!({}))],
         ..Turn::default()
     };
-    let server = server([both, Turn::tool("mcp__herd__die", json!({})), Turn::text("One.")]);
+    let server = scripted([both, Turn::tool("mcp__herd__die", json!({})), Turn::text("One.")]);
     let world = World::new(&server.base_url());
     let options = herd(&world);
     let turn =
@@ -266,7 +263,7 @@ async fn a_real_server_is_called_and_gone_with_the_turn() {
 
 #[tokio::test]
 async fn a_turn_cancelled_within_a_tool_leaves_an_answer_and_no_process() {
-    let server = server([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
+    let server = scripted([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
     let world = World::new(&server.base_url());
     let input = json!({ "prompt": "a", "options": herd(&world) });
     let (events, output) = world
@@ -299,7 +296,7 @@ async fn a_turn_whose_process_died_within_a_tool_does_not_run_it_again() {
         blocks: vec![Block::tool("mcp__herd__count", json!({})), Block::tool("mcp__herd__hang", json!({}))],
         ..Turn::default()
     };
-    let server = server([two, Turn::text("Back.")]);
+    let server = scripted([two, Turn::text("Back.")]);
     let world = World::new(&server.base_url());
     let options = herd(&world);
     let input = serde_json::from_value(json!({ "prompt": "a", "options": options })).unwrap();
@@ -332,7 +329,7 @@ async fn a_turn_whose_process_died_within_a_tool_does_not_run_it_again() {
 
 #[tokio::test]
 async fn a_server_that_does_not_start_keeps_the_model_from_being_asked() {
-    let server = server([Turn::text("never")]);
+    let server = scripted([Turn::text("never")]);
     let world = World::new(&server.base_url());
     let mut options = herd(&world);
     options["mcpServers"]["herd"]["env"]["HERD_MODE"] = json!("gone");
@@ -344,7 +341,7 @@ async fn a_server_that_does_not_start_keeps_the_model_from_being_asked() {
 
 #[tokio::test]
 async fn a_deadline_ends_a_tool_too() {
-    let server = server([Turn::tool("mcp__herd__hang", json!({}))]);
+    let server = scripted([Turn::tool("mcp__herd__hang", json!({}))]);
     let world = World::new(&server.base_url());
     let context = ExecutionContext { deadline: Some(Duration::from_secs(2)), ..in_folder(&world) };
     let turn = world.turn_in(json!({ "prompt": "a", "options": herd(&world) }), context, |_, _| {}).await;

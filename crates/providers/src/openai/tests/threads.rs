@@ -1,12 +1,13 @@
 //! Conversations that the vendor keeps: what is sent to it, which name they have afterwards, and what it does not know.
 
 use inspan_protocol::{ErrorCode, ProviderSessionId, StreamEvent};
-use inspan_testkit::{ModelServer, Scenario, Turn};
+use inspan_testkit::Turn;
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::server::{World, told};
+use super::server::World;
+use crate::exchange::tests::world::{scripted, told};
 
 /// The bytes of a recorded answer.
 fn recorded(case: &str) -> Vec<u8> {
@@ -84,9 +85,8 @@ async fn an_answer_that_failed_leaves_the_name_as_it_was() {
 
 #[tokio::test]
 async fn a_conversation_that_the_vendor_does_not_have_is_named() {
-    let scripted = Scenario { aux_detect: false, ..Scenario::of([Turn::text("never")]) };
-    let scripted = ModelServer::start(scripted).unwrap();
-    let world = World::new(&scripted.base_url());
+    let never = scripted([Turn::text("never")]);
+    let world = World::new(&never.base_url());
     let turn = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     let words = String::from_utf8(recorded("http_404_conversation")).unwrap();

@@ -10,18 +10,16 @@ use inspan_protocol::{
     ErrorCode, ExecutionContext, FnTool, HostTool, HostTools, Provider, ProviderItem, ProviderSessionId,
     StopReason, StreamEvent, ToolError, ToolOutput, Usage,
 };
-use inspan_testkit::{Block, Ending, MCP_SERVER, ModelServer, Scenario, Turn};
+use inspan_testkit::{Block, Ending, MCP_SERVER, ModelServer, Turn};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_partial_json, method};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::server::{World, told};
+use super::super::OpenAiOutput;
+use super::server::World;
+use crate::exchange::tests::world::{self, scripted, told};
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
-    ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
-}
 
 /// A model's message that says a little and calls these.
 fn calls(names: &[&str]) -> Turn {
@@ -60,7 +58,7 @@ fn tools(address: &str) -> Tools {
 }
 
 impl Tools {
-    async fn turn(&self, input: Value) -> super::server::Turn {
+    async fn turn(&self, input: Value) -> world::Turn<OpenAiOutput> {
         self.world.turn_in(input, self.context.clone(), |_, _| {}).await
     }
 }
@@ -102,7 +100,7 @@ async fn a_call_is_answered_and_the_model_goes_on() {
         ],
         ..Turn::default()
     };
-    let server = server([thought, Turn::text("One ox.")]);
+    let server = scripted([thought, Turn::text("One ox.")]);
     let tools = tools(&server.base_url());
     let (events, output) = tools.turn(free("how many")).await;
     let output = output.unwrap();
@@ -132,7 +130,7 @@ async fn a_call_is_answered_and_the_model_goes_on() {
 
 #[tokio::test]
 async fn calls_of_one_message_are_answered_in_their_order_and_gone_on_with() {
-    let server = server([calls(&["count", "nothing", "count"]), Turn::text("Done."), Turn::text("More.")]);
+    let server = scripted([calls(&["count", "nothing", "count"]), Turn::text("Done."), Turn::text("More.")]);
     let tools = tools(&server.base_url());
     let first = tools.turn(free("go")).await.1.unwrap();
     tools.turn(json!({ "prompt": "on", "threadId": first.thread_id })).await.1.unwrap();
@@ -160,7 +158,7 @@ async fn calls_of_one_message_are_answered_in_their_order_and_gone_on_with() {
 
 #[tokio::test]
 async fn what_nobody_allows_is_denied_and_told() {
-    let server = server([calls(&["count"]), Turn::text("Pity.")]);
+    let server = scripted([calls(&["count"]), Turn::text("Pity.")]);
     let tools = tools(&server.base_url());
     let output = tools.turn(json!({ "prompt": "go" })).await.1.unwrap();
     let denials: Vec<&str> =
@@ -178,7 +176,7 @@ async fn tools_of_a_real_server_are_called() {
         ],
         ..Turn::default()
     };
-    let server = server([say, Turn::text("Heard.")]);
+    let server = scripted([say, Turn::text("Heard.")]);
     let mut tools = tools(&server.base_url());
     let folder = tools.world.folder.path().to_owned();
     std::fs::write(folder.join("herd.sh"), MCP_SERVER).unwrap();
@@ -201,7 +199,7 @@ async fn tools_of_a_real_server_are_called() {
 
 #[tokio::test]
 async fn a_limit_of_turns_leaves_no_call_open() {
-    let server = server([calls(&["count"]), calls(&["count"]), Turn::text("Back.")]);
+    let server = scripted([calls(&["count"]), calls(&["count"]), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let mut input = free("go");
     input["options"]["maxTurns"] = json!(2);
@@ -221,7 +219,7 @@ async fn a_limit_of_turns_leaves_no_call_open() {
 
 #[tokio::test]
 async fn what_a_tool_did_stays_when_the_turn_fails() {
-    let server = server([calls(&["count"]), Turn::error(500), Turn::text("Back.")]);
+    let server = scripted([calls(&["count"]), Turn::error(500), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let failed = tools.turn(free("go")).await;
     assert_eq!(told(&failed).0, ErrorCode::Overloaded);
@@ -234,7 +232,7 @@ async fn what_a_tool_did_stays_when_the_turn_fails() {
 
 #[tokio::test]
 async fn a_turn_that_is_cancelled_in_a_tool_answers_its_call() {
-    let server = server([calls(&["hang"]), Turn::text("Back.")]);
+    let server = scripted([calls(&["hang"]), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let cancels = |event: &StreamEvent, context: &ExecutionContext| {
         if matches!(event, StreamEvent::ToolStart { .. }) {
@@ -253,7 +251,7 @@ async fn a_turn_that_is_cancelled_in_a_tool_answers_its_call() {
 
 #[tokio::test]
 async fn a_call_of_a_process_that_died_is_not_made_again() {
-    let server = server([calls(&["hang"]), Turn::text("Back.")]);
+    let server = scripted([calls(&["hang"]), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let input = serde_json::from_value(free("go")).unwrap();
     let mut stream = tools.world.provider.execute(input, tools.context.clone());
@@ -276,7 +274,7 @@ async fn a_call_of_a_process_that_died_is_not_made_again() {
 
 #[tokio::test]
 async fn a_call_of_nothing_that_was_offered_is_a_fault() {
-    let server = server([calls(&["count"])]);
+    let server = scripted([calls(&["count"])]);
     let world = World::new(&server.base_url());
     assert_eq!(told(&world.turn(json!({ "prompt": "go" })).await).1, "unexpectedTool");
 }

@@ -1,0 +1,152 @@
+//! Servers that misbehave, and what the provider makes of each.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use inspan_protocol::{ErrorCode, ExecutionContext, ProviderOutput, StopReason};
+use serde_json::{Value, json};
+use wiremock::matchers::{header, method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::world::{Rig, World, told};
+use crate::raw_server::{STREAM, hold, raw, say};
+
+fn ask() -> Value {
+    json!({ "prompt": "go" })
+}
+
+/// A turn against a server of raw bytes.
+async fn against<R: Rig>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
+    told(&World::<R>::new(&raw(serve)).turn(ask()).await)
+}
+
+/// A turn that waits for a short time only.
+async fn impatient<R: Rig>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
+    let world = World::<R>::new(&raw(serve));
+    told(&world.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } })).await)
+}
+
+fn named(code: ErrorCode, kind: &str, text: &str) -> (ErrorCode, String, String) {
+    (code, kind.to_owned(), text.to_owned())
+}
+
+pub(crate) async fn streams_that_break<R: Rig>() {
+    let begun = |mut stream: TcpStream| {
+        say(&mut stream, STREAM);
+        say(&mut stream, R::BEGUN);
+        stream
+    };
+    let cut = against::<R>(move |stream| drop(begun(stream))).await;
+    assert_eq!(cut, named(ErrorCode::Network, "truncated", "so far"));
+    let in_chunks = against::<R>(|mut stream| {
+        say(
+            &mut stream,
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+        );
+        let begun = R::BEGUN;
+        say(&mut stream, &format!("{:x}\r\n{begun}\r\n", begun.len()));
+    });
+    assert_eq!(in_chunks.await, named(ErrorCode::Network, "broken", "so far"));
+    let stalled = impatient::<R>(move |stream| hold(begun(stream))).await;
+    assert_eq!(stalled, named(ErrorCode::Timeout, "stall", "so far"));
+    let silent = impatient::<R>(hold).await;
+    assert_eq!(silent, named(ErrorCode::Timeout, "stall", ""));
+    let garbage = against::<R>(move |stream| {
+        let mut stream = begun(stream);
+        say(&mut stream, R::GARBAGE);
+    });
+    assert_eq!(garbage.await, named(ErrorCode::Protocol, "", "so far"));
+    let gigantic = against::<R>(move |stream| {
+        let mut stream = begun(stream);
+        let piece = "x".repeat(1024 * 1024);
+        say(&mut stream, "data: ");
+        (0..17).for_each(|_| say(&mut stream, &piece));
+        hold(stream);
+    });
+    assert_eq!(gigantic.await, named(ErrorCode::Protocol, "", "so far"));
+}
+
+pub(crate) async fn servers_that_are_none<R: Rig>() {
+    let no_http = against::<R>(|mut stream| say(&mut stream, "SSH-2.0-OpenSSH_9.6\r\n")).await;
+    assert_eq!(no_http, named(ErrorCode::Protocol, "http", ""));
+    let closed = against::<R>(drop).await;
+    assert_eq!(closed, named(ErrorCode::Network, "broken", ""));
+    let long_head = against::<R>(|mut stream| {
+        say(&mut stream, "HTTP/1.1 200 OK\r\nx: ");
+        say(&mut stream, &"x".repeat(2 * 1024 * 1024));
+        hold(stream);
+    });
+    assert_eq!(long_head.await, named(ErrorCode::Protocol, "http", ""));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = World::<R>::new(&format!("http://{nobody}"));
+    assert_eq!(told(&world.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
+    let world = World::<R>::new("http://inspan.invalid");
+    assert_eq!(told(&world.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
+}
+
+pub(crate) async fn answers_that_are_no_stream<R: Rig>() {
+    let rows = [
+        (
+            ResponseTemplate::new(200).set_body_raw("{}", "application/json"),
+            ErrorCode::Protocol,
+            "contentType",
+        ),
+        (ResponseTemplate::new(204), ErrorCode::Protocol, "contentType"),
+        (
+            ResponseTemplate::new(307).insert_header("location", "http://127.0.0.1:1/elsewhere"),
+            ErrorCode::Protocol,
+            "redirect",
+        ),
+        (ResponseTemplate::new(429).insert_header("retry-after", "3"), ErrorCode::RateLimited, ""),
+        (ResponseTemplate::new(500).set_body_string("x".repeat(1024 * 1024)), ErrorCode::Overloaded, ""),
+    ];
+    for (answer, code, kind) in rows {
+        let server = MockServer::start().await;
+        let key = format!("{}{}", R::HEADER.1, R::KEY.1);
+        // Once: nothing is tried again here, and nothing follows a redirect.
+        let asked = Mock::given(method("POST")).and(path(R::PATH)).and(header(R::HEADER.0, key.as_str()));
+        asked.respond_with(answer).expect(1).mount(&server).await;
+        let turn = World::<R>::new(&server.uri()).turn(ask()).await;
+        assert_eq!(told(&turn), named(code, kind, ""));
+        let error = turn.1.unwrap_err();
+        assert!(error.message.len() < 1000, "{}", error.message.len());
+        let asked_to_wait = (code == ErrorCode::RateLimited).then_some(Duration::from_secs(3));
+        assert_eq!((error.retry_after, error.resets_at), (asked_to_wait, None));
+    }
+}
+
+pub(crate) async fn a_deadline_ends_the_turn<R: Rig>() {
+    let world = World::<R>::new(&raw(hold));
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(200)), ..world.context() };
+    let turn = world.turn_in(ask(), context, |_, _| {}).await;
+    assert_eq!(told(&turn), named(ErrorCode::Timeout, "deadline", ""));
+}
+
+pub(crate) async fn what_cannot_be_asked_is_refused_before_anything_is_kept<R: Rig>() {
+    let rows = [
+        json!({}),
+        json!({ "prompt": " " }),
+        json!({ "messages": [] }),
+        json!({ "prompt": "a", "messages": [{ "role": "user", "content": "b" }] }),
+        json!({ "messages": [{ "role": "assistant", "content": "b" }] }),
+        json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_use", "id": "1", "name": "a", "input": {} }] }] }),
+    ];
+    let world = World::<R>::new("http://127.0.0.1:1");
+    for input in rows.into_iter().chain(R::unaskable()) {
+        let turn = world.turn(input.clone()).await;
+        assert_eq!(told(&turn), named(ErrorCode::ConfigInvalid, "", ""), "{input}");
+    }
+    assert_eq!(world.kept(), "");
+    let unknown = R::resumed("a", "00000000-0000-4000-8000-000000000001");
+    assert_eq!(told(&world.turn(unknown).await), named(ErrorCode::InvalidRequest, "sessionNotFound", ""));
+}
+
+pub(crate) async fn a_call_that_is_cancelled_before_it_begins_asks_nobody<R: Rig>() {
+    let world = World::<R>::new("http://127.0.0.1:1");
+    let context = world.context();
+    context.cancel.cancel();
+    let (events, output) = world.turn_in(ask(), context, |_, _| {}).await;
+    let output = output.unwrap();
+    let (_, session) = R::said(&output);
+    assert_eq!((events, output.facts().stop_reason, session), (vec![], StopReason::Aborted, None));
+}

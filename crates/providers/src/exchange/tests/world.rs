@@ -1,0 +1,163 @@
+//! What the tests of the adapters share: a provider in a folder of its own, one turn against some server, and what was
+//! said in it. What is expected of a turn is left to the tests.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, ProviderOutput,
+    ProviderSessionId, StreamEvent, Usage,
+};
+use inspan_testkit::{ModelServer, Scenario};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::conversation::ConversationStore;
+
+/// What the checks have to know of one adapter.
+pub(crate) trait Rig {
+    type Provider: Provider<Input = Self::Input, Output = Self::Output> + Debug;
+    type Input: DeserializeOwned;
+    type Output: ProviderOutput + Debug;
+
+    /// The provider's type.
+    const TYPE: &'static str;
+    /// The variable of the key, and a key that may stand nowhere but in the head of a request.
+    const KEY: (&'static str, &'static str);
+    /// The variable of the address.
+    const BASE_URL: &'static str;
+    /// Where the vendor is asked.
+    const PATH: &'static str;
+    /// The header of the key, and what stands before it there.
+    const HEADER: (&'static str, &'static str);
+    /// The beginning of an answer that has said `so far`.
+    const BEGUN: &'static str;
+    /// An event that is cut off in its JSON.
+    const GARBAGE: &'static str;
+    /// Words in which the vendor repeats the key.
+    const REPEATS: &'static str;
+
+    /// One that keeps its conversations as files.
+    fn new() -> Self::Provider;
+    /// One that keeps them here.
+    fn with_store(store: Arc<dyn ConversationStore>) -> Self::Provider;
+    /// The address of the API at a server.
+    fn base_url(server: &str) -> String;
+    /// An input that goes on with a conversation.
+    fn resumed(prompt: &str, session: &str) -> Value;
+    /// Inputs that this adapter refuses before it asks, beside those that all refuse.
+    fn unaskable() -> Vec<Value>;
+    /// Who spoke and what, in the body of a request.
+    fn spoken(body: &Value) -> Vec<String>;
+    /// A message of the user's as a conversation keeps it.
+    fn user(text: &str) -> Value;
+    /// What an output says, and where it is gone on with.
+    fn said(output: &Self::Output) -> (&str, Option<&ProviderSessionId>);
+    /// The tokens that are known of an answer of the scripted server that was cut short.
+    fn usage_when_cut() -> Usage;
+}
+
+/// What came of one turn.
+pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+
+/// A provider whose conversations lie in a folder that goes away.
+pub(crate) struct World<R: Rig> {
+    pub(crate) folder: TempDir,
+    pub(crate) provider: R::Provider,
+    pub(crate) env: Environment,
+}
+
+impl<R: Rig> World<R> {
+    /// One that asks the server at this address.
+    pub(crate) fn new(address: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, address) = (folder.path().display().to_string(), R::base_url(address));
+        let pairs = [R::KEY, (R::BASE_URL, address.as_str()), ("INSPAN_HOME", home.as_str())];
+        let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        Self { folder, provider: R::new(), env }
+    }
+
+    pub(crate) fn context(&self) -> ExecutionContext {
+        ExecutionContext { env: self.env.clone(), ..ExecutionContext::default() }
+    }
+
+    /// One turn to its end.
+    pub(crate) async fn turn(&self, input: Value) -> Turn<R::Output> {
+        self.turn_in(input, self.context(), |_, _| {}).await
+    }
+
+    /// One turn to its end, with a look at each event as it comes.
+    pub(crate) async fn turn_in(
+        &self,
+        input: Value,
+        context: ExecutionContext,
+        mut look: impl FnMut(&StreamEvent, &ExecutionContext),
+    ) -> Turn<R::Output> {
+        let input: R::Input = serde_json::from_value(input).unwrap();
+        let mut stream = self.provider.execute(input, context.clone());
+        let mut events = Vec::new();
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(ProviderItem::Event(event)) => {
+                    look(&event, &context);
+                    events.push(event);
+                }
+                Ok(ProviderItem::Output(output)) => {
+                    assert!(stream.next().await.is_none());
+                    return (events, Ok(output));
+                }
+                Err(error) => {
+                    assert!(stream.next().await.is_none());
+                    assert_eq!(error.provider.as_deref(), Some(R::TYPE));
+                    return (events, Err(error));
+                }
+            }
+        }
+        panic!("the stream ended without its end");
+    }
+
+    /// All that lies in the folder, as one text.
+    pub(crate) fn kept(&self) -> String {
+        let mut kept = String::new();
+        for entry in std::fs::read_dir(self.folder.path().join("conversations")).into_iter().flatten() {
+            kept.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        }
+        kept
+    }
+}
+
+/// The scripted model, with these turns.
+pub(crate) fn scripted(turns: impl IntoIterator<Item = inspan_testkit::Turn>) -> ModelServer {
+    ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
+}
+
+/// The code of an error, the word in its detail, and the text that was streamed before it.
+pub(crate) fn told<O: Debug>(turn: &Turn<O>) -> (ErrorCode, String, String) {
+    let error = turn.1.as_ref().unwrap_err();
+    let kind = error.detail.as_ref().and_then(|detail| detail["kind"].as_str()).unwrap_or_default();
+    (error.code, kind.to_owned(), text(&turn.0))
+}
+
+/// The text of the events.
+pub(crate) fn text(events: &[StreamEvent]) -> String {
+    let texts = events.iter().filter_map(|event| match event {
+        StreamEvent::Text { content, .. } => Some(content.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// The session that the first event names.
+pub(crate) fn session_of(events: &[StreamEvent]) -> ProviderSessionId {
+    match &events[0] {
+        StreamEvent::Session { session_id } => session_id.clone(),
+        other => panic!("{other:?} came before the session"),
+    }
+}
+
+/// Who spoke and what, in one request.
+pub(crate) fn spoken<R: Rig>(server: &ModelServer, request: usize) -> Vec<String> {
+    R::spoken(&server.requests()[request].body)
+}
