@@ -4,6 +4,7 @@
 mod agents;
 mod alike;
 mod anthropic;
+mod api_agents;
 mod commands;
 mod embedding;
 mod examples;
