@@ -259,10 +259,7 @@ impl Peer {
                 }
             }
         };
-        serde_json::from_str(answer?.get()).map_err(|error| {
-            let message = format!("the answer to `{method}` does not fit: {error}");
-            CallError::Failed(AgentError::new(ErrorCode::Protocol, message))
-        })
+        fitting(method, answer?.get()).map_err(CallError::Failed)
     }
 
     /// Ends the program step by step; see [`Process::end`].
@@ -272,6 +269,15 @@ impl Peer {
             None => self.process.end().await,
         }
     }
+}
+
+/// Reads an answer. The words of the parser may quote it, and with it a secret, so only the place is told.
+fn fitting<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, AgentError> {
+    serde_json::from_str(answer).map_err(|error| {
+        let (length, column) = (answer.len(), error.column());
+        let message = format!("the answer to `{method}` does not fit: at column {column} of {length} bytes");
+        AgentError::new(ErrorCode::Protocol, message)
+    })
 }
 
 /// Answers a request of the program.
