@@ -14,28 +14,24 @@
 
 use std::collections::BTreeSet;
 
-use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Usage,
-};
-use serde::de::DeserializeOwned;
+use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::wire;
-use crate::transport::json_rpc::{Incoming, LOST, METHOD_NOT_FOUND, OurId, RpcError, TheirId};
+use crate::transport::json_rpc::{Incoming, LOST, OurId, TheirId};
 
+mod ask;
+mod end;
 mod said;
 mod spent;
 mod tools;
 
+pub(super) use ask::{Question, Wanted};
+pub(super) use end::TurnEnd;
 use said::Said;
 use spent::Spent;
 use tools::Tools;
 
-/// The code for parameters that cannot be read.
-const INVALID_PARAMS: i64 = -32602;
-/// Why a turn ends, in the protocol's words.
-const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
 /// Kinds that are warned of once a turn at most; beyond that the agent is talking nonsense.
 const WARNED_LIMIT: usize = 32;
 
@@ -54,49 +50,6 @@ pub(super) enum Decoded {
     TurnEnd(Box<TurnEnd>),
     /// The agent broke its protocol; nothing after it can be relied on.
     Fault(AgentError),
-}
-
-/// A question for permission.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Question {
-    pub(super) request: PermissionRequest,
-    /// What the agent itself calls the tool and its kind, never in words of the model.
-    pub(super) names: Vec<String>,
-    /// The files that the tool will touch, as the agent says.
-    pub(super) paths: Vec<String>,
-    /// The command that the tool will run, as the agent says.
-    pub(super) command: Option<String>,
-    pub(super) options: Vec<wire::PermissionOption>,
-}
-
-/// Something that the agent wants done.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wanted {
-    ReadFile(wire::ReadFile),
-    WriteFile(wire::WriteFile),
-    CreateTerminal(wire::CreateTerminal),
-    TerminalOutput(wire::AboutTerminal),
-    WaitForTerminal(wire::AboutTerminal),
-    KillTerminal(wire::AboutTerminal),
-    ReleaseTerminal(wire::AboutTerminal),
-}
-
-/// How a turn ended, in the agent's own words, and what it came to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct TurnEnd {
-    /// The agent's word for why it ended; absent if it did not end by itself.
-    pub(super) stop_reason: Option<String>,
-    /// The error in its place.
-    pub(super) error: Option<RpcError>,
-    /// The last message.
-    pub(super) answer: String,
-    /// All that was said in the turn.
-    pub(super) said: String,
-    /// The model that was chosen, as far as the agent tells.
-    pub(super) model: Option<String>,
-    pub(super) num_turns: u32,
-    pub(super) usage: Usage,
-    pub(super) cost_usd: Option<f64>,
 }
 
 /// The decoder of one session.
@@ -181,14 +134,6 @@ impl Decoder {
         out
     }
 
-    /// Ends a turn that the agent will not end: closes its tools, and says what it came to until now.
-    pub(super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
-        let mut out = Vec::new();
-        self.close_tools(&mut out);
-        let end = self.turn_end();
-        (out, end)
-    }
-
     fn update(&mut self, notice: wire::Notice, out: &mut Vec<Decoded>) {
         if let (Some(ours), Some(theirs)) = (&self.session, &notice.session_id)
             && ours.as_str() != theirs
@@ -261,115 +206,12 @@ impl Decoder {
         self.tell(events, out);
     }
 
-    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
-        let events = self.turn.tools.close();
-        self.tell(events, out);
-    }
-
     /// Hands on what happened to tools, at which a retraction stops.
     fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<Decoded>) {
         if !events.is_empty() {
             self.turn.said.stop();
         }
         out.extend(events.into_iter().map(Decoded::Event));
-    }
-
-    fn request(&mut self, id: TheirId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
-        let wanted = match method {
-            "session/request_permission" => return self.ask(id, params, out),
-            "fs/read_text_file" => read(params).map(Wanted::ReadFile),
-            "fs/write_text_file" => read(params).map(Wanted::WriteFile),
-            "terminal/create" => read(params).map(Wanted::CreateTerminal),
-            "terminal/output" => read(params).map(Wanted::TerminalOutput),
-            "terminal/wait_for_exit" => read(params).map(Wanted::WaitForTerminal),
-            "terminal/kill" => read(params).map(Wanted::KillTerminal),
-            "terminal/release" => read(params).map(Wanted::ReleaseTerminal),
-            other => {
-                let message = format!("`{}` is not offered here", head(other));
-                self.warn_once("unsupported", other, "refused the agent a request that is not offered:", out);
-                return out.push(Decoded::Refused { id, code: METHOD_NOT_FOUND, message });
-            }
-        };
-        out.push(match wanted {
-            Some(wanted) => Decoded::Wanted { id, wanted },
-            None => unreadable(id, method),
-        });
-    }
-
-    fn ask(&mut self, id: TheirId, params: &RawValue, out: &mut Vec<Decoded>) {
-        let Some(wire::AskPermission { tool_call, options }) = read(params) else {
-            return out.push(unreadable(id, "session/request_permission"));
-        };
-        let (mut question, events) = self.turn.tools.ask(tool_call);
-        self.tell(events, out);
-        question.options = options;
-        out.push(Decoded::Asked { id, question: Box::new(question) });
-    }
-
-    /// The answer to the prompt ends the turn.
-    fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<Decoded>) {
-        let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
-        self.close_tools(out);
-        let mut end = TurnEnd::default();
-        match result {
-            Ok(Ok(prompted)) => {
-                end.usage = prompted.usage.map(spent::usage).unwrap_or_default();
-                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
-                    let what = "took the turn for complete, which ended for the unknown reason";
-                    self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
-                }
-                end.stop_reason = Some(prompted.stop_reason);
-            }
-            Ok(Err(_)) => {
-                let message = "the agent's answer to the prompt does not say why its turn ended";
-                return out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
-            }
-            Err(error) => {
-                self.retract(&error, out);
-                end.error = Some(error);
-            }
-        }
-        end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
-        if end.usage != Usage::default() || end.cost_usd.is_some() {
-            out.push(Decoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
-        }
-        let known = self.turn_end();
-        out.push(Decoded::TurnEnd(Box::new(TurnEnd {
-            stop_reason: end.stop_reason,
-            error: end.error,
-            usage: end.usage,
-            cost_usd: end.cost_usd,
-            ..known
-        })));
-    }
-
-    /// Some agents say the words of an error as if the model had said them.
-    fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
-        let last = self.turn.said.answer().trim().to_owned();
-        if last.is_empty() || !error.message.contains(&last) {
-            return;
-        }
-        let (thought, text) = self.turn.said.retract();
-        out.push(Decoded::Event(StreamEvent::Retract));
-        if !thought.is_empty() {
-            out.push(Decoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
-        }
-        if !text.is_empty() {
-            out.push(Decoded::Event(StreamEvent::Text { content: text, chunk: Chunk::Whole }));
-        }
-    }
-
-    /// What the turn came to, and no turn after it.
-    fn turn_end(&mut self) -> TurnEnd {
-        self.prompt = None;
-        let turn = std::mem::take(&mut self.turn);
-        TurnEnd {
-            answer: turn.said.answer().to_owned(),
-            num_turns: turn.said.messages(),
-            said: turn.said.into_text(),
-            model: self.model.clone(),
-            ..TurnEnd::default()
-        }
     }
 
     /// Some agents write more to their output than the protocol; each kind of it is told once.
@@ -403,18 +245,6 @@ pub(super) fn chosen_model(options: &[wire::ConfigOption]) -> Option<String> {
     let option =
         options.iter().find(|option| option.category.as_deref() == Some("model") || option.id == "model")?;
     option.current_value.as_str().map(str::to_owned)
-}
-
-fn read<T: DeserializeOwned>(params: &RawValue) -> Option<T> {
-    serde_json::from_str(params.get()).ok()
-}
-
-fn unreadable(id: TheirId, method: &str) -> Decoded {
-    Decoded::Refused {
-        id,
-        code: INVALID_PARAMS,
-        message: format!("the parameters of `{method}` cannot be read"),
-    }
 }
 
 /// The part of an agent's word that may stand in a message.

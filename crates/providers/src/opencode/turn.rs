@@ -1,31 +1,31 @@
-//! One turn of a live server: its events as they come, the questions it asks, the clocks it runs against, and how it
-//! is stopped. Starting the server and making the prompt are left to others.
+//! One turn of a live server: its events as they come, the clocks it runs against, and how it is stopped. The questions
+//! it asks are left to `turn/consent.rs`, its beginning to `turn/begin.rs`, starting the server to others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem,
-    ProviderSessionId, StopReason, StreamEvent, Timestamp,
+    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, StopReason, StreamEvent,
+    Timestamp,
 };
-use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
-use super::decode::{Answer, Asked, Decoded, Decoder, Follows, TurnEnd};
+use super::decode::{Answer as Elsewhere, Decoded, Decoder, Follows, TurnEnd};
 use super::error::retrying;
 use super::outcome::{Asked as Stop, conclude, output};
 use super::server::{Server, State};
 use crate::kind::Kind;
 use crate::output::{PermissionDenial, TurnOutput};
-use crate::transport::http::{Answer as Events, Broken, Clocks};
+use crate::transport::http::{Answer as Events, Broken};
+
+mod begin;
+mod consent;
+
+pub(super) use begin::NotBegun;
+use consent::{Answer, CHANGED, Consent, Question, Questions};
 
 /// How long an aborted turn may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the stream of events may take to begin.
-const CONNECT: Duration = Duration::from_secs(15);
 /// A tool may be silent for so long at least; the program ends its own tools before that.
 const TOOL_SILENCE: Duration = Duration::from_secs(30 * 60);
 
@@ -53,8 +53,7 @@ pub(super) struct Turn {
     decoder: Decoder,
     steps: u32,
     next: VecDeque<Step>,
-    questions: FuturesUnordered<BoxFuture<'static, Option<Decided>>>,
-    open_questions: Vec<Question>,
+    questions: Questions,
     denials: Vec<PermissionDenial>,
 }
 
@@ -89,19 +88,6 @@ enum Why {
     Failed(AgentError),
 }
 
-/// A question that waits for its answer.
-struct Question {
-    id: String,
-    asked: Asked,
-    request: PermissionRequest,
-    withdrawn: CancellationToken,
-}
-
-struct Decided {
-    id: String,
-    decision: PermissionDecision,
-}
-
 /// What the turn waited for.
 enum Woken {
     Bytes(Result<Option<Vec<u8>>, AgentError>),
@@ -110,14 +96,7 @@ enum Woken {
     Died,
     Nothing,
     /// Nothing, if the question was withdrawn.
-    Decided(Option<Decided>),
-}
-
-/// How the beginning of a turn ended without one.
-pub(super) enum NotBegun {
-    /// Its caller cancelled it before the message was handed over.
-    Cancelled,
-    Failed(AgentError),
+    Decided(Option<Answer>),
 }
 
 /// A moment that no turn lives to see.
@@ -126,77 +105,6 @@ fn far() -> Instant {
 }
 
 impl Turn {
-    /// Listens to the server, then hands the message over.
-    pub(super) async fn begin(
-        server: &mut Server,
-        session: &ProviderSessionId,
-        message: &Value,
-        context: ExecutionContext,
-        bounds: Bounds,
-    ) -> Result<Self, NotBegun> {
-        let now = Instant::now();
-        let clocks = Clocks {
-            cancel: context.cancel.clone(),
-            began: now,
-            deadline: Some(context.deadline.map_or(CONNECT, |deadline| deadline.min(CONNECT))),
-            stall: CONNECT,
-        };
-        let not_begun = |broken| match broken {
-            Broken::Cancelled => NotBegun::Cancelled,
-            Broken::Failed(error) => NotBegun::Failed(error),
-        };
-        let mut decoder = Decoder::new(session.as_str(), server.prompt.clone());
-        let mut events = server.events(clocks).await.map_err(not_begun)?;
-        // What happens before the stream begins would not be on it.
-        let next = loop {
-            if let Some(rest) = Self::connected(&mut events, &mut decoder).await.map_err(not_begun)? {
-                break rest;
-            }
-        };
-        let mut turn = Self {
-            context,
-            session: session.clone(),
-            bounds,
-            began: now,
-            last_word: now,
-            phase: Phase::Running,
-            events: events.watched_by(Server::unwatched()),
-            decoder,
-            steps: 0,
-            next,
-            questions: FuturesUnordered::new(),
-            open_questions: Vec::new(),
-            denials: Vec::new(),
-        };
-        // What it printed since the last turn means nothing, but must not fill its pipe.
-        while server.process.try_read().is_some() {}
-        server.state = State::InTurn;
-        if let Err(error) = server.prompt(session, message).await {
-            // It is not known whether the message arrived.
-            server.break_off().await;
-            return Err(NotBegun::Failed(error));
-        }
-        turn.last_word = Instant::now();
-        Ok(turn)
-    }
-
-    /// Reads once; when the stream has begun, what came with its beginning.
-    async fn connected(events: &mut Events, decoder: &mut Decoder) -> Result<Option<VecDeque<Step>>, Broken> {
-        let Some(bytes) = events.chunk().await? else {
-            let message = "the program's server ended its events at once";
-            return Err(Broken::Failed(AgentError::new(ErrorCode::Protocol, message)));
-        };
-        let mut decoded = decoder.push(bytes.as_ref()).into_iter();
-        while let Some(first) = decoded.next() {
-            match first {
-                Decoded::Connected => return Ok(Some(decoded.map(Step::Decoded).collect())),
-                Decoded::Fault(error) => return Err(Broken::Failed(error)),
-                _ => {}
-            }
-        }
-        Ok(None)
-    }
-
     /// The next item. After an output or an error there is none.
     pub(super) async fn next(&mut self, server: &mut Server) -> Item {
         loop {
@@ -231,9 +139,9 @@ impl Turn {
                 }
                 Woken::Stop(why) => self.stop(why, server).await,
                 Woken::GraceOver => self.abandon(None, server).await,
-                Woken::Decided(decided) => {
-                    if let Some(decided) = decided
-                        && let Err(error) = self.answer(decided, server).await
+                Woken::Decided(answer) => {
+                    if let Some(answer) = answer
+                        && let Err(error) = self.answer(answer, server).await
                     {
                         self.abandon(Some(error), server).await;
                     }
@@ -264,7 +172,7 @@ impl Turn {
             }),
             // What it prints means nothing, but must not fill its pipe.
             said = server.process.read() => if said.is_some() { Woken::Nothing } else { Woken::Died },
-            Some(decided) = self.questions.next(), if !stopping && !self.questions.is_empty() => Woken::Decided(decided),
+            answer = self.questions.next(), if !stopping && self.questions.are_pending() => Woken::Decided(answer),
             () = sleep_until(silence), if running => Woken::Stop(Why::Stalled),
         }
     }
@@ -276,7 +184,7 @@ impl Turn {
     /// When the program has said nothing for too long.
     fn silence_ends(&self) -> Option<Instant> {
         // While a person is asked, nothing can be said.
-        if !self.open_questions.is_empty() {
+        if self.questions.are_open() {
             return None;
         }
         let stall = self.bounds.stall;
@@ -288,7 +196,7 @@ impl Turn {
         match decoded {
             Decoded::Event(event) => return Some(Ok(ProviderItem::Event(event))),
             Decoded::Connected => {}
-            Decoded::Asked { request_id, asked, request } => self.ask(request_id, asked, request),
+            Decoded::Asked { request_id: id, asked, request } => self.ask(Question { id, asked, request }),
             Decoded::Answered { request_id, answer } => self.answered(&request_id, answer),
             Decoded::Step { follows } => {
                 self.steps += 1;
@@ -326,7 +234,6 @@ impl Turn {
             return;
         }
         self.phase = Phase::Stopping { why, until: Instant::now() + GRACE };
-        self.open_questions.clear();
         self.questions.clear();
         if server.abort(&self.session, GRACE).await.is_err() {
             self.abandon(None, server).await;
@@ -389,89 +296,35 @@ impl Turn {
         self.next.push_back(Step::End(item.map(ProviderItem::Output)));
     }
 
-    fn ask(&mut self, id: String, asked: Asked, request: PermissionRequest) {
-        if self.phase != Phase::Running {
-            return;
+    fn ask(&mut self, question: Question) {
+        if self.phase == Phase::Running {
+            self.questions.ask(self.context.permissions.as_deref(), question);
         }
-        let decision: BoxFuture<'static, PermissionDecision> = match &self.context.permissions {
-            Some(broker) => broker.request(request.clone()),
-            None => {
-                let message = match asked {
-                    Asked::Permission => format!("nobody is there who could allow {}", request.tool_name),
-                    Asked::Question => "nobody is there who could answer".to_owned(),
-                };
-                Box::pin(std::future::ready(PermissionDecision::Deny { message }))
-            }
-        };
-        let withdrawn = CancellationToken::new();
-        let question = Question { id: id.clone(), asked, request, withdrawn: withdrawn.clone() };
-        self.open_questions.push(question);
-        self.questions.push(Box::pin(async move {
-            let decision = withdrawn.run_until_cancelled(decision).await?;
-            Some(Decided { id, decision })
-        }));
     }
 
     /// Somebody answered. A denial denies whatever else the program asks at the time, too.
-    fn answered(&mut self, id: &str, answer: Answer) {
-        let Some(open) = self.open_questions.iter().position(|question| question.id == id) else { return };
-        let question = self.open_questions.remove(open);
-        question.withdrawn.cancel();
+    fn answered(&mut self, id: &str, answer: Elsewhere) {
+        let Some(question) = self.questions.withdraw(id) else { return };
         self.last_word = Instant::now();
-        if answer == Answer::Refused {
-            self.deny(&question);
+        if answer == Elsewhere::Refused {
+            self.denials.push(question.denial());
         }
     }
 
-    fn deny(&mut self, question: &Question) {
-        self.denials.push(PermissionDenial {
-            tool_name: question.request.tool_name.clone(),
-            tool_use_id: question.request.tool_use_id.clone().unwrap_or_default(),
-            tool_input: question.request.input.clone(),
-        });
-    }
-
-    async fn answer(&mut self, decided: Decided, server: &Server) -> Result<(), AgentError> {
-        let Some(open) = self.open_questions.iter().position(|question| question.id == decided.id) else {
-            return Ok(());
-        };
-        let question = self.open_questions.remove(open);
+    async fn answer(&mut self, answer: Answer, server: &Server) -> Result<(), AgentError> {
         // What the person took to answer is not the program's silence.
         self.last_word = Instant::now();
-        let id = &question.id;
-        let (path, body) = match (question.asked, decided.decision) {
-            (Asked::Permission, PermissionDecision::Allow { updated_input })
-                if updated_input.as_ref().is_none_or(|input| *input == question.request.input) =>
-            {
-                (format!("permission/{id}/reply"), json!({ "reply": "once" }))
-            }
-            (Asked::Permission, decision) => {
-                let message = match decision {
-                    PermissionDecision::Deny { message } if !message.trim().is_empty() => message,
-                    PermissionDecision::Deny { .. } => "it was denied".to_owned(),
-                    PermissionDecision::Allow { .. } => {
-                        // The program runs what it asked about, and nothing else.
-                        let message = "the tool was allowed with another input, which this agent cannot take; it was denied";
-                        let code = "inputNotChanged".to_owned();
-                        let warning = StreamEvent::Warning { code, message: message.to_owned() };
-                        self.next.push_back(Step::Decoded(Decoded::Event(warning)));
-                        message.to_owned()
-                    }
-                };
-                self.deny(&question);
-                // A denial without words would end the turn.
-                (format!("permission/{id}/reply"), json!({ "reply": "reject", "message": message }))
-            }
-            (Asked::Question, PermissionDecision::Allow { updated_input: Some(input) })
-                if input["answers"].is_array() =>
-            {
-                (format!("question/{id}/reply"), json!({ "answers": input["answers"] }))
-            }
-            (Asked::Question, _) => {
-                self.deny(&question);
-                (format!("question/{id}/reject"), json!({}))
-            }
-        };
+        let consent = answer.consent();
+        if consent == Consent::Changed {
+            // The program runs what it asked about, and nothing else.
+            let code = "inputNotChanged".to_owned();
+            let warning = StreamEvent::Warning { code, message: CHANGED.to_owned() };
+            self.next.push_back(Step::Decoded(Decoded::Event(warning)));
+        }
+        if consent != Consent::Given {
+            self.denials.push(answer.question.denial());
+        }
+        let (path, body) = answer.reply();
         server.answer(&path, &body).await
     }
 }

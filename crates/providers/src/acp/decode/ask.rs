@@ -1,0 +1,84 @@
+//! What the agent asks for: to be allowed a tool, or to have something done with files and terminals.
+//! Who allows it and who does it is left to the turn.
+
+use inspan_protocol::PermissionRequest;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::super::wire;
+use super::{Decoded, Decoder, head};
+use crate::transport::json_rpc::{METHOD_NOT_FOUND, TheirId};
+
+/// The code for parameters that cannot be read.
+const INVALID_PARAMS: i64 = -32602;
+
+/// A question for permission.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct Question {
+    pub(in super::super) request: PermissionRequest,
+    /// What the agent itself calls the tool and its kind, never in words of the model.
+    pub(in super::super) names: Vec<String>,
+    /// The files that the tool will touch, as the agent says.
+    pub(in super::super) paths: Vec<String>,
+    /// The command that the tool will run, as the agent says.
+    pub(in super::super) command: Option<String>,
+    pub(in super::super) options: Vec<wire::PermissionOption>,
+}
+
+/// Something that the agent wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) enum Wanted {
+    ReadFile(wire::ReadFile),
+    WriteFile(wire::WriteFile),
+    CreateTerminal(wire::CreateTerminal),
+    TerminalOutput(wire::AboutTerminal),
+    WaitForTerminal(wire::AboutTerminal),
+    KillTerminal(wire::AboutTerminal),
+    ReleaseTerminal(wire::AboutTerminal),
+}
+
+impl Decoder {
+    pub(super) fn request(&mut self, id: TheirId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
+        let wanted = match method {
+            "session/request_permission" => return self.ask(id, params, out),
+            "fs/read_text_file" => read(params).map(Wanted::ReadFile),
+            "fs/write_text_file" => read(params).map(Wanted::WriteFile),
+            "terminal/create" => read(params).map(Wanted::CreateTerminal),
+            "terminal/output" => read(params).map(Wanted::TerminalOutput),
+            "terminal/wait_for_exit" => read(params).map(Wanted::WaitForTerminal),
+            "terminal/kill" => read(params).map(Wanted::KillTerminal),
+            "terminal/release" => read(params).map(Wanted::ReleaseTerminal),
+            other => {
+                let message = format!("`{}` is not offered here", head(other));
+                self.warn_once("unsupported", other, "refused the agent a request that is not offered:", out);
+                return out.push(Decoded::Refused { id, code: METHOD_NOT_FOUND, message });
+            }
+        };
+        out.push(match wanted {
+            Some(wanted) => Decoded::Wanted { id, wanted },
+            None => unreadable(id, method),
+        });
+    }
+
+    fn ask(&mut self, id: TheirId, params: &RawValue, out: &mut Vec<Decoded>) {
+        let Some(wire::AskPermission { tool_call, options }) = read(params) else {
+            return out.push(unreadable(id, "session/request_permission"));
+        };
+        let (mut question, events) = self.turn.tools.ask(tool_call);
+        self.tell(events, out);
+        question.options = options;
+        out.push(Decoded::Asked { id, question: Box::new(question) });
+    }
+}
+
+fn read<T: DeserializeOwned>(params: &RawValue) -> Option<T> {
+    serde_json::from_str(params.get()).ok()
+}
+
+fn unreadable(id: TheirId, method: &str) -> Decoded {
+    Decoded::Refused {
+        id,
+        code: INVALID_PARAMS,
+        message: format!("the parameters of `{method}` cannot be read"),
+    }
+}

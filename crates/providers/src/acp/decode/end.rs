@@ -1,0 +1,111 @@
+//! The end of a turn: how it is told, and what the turn came to.
+//! Judging whether it succeeded is left to `outcome.rs`.
+
+use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use serde_json::value::RawValue;
+
+use super::super::wire;
+use super::{Decoded, Decoder, spent};
+use crate::transport::json_rpc::RpcError;
+
+/// Why a turn ends, in the protocol's words.
+const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
+
+/// How a turn ended, in the agent's own words, and what it came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct TurnEnd {
+    /// The agent's word for why it ended; absent if it did not end by itself.
+    pub(in super::super) stop_reason: Option<String>,
+    /// The error in its place.
+    pub(in super::super) error: Option<RpcError>,
+    /// The last message.
+    pub(in super::super) answer: String,
+    /// All that was said in the turn.
+    pub(in super::super) said: String,
+    /// The model that was chosen, as far as the agent tells.
+    pub(in super::super) model: Option<String>,
+    pub(in super::super) num_turns: u32,
+    pub(in super::super) usage: Usage,
+    pub(in super::super) cost_usd: Option<f64>,
+}
+
+impl Decoder {
+    /// Ends a turn that the agent will not end: closes its tools, and says what it came to until now.
+    pub(in super::super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        let end = self.turn_end();
+        (out, end)
+    }
+
+    /// The answer to the prompt ends the turn.
+    pub(super) fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<Decoded>) {
+        let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
+        self.close_tools(out);
+        let mut end = TurnEnd::default();
+        match result {
+            Ok(Ok(prompted)) => {
+                end.usage = prompted.usage.map(spent::usage).unwrap_or_default();
+                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
+                    let what = "took the turn for complete, which ended for the unknown reason";
+                    self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
+                }
+                end.stop_reason = Some(prompted.stop_reason);
+            }
+            Ok(Err(_)) => {
+                let message = "the agent's answer to the prompt does not say why its turn ended";
+                return out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+            }
+            Err(error) => {
+                self.retract(&error, out);
+                end.error = Some(error);
+            }
+        }
+        end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
+        if end.usage != Usage::default() || end.cost_usd.is_some() {
+            out.push(Decoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
+        }
+        let known = self.turn_end();
+        out.push(Decoded::TurnEnd(Box::new(TurnEnd {
+            stop_reason: end.stop_reason,
+            error: end.error,
+            usage: end.usage,
+            cost_usd: end.cost_usd,
+            ..known
+        })));
+    }
+
+    /// Some agents say the words of an error as if the model had said them.
+    fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
+        let last = self.turn.said.answer().trim().to_owned();
+        if last.is_empty() || !error.message.contains(&last) {
+            return;
+        }
+        let (thought, text) = self.turn.said.retract();
+        out.push(Decoded::Event(StreamEvent::Retract));
+        if !thought.is_empty() {
+            out.push(Decoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
+        }
+        if !text.is_empty() {
+            out.push(Decoded::Event(StreamEvent::Text { content: text, chunk: Chunk::Whole }));
+        }
+    }
+
+    /// What the turn came to, and no turn after it.
+    fn turn_end(&mut self) -> TurnEnd {
+        self.prompt = None;
+        let turn = std::mem::take(&mut self.turn);
+        TurnEnd {
+            answer: turn.said.answer().to_owned(),
+            num_turns: turn.said.messages(),
+            said: turn.said.into_text(),
+            model: self.model.clone(),
+            ..TurnEnd::default()
+        }
+    }
+
+    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+        let events = self.turn.tools.close();
+        self.tell(events, out);
+    }
+}
