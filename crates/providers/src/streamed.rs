@@ -4,43 +4,15 @@
 use std::collections::VecDeque;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, StreamEvent};
-use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
 
 use crate::kind::Kind;
 use crate::transport::http::{Answer, Broken, Clocks, Http, Post};
 
+mod decode;
 pub(crate) mod event;
 pub(crate) mod failure;
 
-/// One thing that a stream says.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Decoded<S> {
-    /// Something happened in the turn.
-    Event(StreamEvent),
-    /// The answer ended; nothing follows.
-    End(Box<S>),
-    /// The answer will not end, and the turn failed; nothing follows.
-    Failed(AgentError),
-}
-
-/// A vendor's decoder of one answer: bytes in, what they mean out. It never waits.
-pub(crate) trait Decode: Default {
-    /// What was said, until some moment or in all.
-    type Said: Default;
-
-    /// Takes the bytes of one read, wherever it ended.
-    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded<Self::Said>>;
-
-    /// The stream ended. Unless the answer did before, it is cut off.
-    fn finish(&mut self) -> Vec<Decoded<Self::Said>>;
-
-    /// What was said until now, for a turn that is not to go on.
-    fn so_far(self) -> Self::Said;
-
-    /// The error for an answer whose status is one.
-    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError;
-}
+pub(crate) use decode::{Decode, Decoded, Place, State};
 
 /// The answer in progress.
 pub(crate) struct Streamed<D: Decode> {

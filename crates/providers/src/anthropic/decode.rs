@@ -11,18 +11,16 @@
 //! | any | `ping`, what is not known | nothing; what is not known is warned of |
 //! | any | anything else | a fault: nothing after it can be relied on |
 
-use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use inspan_protocol::{AgentError, Chunk, StreamEvent, Usage};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
 use super::error;
 use super::wire;
-use crate::kind::Kind;
 use crate::streamed::event::{Warned, protocol, read};
-use crate::streamed::{self, Decode};
+use crate::streamed::{self, Decode, Place, State};
 use crate::tools::Call;
-use crate::transport::sse::{Event, SseReader};
 
 /// One thing that the stream says.
 pub(super) type Decoded = streamed::Decoded<Said>;
@@ -46,19 +44,10 @@ pub(super) struct Said {
 /// The decoder of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    reader: SseReader,
-    state: State,
+    place: Place,
     said: Said,
     blocks: Vec<Block>,
     warned: Warned,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
-    #[default]
-    Before,
-    Within,
-    Over,
 }
 
 #[derive(Debug)]
@@ -99,65 +88,17 @@ type Done = Result<(), AgentError>;
 impl Decode for Decoder {
     type Said = Said;
 
-    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
-        let mut out = Vec::new();
-        let mut reader = std::mem::take(&mut self.reader);
-        let read = reader.push(bytes, |event| self.take(event, &mut out));
-        self.reader = reader;
-        if let Err(fault) = read
-            && self.state != State::Over
-        {
-            self.fail(protocol(fault.to_string()), &mut out);
-        }
-        out
-    }
-
-    fn finish(&mut self) -> Vec<Decoded> {
-        let mut out = Vec::new();
-        if self.state != State::Over {
-            let place = match (self.state, self.reader.is_midway()) {
-                (_, true) => "within an event",
-                (State::Before, _) => "before the answer began",
-                _ => "before the answer did",
-            };
-            let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
-            self.fail(error.kind("truncated"), &mut out);
-        }
-        out
-    }
-
-    /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
-    fn so_far(self) -> Said {
-        let mut said = self.said;
-        said.calls = self.blocks.iter().filter_map(Block::call).collect();
-        said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
-        said
-    }
-
-    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
-        error::answered(status, headers, body)
-    }
-}
-
-impl Decoder {
-    fn take(&mut self, event: Event<'_>, out: &mut Vec<Decoded>) {
-        if self.state == State::Over {
-            return;
-        }
-        let done = read::<wire::Typed<'_>>(event.data, "event")
-            .and_then(|typed| self.decode(&typed.kind, event.data, out));
-        if let Err(error) = done {
-            self.fail(error, out);
-        }
+    fn place(&mut self) -> &mut Place {
+        &mut self.place
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.state) {
+        match (kind, self.place.state) {
             ("ping", _) => Ok(()),
             ("error", _) => Err(error::within(read(data, kind)?)),
             ("message_start", State::Before) => {
                 let start: wire::MessageStart<'_> = read(data, kind)?;
-                self.state = State::Within;
+                self.place.state = State::Within;
                 self.said.model = start.message.model.map(std::borrow::Cow::into_owned);
                 self.tokens(start.message.usage, out);
                 Ok(())
@@ -180,7 +121,7 @@ impl Decoder {
                 if self.blocks.iter().any(|block| block.open == Open::Yes) {
                     return Err(protocol("the answer ended within a block".to_owned()));
                 }
-                self.state = State::Over;
+                self.place.state = State::Over;
                 let said = Self {
                     said: std::mem::take(&mut self.said),
                     blocks: std::mem::take(&mut self.blocks),
@@ -206,6 +147,20 @@ impl Decoder {
         }
     }
 
+    /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
+    fn so_far(self) -> Said {
+        let mut said = self.said;
+        said.calls = self.blocks.iter().filter_map(Block::call).collect();
+        said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
+        said
+    }
+
+    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::answered(status, headers, body)
+    }
+}
+
+impl Decoder {
     fn block_start(&mut self, start: wire::BlockStart, out: &mut Vec<Decoded>) -> Done {
         let text = |key: &str| start.content_block[key].as_str().unwrap_or_default().to_owned();
         let (index, kind) = (start.index, text("type"));
@@ -310,11 +265,6 @@ impl Decoder {
         if self.said.usage != before {
             out.push(Decoded::Event(StreamEvent::Usage { usage: self.said.usage, cost_usd: None }));
         }
-    }
-
-    fn fail(&mut self, error: AgentError, out: &mut Vec<Decoded>) {
-        self.state = State::Over;
-        out.push(Decoded::Failed(error));
     }
 
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {

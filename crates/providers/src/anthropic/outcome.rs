@@ -1,4 +1,4 @@
-//! From the end of an answer to an output or an error: the last step of every turn, live or replayed.
+//! How an answer ended: with an output, with calls, in the middle or with an error, live or replayed.
 //! Errors that the vendor says are left to `error.rs`.
 
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};

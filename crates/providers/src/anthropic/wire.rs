@@ -10,13 +10,6 @@ use serde_json::Value;
 /// Borrows unless the text has escapes.
 pub(super) type Str<'a> = Cow<'a, str>;
 
-/// The type of any event.
-#[derive(Deserialize)]
-pub(super) struct Typed<'a> {
-    #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
-}
-
 /// `message_start`.
 #[derive(Deserialize)]
 pub(super) struct MessageStart<'a> {

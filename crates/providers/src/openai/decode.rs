@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use inspan_protocol::{AgentError, Chunk, StreamEvent, Usage};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
@@ -23,9 +23,8 @@ use super::error;
 use super::wire;
 use crate::kind::Kind;
 use crate::streamed::event::{Warned, head, protocol, read};
-use crate::streamed::{self, Decode};
+use crate::streamed::{self, Decode, Place, State};
 use crate::tools::Call;
-use crate::transport::sse::{Event, SseReader};
 
 mod item;
 
@@ -71,8 +70,7 @@ pub(super) enum Ending {
 /// The decoder of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    reader: SseReader,
-    state: State,
+    place: Place,
     items: BTreeMap<u64, Item>,
     /// The message whose text was streamed last.
     speaking: Option<u64>,
@@ -85,83 +83,21 @@ pub(super) struct Decoder {
     warned: Warned,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
-    #[default]
-    Before,
-    Within,
-    Over,
-}
-
 type Done = Result<(), AgentError>;
 
 impl Decode for Decoder {
     type Said = Said;
 
-    fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
-        let mut out = Vec::new();
-        let mut reader = std::mem::take(&mut self.reader);
-        let read = reader.push(bytes, |event| self.take(event, &mut out));
-        self.reader = reader;
-        if let Err(fault) = read
-            && self.state != State::Over
-        {
-            self.fail(protocol(fault.to_string()), &mut out);
-        }
-        out
-    }
-
-    fn finish(&mut self) -> Vec<Decoded> {
-        let mut out = Vec::new();
-        if self.state != State::Over {
-            let place = match (self.state, self.reader.is_midway()) {
-                (_, true) => "within an event",
-                (State::Before, _) => "before the answer began",
-                _ => "before the answer did",
-            };
-            let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
-            self.fail(error.kind("truncated"), &mut out);
-        }
-        out
-    }
-
-    fn so_far(self) -> Said {
-        let items: Vec<Item> = self.items.into_values().collect();
-        Said {
-            messages: items.iter().filter_map(Item::words).collect(),
-            refusal: items.iter().find_map(Item::refusal),
-            calls: items.iter().filter_map(Item::call).collect(),
-            items: item::kept(&items),
-            response: self.response,
-            model: self.model,
-            usage: self.usage,
-            ending: self.ending,
-        }
-    }
-
-    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
-        error::answered(status, headers, body)
-    }
-}
-
-impl Decoder {
-    fn take(&mut self, event: Event<'_>, out: &mut Vec<Decoded>) {
-        if self.state == State::Over {
-            return;
-        }
-        let done = read::<wire::Typed<'_>>(event.data, "event")
-            .and_then(|typed| self.decode(&typed.kind, event.data, out));
-        if let Err(error) = done {
-            self.fail(error, out);
-        }
+    fn place(&mut self) -> &mut Place {
+        &mut self.place
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.state) {
+        match (kind, self.place.state) {
             ("error", _) => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
             ("response.created" | "response.queued" | "response.in_progress", _) => {
                 let event: wire::ResponseEvent = read(data, kind)?;
-                self.state = State::Within;
+                self.place.state = State::Within;
                 self.begun(&event.response);
                 Ok(())
             }
@@ -233,6 +169,33 @@ impl Decoder {
         }
     }
 
+    fn failure(&self, error: AgentError) -> AgentError {
+        match &self.response {
+            Some(response) => error.with("responseId", head(response)),
+            None => error,
+        }
+    }
+
+    fn so_far(self) -> Said {
+        let items: Vec<Item> = self.items.into_values().collect();
+        Said {
+            messages: items.iter().filter_map(Item::words).collect(),
+            refusal: items.iter().find_map(Item::refusal),
+            calls: items.iter().filter_map(Item::call).collect(),
+            items: item::kept(&items),
+            response: self.response,
+            model: self.model,
+            usage: self.usage,
+            ending: self.ending,
+        }
+    }
+
+    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::answered(status, headers, body)
+    }
+}
+
+impl Decoder {
     fn begun(&mut self, response: &wire::Response) {
         self.response = response.id.clone().or(self.response.take());
         self.model = response.model.clone().or(self.model.take());
@@ -351,17 +314,9 @@ impl Decoder {
             return Err(protocol("the answer ended within an item".to_owned()));
         }
         let said = std::mem::take(self).so_far();
-        self.state = State::Over;
+        self.place.state = State::Over;
         out.push(Decoded::End(Box::new(said)));
         Ok(())
-    }
-
-    fn fail(&mut self, error: AgentError, out: &mut Vec<Decoded>) {
-        self.state = State::Over;
-        out.push(Decoded::Failed(match &self.response {
-            Some(response) => error.with("responseId", head(response)),
-            None => error,
-        }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The decoder's refusals, and what is left of an answer that is broken off.
 
+use inspan_protocol::ErrorCode;
 use proptest::prelude::*;
 
 use super::*;

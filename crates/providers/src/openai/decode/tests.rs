@@ -1,5 +1,6 @@
 //! What is left of an answer that is broken off, and a decoder that no bytes can harm.
 
+use inspan_protocol::ErrorCode;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -73,7 +74,7 @@ fn held(decoder: &Decoder) -> usize {
         }
         Item::Done(value) => value.to_string().len(),
     };
-    decoder.items.values().map(item).sum::<usize>() + decoder.reader.held()
+    decoder.items.values().map(item).sum::<usize>() + decoder.place.reader.held()
 }
 
 /// Feeds a decoder in pieces, to its end and beyond. Nothing it holds was not said to it, and it ends once.
