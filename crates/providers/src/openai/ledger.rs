@@ -12,6 +12,10 @@ use crate::exchange::{self, Answered, Books};
 use crate::output::TurnOutput;
 use crate::tools::{Answer, Call};
 
+/// What is told of calls that the vendor keeps open.
+const UNANSWERED: &str = "the conversation that the vendor keeps has calls of tools without answers; it may not be \
+                          gone on with";
+
 /// The ledger of one turn.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -101,13 +105,8 @@ impl exchange::Ledger for Ledger {
 
     fn left_open(&self) -> Option<StreamEvent> {
         let open = matches!(self.thread, Thread::Conversation(_)) && self.told > 0;
-        open.then(|| {
-            let message =
-                "the conversation that the vendor keeps has calls of tools without answers; it may not be \
-                           gone on with"
-                    .to_owned();
-            StreamEvent::Warning { code: "callsUnanswered".to_owned(), message }
-        })
+        let (code, message) = ("callsUnanswered".to_owned(), UNANSWERED.to_owned());
+        open.then_some(StreamEvent::Warning { code, message })
     }
 }
 
