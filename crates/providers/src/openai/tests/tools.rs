@@ -333,3 +333,28 @@ async fn a_call_that_the_vendor_keeps_open_is_not_gone_on_with() {
     let error = tools.turn(input).await.1.unwrap_err();
     assert_eq!((error.code, &error.detail.unwrap()["sessionId"]), (ErrorCode::Overloaded, &json!("resp_0")));
 }
+
+#[tokio::test]
+async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_told() {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).respond_with(recorded("c1", "resp_1")).expect(2).mount(&server).await;
+    let tools = tools(&server.uri());
+    let warning = StreamEvent::Warning {
+        code: "callsUnanswered".to_owned(),
+        message: "the conversation that the vendor keeps has calls of tools without answers; it may not be gone on with"
+            .to_owned(),
+    };
+    // By its last answer, the one before the call can still be gone on with.
+    for (thread, expected) in [("conv_1", vec![warning]), ("resp_0", vec![])] {
+        let mut input = free("go");
+        input["threadId"] = json!(thread);
+        input["options"]["maxTurns"] = json!(1);
+        let (events, output) = tools.turn(input).await;
+        let output = output.unwrap();
+        let session = Some(ProviderSessionId::from(thread));
+        assert_eq!((output.turn.stop_reason, output.thread_id), (StopReason::MaxTurns, session));
+        let told: Vec<StreamEvent> =
+            events.into_iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).collect();
+        assert_eq!(told, expected, "{thread}");
+    }
+}
