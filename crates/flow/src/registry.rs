@@ -73,6 +73,11 @@ impl NodeRegistry {
         self.types.values().map(|registered| registered.described().info.clone()).collect()
     }
 
+    /// The type of this name and what is known of it.
+    pub(crate) fn find(&self, name: &str) -> Option<(&Arc<dyn NodeType>, &Arc<Described>)> {
+        self.types.get(name).map(|registered| (&registered.node_type, registered.described()))
+    }
+
     /// What is known of the type of this name.
     pub(crate) fn described(&self, name: &str) -> Option<&Arc<Described>> {
         self.types.get(name).map(|registered| registered.described())

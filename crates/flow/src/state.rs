@@ -383,9 +383,9 @@ impl RunState {
     }
 
     pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
-        let path = task?;
-        let ix = graph.find(path.node())?;
-        (self.nodes[ix.0 as usize].pass == path.pass()).then_some(ix)
+        let (node, pass) = task?.node_and_pass();
+        let ix = graph.find(node)?;
+        (self.nodes[ix.0 as usize].pass == pass).then_some(ix)
     }
 
     fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {

@@ -163,14 +163,35 @@ impl NodePath {
 
     /// The node at the end of the path, as the author wrote its id.
     pub fn node(&self) -> &str {
-        let last = self.0.rsplit('/').next().unwrap_or(&self.0);
-        last.split_once('#').map_or(last, |(node, _)| node)
+        self.last().0
+    }
+
+    /// [`NodePath::node`] and [`NodePath::pass`] in one.
+    pub fn node_and_pass(&self) -> (&str, u32) {
+        let (node, pass) = self.last();
+        (node, pass.and_then(|pass| pass.parse().ok()).unwrap_or(1))
     }
 
     /// Which pass of its loop this is, counting from 1.
     pub fn pass(&self) -> u32 {
-        let last = self.0.rsplit('/').next().unwrap_or(&self.0);
-        last.split_once('#').and_then(|(_, pass)| pass.parse().ok()).unwrap_or(1)
+        self.node_and_pass().1
+    }
+
+    /// The node at the end, and its pass as far as it is written. Every fact of a task is found by the two, so the
+    /// text is walked once, from its end.
+    fn last(&self) -> (&str, Option<&str>) {
+        let bytes = self.0.as_bytes();
+        let (mut start, mut hash) = (bytes.len(), None);
+        while start > 0 && bytes[start - 1] != b'/' {
+            start -= 1;
+            if bytes[start] == b'#' {
+                hash = Some(start);
+            }
+        }
+        match hash {
+            Some(hash) => (&self.0[start..hash], Some(&self.0[hash + 1..])),
+            None => (&self.0[start..], None),
+        }
     }
 
     fn base(&self) -> &str {

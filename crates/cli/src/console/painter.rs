@@ -167,7 +167,7 @@ impl Painter {
             // A panic of the thread has been reported by its hook; the session does not depend on it.
             drop(thread.join());
         }
-        lock(&self.shared.inner).state.clone()
+        std::mem::take(&mut lock(&self.shared.inner).state)
     }
 
     /// Says how the session went. After [`Painter::stop`].

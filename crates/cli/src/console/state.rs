@@ -95,7 +95,7 @@ pub(crate) struct Row {
     pub(crate) attempt: u32,
     pub(crate) started: Option<Timestamp>,
     pub(crate) duration_ms: Option<u64>,
-    pub(crate) error: Option<AgentError>,
+    pub(crate) error: Option<Box<AgentError>>,
     pub(crate) skipped: Option<SkipReason>,
     /// Its newest agent run.
     pub(crate) agent: Option<Box<AgentView>>,
@@ -167,7 +167,7 @@ impl ConsoleState {
         for (id, status, error) in nodes {
             if let Some(row) = self.by_label.get(id).map(|at| &mut self.rows[*at]) {
                 row.status = status;
-                row.error = error.cloned();
+                row.error = error.cloned().map(Box::new);
             }
         }
     }
@@ -231,7 +231,7 @@ impl ConsoleState {
                     row.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
                     row.duration_ms =
                         row.started.and_then(|start| at.since(start).as_millis().try_into().ok());
-                    row.error = Some(error.clone());
+                    row.error = Some(Box::new(error.clone()));
                 }
             }
             Event::TaskSkipped { reason, .. } => {

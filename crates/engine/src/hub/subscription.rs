@@ -154,6 +154,11 @@ impl Subscription {
         }
     }
 
+    /// Puts every event that is there after those that are in `into`, with one look at the queue.
+    pub fn take_all(&mut self, into: &mut Vec<Arc<Envelope>>) {
+        into.extend(lock(&self.queue.state).items.drain(..));
+    }
+
     /// The next event, or `None` at the end.
     pub async fn next(&mut self) -> Option<Arc<Envelope>> {
         StreamExt::next(self).await

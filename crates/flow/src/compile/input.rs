@@ -124,16 +124,16 @@ pub(super) struct Parsed {
     pub(super) bound: Vec<String>,
 }
 
-/// Parses the strings of an input.
+/// Parses the strings of an input. The schema is needed only if it is marked.
 pub(super) fn parse(
     input: &Yaml,
-    schema: &Value,
+    schema: Option<&Value>,
     user: &User<'_>,
     world: &World<'_>,
     sink: &mut Sink,
 ) -> Parsed {
-    let mut parser = Parser { user, world, sink, root: schema, bound: Vec::new() };
-    let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), Some(schema));
+    let mut parser = Parser { user, world, sink, root: schema.unwrap_or(&Value::Null), bound: Vec::new() };
+    let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), schema);
     Parsed { draft, bound: parser.bound }
 }
 
@@ -228,6 +228,17 @@ fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option
         let plain = branches.flatten().filter(|branch| branch.get("$ref").is_none());
         plain.into_iter().find_map(|branch| part(root, Some(branch), word, name))
     })
+}
+
+/// Whether one of our words stands anywhere in a schema.
+pub(super) fn is_marked(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            marked(Some(schema), CONDITION) || marked(Some(schema), RAW) || map.values().any(is_marked)
+        }
+        Value::Array(items) => items.iter().any(is_marked),
+        _ => false,
+    }
 }
 
 fn marked(schema: Option<&Value>, word: &str) -> bool {

@@ -28,7 +28,7 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
     let json = effective.as_ref().map_or(Value::Null, |input| input.json());
     let template = match (&known, &effective) {
         (Some(known), Some(input)) => checked(spec, known, input, &json, &user, world, sink),
-        (None, Some(input)) => input::parse(input, &Value::Null, &user, world, sink).draft,
+        (None, Some(input)) => input::parse(input, None, &user, world, sink).draft,
         (_, None) => Draft::Literal(Value::Null),
     };
     let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info().kind);
@@ -67,7 +67,7 @@ fn checked(
 ) -> Draft {
     let provider_known = check_provider(spec, known, effective, sink);
     let schema = world.types.schema(known, json);
-    let parsed = input::parse(effective, schema.json(), user, world, sink);
+    let parsed = input::parse(effective, schema.marked(known), user, world, sink);
     if provider_known {
         let subject = Subject {
             input: effective,

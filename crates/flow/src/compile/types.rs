@@ -7,6 +7,7 @@ use jsonschema::Validator;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
+use super::input;
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
     node::{NodeType, NodeTypeInfo},
@@ -26,6 +27,7 @@ pub(super) struct Types<'a> {
 pub(super) struct Known {
     described: Arc<Described>,
     pub(super) node_type: Arc<dyn NodeType>,
+    is_marked: bool,
 }
 
 impl Known {
@@ -45,22 +47,38 @@ pub(super) enum Schema {
     /// The type's.
     Registered(Arc<Described>),
     /// One that depends on the input.
-    Own(Arc<(Value, Option<Validator>)>),
+    Own(Arc<Own>),
+}
+
+pub(super) struct Own {
+    json: Value,
+    validator: Option<Validator>,
+    is_marked: bool,
 }
 
 impl Schema {
     pub(super) fn json(&self) -> &Value {
         match self {
             Self::Registered(described) => &described.info.input,
-            Self::Own(own) => &own.0,
+            Self::Own(own) => &own.json,
         }
+    }
+
+    /// The schema, if it marks a value that is not read as others are. Most do not, and then no value need be looked
+    /// up in it.
+    pub(super) fn marked(&self, known: &Known) -> Option<&Value> {
+        match self {
+            Self::Registered(_) => known.is_marked,
+            Self::Own(own) => own.is_marked,
+        }
+        .then_some(self.json())
     }
 
     /// None if the schema itself is broken, which is its maker's fault and not the author's.
     pub(super) fn validator(&self) -> Option<&Validator> {
         match self {
             Self::Registered(described) => described.input(),
-            Self::Own(own) => own.1.as_ref(),
+            Self::Own(own) => own.validator.as_ref(),
         }
     }
 }
@@ -103,9 +121,10 @@ impl<'a> Types<'a> {
         if let Some(known) = self.known.get(name) {
             return Some(known.clone());
         }
-        let node_type = self.registry.get(name)?.clone();
-        let described = self.registry.described(name)?.clone();
-        let known = Arc::new(Known { described, node_type });
+        let (node_type, described) = self.registry.find(name)?;
+        let (node_type, described) = (node_type.clone(), described.clone());
+        let is_marked = input::is_marked(&described.info.input);
+        let known = Arc::new(Known { described, node_type, is_marked });
         self.known.insert(name.to_owned(), known.clone());
         Some(known)
     }
@@ -116,8 +135,8 @@ impl<'a> Types<'a> {
             return Schema::Registered(known.described.clone());
         };
         let own = |json| {
-            let validator = jsonschema::validator_for(&json).ok();
-            Schema::Own(Arc::new((json, validator)))
+            let (validator, is_marked) = (jsonschema::validator_for(&json).ok(), input::is_marked(&json));
+            Schema::Own(Arc::new(Own { json, validator, is_marked }))
         };
         self.schemas.entry(json.to_string()).or_insert_with(|| own(json)).clone()
     }

@@ -117,6 +117,8 @@ pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
         return None;
     }
     let mut steps = Vec::new();
+    // Most paths have one step, and room for more is made when there are more.
+    steps.reserve_exact(usize::from(!rest.is_empty()));
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let (key, after) = identifier(after)?;

@@ -208,6 +208,9 @@ pub(crate) fn parse_template(
     if !has_segments(text) {
         return Ok(None);
     }
+    if let Some((source, offset)) = lone_name(text) {
+        return whole(source, offset, resolver).map(Some);
+    }
     let parts = segments(text).map_err(|offset| SyntaxFault {
         reason: "the braces that open here are not closed".to_owned(),
         offset,
@@ -231,6 +234,14 @@ pub(crate) fn parse_template(
         _ => false,
     });
     if plain { Ok(Some(pieces(&parts, resolver))) } else { script(text, &parts, resolver).map(Some) }
+}
+
+/// The inside of the braces, and its place, of a text that is one name or dotted path in braces. Most bindings are,
+/// and need not be cut into segments first.
+fn lone_name(text: &str) -> Option<(&str, usize)> {
+    let inner = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    let offset = text.len() - text.trim_start().len() + 2;
+    vocabulary::is_plain(inner).then_some((inner, offset))
 }
 
 fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Vec<Use>), SyntaxFault> {

@@ -132,7 +132,7 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
 }
 
 /// Whether a source is one name or dotted path, which most are, and too short to hold too many operators.
-fn is_plain(source: &str) -> bool {
+pub(super) fn is_plain(source: &str) -> bool {
     let source = source.trim();
     source.len() <= MAX_OPERATORS
         && source.bytes().all(|byte| byte == b'_' || byte == b'.' || byte.is_ascii_alphanumeric())

@@ -1,12 +1,13 @@
 //! The loop that carries actions out and feeds facts back.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Hub, PermissionPolicy, Prompt, Subscription};
 use inspan_protocol::{
     Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, RunSnapshot, SessionStatus,
     Supervisor, Timestamp,
 };
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -27,6 +28,9 @@ use crate::{
 /// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
+/// A run whose nodes never wait stops so often, in steps, to see to all else.
+const STEPS: u32 = 128;
+
 /// What an attempt's task gives back.
 type Ended = (NodeIx, u32, AttemptEnd);
 
@@ -46,6 +50,8 @@ pub(super) struct Driver {
     pub(super) keeper: Option<Keeper>,
     input: Map<String, Value>,
     facts: Subscription,
+    /// Facts on their way from there to the fold; empty between two looks.
+    learned: Vec<Arc<Envelope>>,
     root: Hub,
     phase: Hub,
     /// The newest place that was emitted from, and its handle.
@@ -54,7 +60,7 @@ pub(super) struct Driver {
     tasks: JoinSet<Ended>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
-    tokens: HashMap<(NodeIx, u32), CancellationToken>,
+    tokens: FxHashMap<(NodeIx, u32), CancellationToken>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     stage: Stage,
 }
@@ -82,13 +88,14 @@ impl Driver {
             keeper,
             input,
             facts,
+            learned: Vec::new(),
             root,
             phase,
             place: None,
             around,
             tasks: JoinSet::new(),
             asked: JoinSet::new(),
-            tokens: HashMap::new(),
+            tokens: FxHashMap::default(),
             questions,
             stage: Stage::Running,
         }
@@ -103,11 +110,16 @@ impl Driver {
             self.grant_old_pauses().await?;
             self.obey(|command| matches!(command, Command::Abort { .. })).await?;
         }
+        let mut steps = 0_u32;
         while self.stage == Stage::Running {
             self.learn()?;
             self.run.next(self.now(), &mut actions);
             if !actions.is_empty() {
                 self.carry_out(&mut actions).await?;
+                steps += 1;
+                if steps.is_multiple_of(STEPS) {
+                    self.see_to_all_else().await?;
+                }
                 continue;
             }
             if let Some(keeper) = &mut self.keeper {
@@ -122,6 +134,18 @@ impl Driver {
             }
             self.wait().await;
         }
+        Ok(())
+    }
+
+    /// What a run must do while it never waits: hand its log on, hold its lease, hear what it is told, and let others
+    /// have their turn.
+    async fn see_to_all_else(&mut self) -> Result<(), RunError> {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.keep_up().await?;
+            keeper.renew(&self.root).await?;
+            self.obey(|_| true).await?;
+        }
+        tokio::task::yield_now().await;
         Ok(())
     }
 
@@ -193,7 +217,8 @@ impl Driver {
 
     /// Takes every fact that the hub has given out since the last time.
     fn learn(&mut self) -> Result<(), RunError> {
-        while let Some(envelope) = self.facts.try_next() {
+        self.facts.take_all(&mut self.learned);
+        for envelope in self.learned.drain(..) {
             self.run.apply(&envelope);
         }
         match self.facts.overflow() {
@@ -228,25 +253,24 @@ impl Driver {
     async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
         let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
         let spec = self.run.graph().node(node);
-        let nodes = &self.around.nodes;
-        let known = nodes.described(&spec.node_type).cloned();
-        let (Some(node_type), Some(known)) = (nodes.get(&spec.node_type).cloned(), known) else {
+        let Some((node_type, known)) = self.around.nodes.find(&spec.node_type) else {
             return Err(RunError::UnknownNodeType {
                 node: spec.id.clone(),
                 node_type: spec.node_type.to_string(),
             });
         };
-        let input = match input.and_then(|input| attempt::check_input(&known, &*node_type, spec, input)) {
+        let input = match input.and_then(|input| attempt::check_input(known, &**node_type, spec, input)) {
             Ok(input) => input,
             Err(error) => return self.conclude(node, attempt, AttemptEnd::Error(error)),
         };
         let input = match node_type.compute(input) {
             Computed::Done(end) => {
-                let end = attempt::check_end(&known, spec, end);
+                let end = attempt::check_end(known, spec, end);
                 return self.conclude(node, attempt, end);
             }
             Computed::Runs(input) => input,
         };
+        let node_type = node_type.clone();
         let cancel = CancellationToken::new();
         let context = NodeContext {
             node: spec.id.clone(),
@@ -329,8 +353,12 @@ impl Driver {
     /// whether there were any.
     async fn obey(&mut self, wanted: impl Fn(&Command) -> bool) -> Result<bool, RunError> {
         let Some(keeper) = &mut self.keeper else { return Ok(false) };
+        let posted = keeper.commands().await?;
+        if posted.is_empty() {
+            return Ok(false);
+        }
         let (mut later, mut any) = (false, false);
-        for PostedCommand { number, command, .. } in keeper.commands().await? {
+        for PostedCommand { number, command, .. } in posted {
             if wanted(&command) && !is_early(&self.run, &self.root, &command) {
                 keeper.carry_out(number, command, &self.root);
                 any = true;

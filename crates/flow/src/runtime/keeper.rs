@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
 use inspan_protocol::{Command, Envelope, Event};
 use tokio::time::{Instant, sleep_until};
@@ -27,6 +27,8 @@ pub(super) struct Keeper {
     log: Subscription,
     /// It is told how far the log is kept.
     hub: Hub,
+    /// A batch that was handed to the store and is not known to be kept.
+    writing: Option<Writing>,
     /// Events that were taken from the log and not yet handed to the store.
     unkept: Vec<Arc<Envelope>>,
     answers: Vec<Answered>,
@@ -39,6 +41,12 @@ pub(super) struct Keeper {
     renewed: Instant,
 }
 
+/// A batch on its way into the store.
+struct Writing {
+    batch: Arc<(Vec<Arc<Envelope>>, Vec<Answered>)>,
+    done: BoxFuture<'static, Result<(), StoreError>>,
+}
+
 impl Keeper {
     pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription, hub: Hub) -> Self {
         hub.begin_keeping();
@@ -49,6 +57,7 @@ impl Keeper {
             hub,
             store,
             lease,
+            writing: None,
             unkept: Vec::new(),
             answers: Vec::new(),
             has_facts: false,
@@ -68,8 +77,11 @@ impl Keeper {
 
     /// Takes what the hub has given out since the last time.
     fn take(&mut self) -> Result<(), RunError> {
-        while let Some(event) = self.log.try_next() {
-            self.push(event);
+        let known = self.unkept.len();
+        self.log.take_all(&mut self.unkept);
+        if let new @ [_, ..] = &self.unkept[known..] {
+            self.has_facts |= new.iter().any(|event| is_fact(&event.event));
+            self.due.get_or_insert_with(|| Instant::now() + LINGER);
         }
         match self.log.overflow() {
             Some(seq) => Err(RunError::Overflow { seq }),
@@ -80,26 +92,71 @@ impl Keeper {
     /// Keeps every event so far.
     pub(super) async fn flush(&mut self) -> Result<(), RunError> {
         self.take()?;
+        self.written().await?;
         if self.unkept.is_empty() && self.answers.is_empty() {
             return Ok(());
         }
-        let batch = Batch { events: &self.unkept, answers: &self.answers };
-        self.store.append(&self.lease, batch).await?;
-        if let Some(last) = self.unkept.last() {
-            self.hub.kept(last.seq);
+        self.write();
+        self.written().await
+    }
+
+    /// What a run that never waits asks for now and then: hands all that is unkept to the store, without waiting, if it
+    /// is enough for a batch, and looks whether a command came. What follows from the batch must not begin before a
+    /// [`Keeper::flush`]. A store that is slower than the run is waited for.
+    pub(super) async fn keep_up(&mut self) -> Result<(), RunError> {
+        self.look |= self.posts.next().now_or_never().is_some();
+        self.take()?;
+        if self.unkept.len() >= MOST {
+            self.written().await?;
+            self.write();
+            // The store has the batch once it was asked; it works on it while the run goes on.
+            if let Some(writing) = &mut self.writing
+                && let Some(done) = (&mut writing.done).now_or_never()
+            {
+                writing.done = std::future::ready(done).boxed();
+            }
         }
-        self.unkept.clear();
-        self.answers.clear();
+        Ok(())
+    }
+
+    /// Hands all that is unkept to the store.
+    fn write(&mut self) {
+        let (store, lease) = (self.store.clone(), self.lease.clone());
+        let batch = Arc::new((std::mem::take(&mut self.unkept), std::mem::take(&mut self.answers)));
+        let handed = batch.clone();
+        let done = async move { store.append(&lease, Batch { events: &handed.0, answers: &handed.1 }).await };
+        self.writing = Some(Writing { batch, done: done.boxed() });
         self.has_facts = false;
         self.due = None;
-        Ok(())
+    }
+
+    /// Waits until what was handed to the store is kept. What it refuses is unkept again.
+    async fn written(&mut self) -> Result<(), RunError> {
+        let Some(writing) = &mut self.writing else { return Ok(()) };
+        let done = (&mut writing.done).await;
+        let Some(Writing { batch, .. }) = self.writing.take() else { return Ok(()) };
+        let (events, answers) = &*batch;
+        match done {
+            Ok(()) => {
+                if let Some(last) = events.last() {
+                    self.hub.kept(last.seq);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.unkept.splice(..0, events.iter().cloned());
+                self.answers.splice(..0, answers.iter().cloned());
+                Err(error.into())
+            }
+        }
     }
 
     /// Keeps every event so far if there are facts among them, or the rest has waited long enough.
     pub(super) async fn settle(&mut self) -> Result<(), RunError> {
         self.take()?;
         let due = self.due.is_some_and(|due| due <= Instant::now());
-        if self.has_facts || due || !self.answers.is_empty() || self.unkept.len() >= MOST {
+        let full = self.unkept.len() >= MOST;
+        if self.has_facts || due || full || !self.answers.is_empty() || self.writing.is_some() {
             self.flush().await?;
         }
         Ok(())

@@ -117,7 +117,7 @@ pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<En
         attempts: node.attempts,
         duration_ms: node.duration_ms,
         reused: node.status == NodeStatus::Reused,
-        error: node.error.clone(),
+        error: node.error.as_deref().cloned(),
     });
     FlowRunResult {
         session_id,

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value};
+use smallvec::SmallVec;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
@@ -43,12 +44,15 @@ impl fmt::Display for Key<'_> {
 /// As many keys as most mappings may have.
 const USUAL_KEYS: usize = 16;
 
+/// Every key that was asked for, kept without a trip to the heap: there is one of these for each mapping of a file.
+type Asked = SmallVec<[&'static str; USUAL_KEYS]>;
+
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
     entries: &'a [Entry],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
-    asked: Vec<&'static str>,
+    asked: Asked,
     /// Which of the first entries were asked for, a bit for each.
     known: u64,
 }
@@ -58,8 +62,7 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match &value.data {
             Data::Map(entries) => {
-                let asked = Vec::with_capacity(USUAL_KEYS);
-                Some(Self { entries, span: value.span, key, asked, known: 0 })
+                Some(Self { entries, span: value.span, key, asked: Asked::new(), known: 0 })
             }
             _ => {
                 let what = match key {

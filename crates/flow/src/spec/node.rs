@@ -117,11 +117,12 @@ fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>>
     let key = Key::Field(fields.key, "dependsOn");
     match &value.data {
         Data::Text(one) => vec![(one, value.span)],
-        Data::List(items) => items
-            .iter()
-            .enumerate()
-            .filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink))
-            .collect(),
+        Data::List(items) => {
+            let mut names = Vec::with_capacity(items.len());
+            let read = |(at, item)| fields::text(item, &Key::Index(&key, at), sink);
+            names.extend(items.iter().enumerate().filter_map(read));
+            names
+        }
         _ => {
             wrong(value, &key, "a list of node ids", sink);
             Vec::new()

@@ -24,7 +24,7 @@ pub struct NodeState {
     /// When the running attempt's time is up.
     pub deadline: Option<Timestamp>,
     /// The newest failure.
-    pub error: Option<AgentError>,
+    pub error: Option<Box<AgentError>>,
     /// The conversation of its newest agent run.
     pub conversation: Option<Conversation>,
     /// Attempts of this pass that failed: these alone count against its retries.

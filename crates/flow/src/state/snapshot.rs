@@ -81,7 +81,9 @@ impl RunState {
                 .filter(|(_, node)| node.attempt > 0)
                 .map(|(ix, node)| (path(ix), node.attempt))
                 .collect(),
-            errors: nodes().filter_map(|(ix, node)| Some((path(ix), node.error.clone()?))).collect(),
+            errors: nodes()
+                .filter_map(|(ix, node)| Some((path(ix), (**node.error.as_ref()?).clone())))
+                .collect(),
             edge_status: self.edges.iter().enumerate().map(|(ix, state)| (edge(ix), state.status)).collect(),
             loop_counters: self
                 .edges
@@ -132,7 +134,7 @@ impl RunState {
                 other => *other,
             };
             node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
-            node.error = snapshot.errors.get(path).cloned();
+            node.error = snapshot.errors.get(path).cloned().map(Box::new);
             if let Some(known) = snapshot.agent_sessions.get(path) {
                 let session_id = known.session_id.clone();
                 node.conversation = Some(Conversation { session_id, turns: known.turns });

@@ -88,7 +88,7 @@ impl RunState {
         let policy = &graph.node(ix).policy;
         let node = &mut self.nodes[ix.0 as usize];
         node.failures += 1;
-        node.error = Some(error.clone());
+        node.error = Some(Box::new(error.clone()));
         if will_retry {
             let due = at + wait_before_retry(&policy.retry, node.failures, error);
             node.retry_at = Some(due);

@@ -172,3 +172,29 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_never_waits_keeps_its_log_and_hears_what_it_is_told() {
+    const ROUNDS: usize = 3_000;
+    let flow = format!(
+        r#"
+name: round
+nodes:
+  - {{ id: a, type: echo, input: {{ text: x }} }}
+  - {{ id: b, type: echo, input: {{ text: y }}, dependsOn: [a] }}
+edges:
+  - {{ from: b, to: a, maxIterations: {ROUNDS}, onExhausted: continue }}
+"#
+    );
+    let stage = Stage::new(&flow, &talk());
+    let running = spawn(stage.builder().build());
+    while stage.store.appended() < 3 {
+        tokio::task::yield_now().await;
+    }
+    let number = stage.post(&Command::Abort { reason: None }).await;
+    let result = running.await.unwrap().unwrap();
+    assert_eq!((result.outcome, stage.answer(number).await), (Outcome::Stopped, Some(Verdict::Accepted)));
+    let rounds = stage.story().await.iter().filter(|line| line.starts_with("loop:iterate")).count();
+    assert!((1..ROUNDS).contains(&rounds), "it was stopped after {rounds} rounds");
+    stage.check().await;
+}

@@ -65,7 +65,7 @@ impl Changes {
     fn follow(&self, version: watch::Receiver<u64>) -> BoxStream<'static, ()> {
         let mut poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner);
         if poller.is_none() {
-            *poller = start(self.store.clone(), [&self.version, &self.posts].map(Clone::clone), &self.poller);
+            *poller = start(self.store.clone(), self.version.clone(), self.posts.clone(), &self.poller);
         }
         drop(poller);
         stream::unfold(version, |mut version| async move {
@@ -95,7 +95,8 @@ impl Drop for Changes {
 /// Starts the thread; where the system has none left, changes of other processes are told with the next of ours.
 fn start(
     store: PathBuf,
-    told: [watch::Sender<u64>; 2],
+    changed: watch::Sender<u64>,
+    posted: watch::Sender<u64>,
     place: &Arc<Mutex<Option<Poller>>>,
 ) -> Option<Poller> {
     let (end, ended) = mpsc::channel();
@@ -103,14 +104,18 @@ fn start(
     let look = move || {
         let mut seen = Seen::default();
         loop {
-            if seen.has_changed(&store) {
-                told.iter().for_each(|told| told.send_modify(|version| *version += 1));
+            let news = seen.look(&store);
+            if news != News::None {
+                changed.send_modify(|version| *version += 1);
+            }
+            if news == News::Commands {
+                posted.send_modify(|version| *version += 1);
             }
             if !matches!(ended.recv_timeout(EVERY), Err(mpsc::RecvTimeoutError::Timeout)) {
                 return;
             }
             let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.iter().all(|told| told.receiver_count() == 0) {
+            if [&changed, &posted].iter().all(|told| told.receiver_count() == 0) {
                 *place = None;
                 return;
             }
@@ -118,6 +123,16 @@ fn start(
     };
     let thread = thread::Builder::new().name("inspan-store-changes".to_owned()).spawn(look).ok()?;
     Some(Poller { end, thread })
+}
+
+/// What a look found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    None,
+    /// Somebody wrote, the writer of this process perhaps.
+    Changes,
+    /// So it is, and a command waits that may be new.
+    Commands,
 }
 
 /// What the thread saw last.
@@ -129,18 +144,33 @@ struct Seen {
 
 impl Seen {
     /// The first look always counts: something may have changed since its caller began to listen.
-    fn has_changed(&mut self, store: &std::path::Path) -> bool {
+    fn look(&mut self, store: &std::path::Path) -> News {
         if self.connection.is_none() {
             self.connection = file::open_to_read(store, STEPS).ok().map(|(connection, _)| connection);
             self.version = None;
         }
-        let Some(connection) = &self.connection else { return false };
-        match connection.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0)) {
-            Ok(version) => self.version.replace(version) != Some(version),
+        let Some(connection) = &self.connection else { return News::None };
+        match news(connection, self.version) {
+            Ok((version, news)) => {
+                self.version = Some(version);
+                news
+            }
             Err(_) => {
                 self.connection = None;
-                true
+                News::Commands
             }
         }
     }
+}
+
+/// Where many sessions are written at once there are changes all the time, and commands hardly ever: their owners are
+/// only told to look when one waits.
+fn news(connection: &Connection, known: Option<i64>) -> rusqlite::Result<(i64, News)> {
+    let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
+    if known == Some(version) {
+        return Ok((version, News::None));
+    }
+    let waits = "SELECT EXISTS (SELECT 1 FROM commands WHERE verdict IS NULL)";
+    let waits: bool = connection.prepare_cached(waits)?.query_row((), |row| row.get(0))?;
+    Ok((version, if waits || known.is_none() { News::Commands } else { News::Changes }))
 }
