@@ -1,4 +1,7 @@
-//! The loop that carries actions out and feeds facts back.
+//! The loop that carries actions out and feeds facts back. What others left in the store for it to do is left to
+//! `commands`.
+
+mod commands;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -349,43 +352,6 @@ impl Driver {
         }
     }
 
-    /// Carries out the commands that others left in the store, but those that `wanted` leaves for later. Gives
-    /// whether there were any.
-    async fn obey(&mut self, wanted: impl Fn(&Command) -> bool) -> Result<bool, RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(false) };
-        let posted = keeper.commands().await?;
-        if posted.is_empty() {
-            return Ok(false);
-        }
-        let (mut later, mut any) = (false, false);
-        for PostedCommand { number, command, .. } in posted {
-            if wanted(&command) && !is_early(&self.run, &self.root, &command) {
-                keeper.carry_out(number, command, &self.root);
-                any = true;
-            } else {
-                later = true;
-            }
-        }
-        keeper.settle().await?;
-        if later {
-            keeper.look_again();
-        }
-        self.learn()?;
-        Ok(any)
-    }
-
-    /// A wish to pause that nobody heard before the session came to rest is granted already.
-    async fn grant_old_pauses(&mut self) -> Result<(), RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        for PostedCommand { number, command, .. } in keeper.commands().await? {
-            if matches!(command, Command::Pause { .. }) {
-                keeper.accept(number);
-            }
-        }
-        keeper.look_again();
-        keeper.settle().await
-    }
-
     /// Whether the session waits for something and its process need not.
     fn leaves(&self) -> bool {
         let (state, now) = (self.run.state(), self.now());
@@ -400,18 +366,5 @@ impl Driver {
                     self.run.wake_at().is_none() && state.prompts.iter().all(|open| open.deadline.is_none())
                 }
             }
-    }
-}
-
-/// Whether a command is for something that is about to be there: a question that will be asked again, an agent
-/// that is about to go on.
-fn is_early(run: &Run, hub: &Hub, command: &Command) -> bool {
-    match command {
-        Command::Reply { prompt, .. } => {
-            let known = run.state().prompts.iter().any(|open| open.prompt_id == *prompt);
-            known && !hub.open_prompts().iter().any(|open| open.prompt_id == *prompt)
-        }
-        Command::SendTo { node, .. } => run.is_about_to_talk(node.as_str()),
-        _ => false,
     }
 }
