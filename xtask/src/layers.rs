@@ -139,6 +139,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde-saphyr",
             "serde_json",
             "sha2",
+            "smallvec",
             "strsim",
             "thiserror",
             "tokio",

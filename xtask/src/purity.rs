@@ -43,6 +43,8 @@ const PURE: &[Pure] = &[
     Pure { module: "crates/engine/src/session/queue", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/engine/src/session/transcript", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/*/decode", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/providers/src/*/ledger", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/providers/src/exchange/books", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/streamed/event", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/compile", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/explain", must_not: &[WORLD, WAITING] },
