@@ -19,7 +19,7 @@ use anyhow::{Context as _, bail, ensure};
 use cargo_metadata::Message;
 
 pub(crate) use install::{Agent, Programs};
-pub(crate) use processes::{MARK, called, check_supported, end_all, none_left};
+pub(crate) use processes::{MARK, called, check_supported, end_all, marked, none_left};
 pub(crate) use time::{Deadline, Stopwatch, pause};
 pub(crate) use world::World;
 

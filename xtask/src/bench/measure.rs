@@ -125,8 +125,8 @@ impl fmt::Display for Row {
 /// Nanoseconds in the unit that suits them.
 fn time(nanoseconds: f64) -> String {
     match nanoseconds {
-        n if n < 1e3 => format!("{n:.1} ns"),
-        n if n < 1e6 => format!("{:.2} µs", n / 1e3),
+        n if n.abs() < 1e3 => format!("{n:.1} ns"),
+        n if n.abs() < 1e6 => format!("{:.2} µs", n / 1e3),
         n => format!("{:.2} ms", n / 1e6),
     }
 }
