@@ -14,9 +14,9 @@ mod servers;
 mod tools;
 mod words;
 
-use super::Case;
 use super::install::Agent;
 use super::world::World;
+use super::{Case, Place};
 use codex::Codex;
 use opencode::OpenCode;
 
@@ -26,16 +26,26 @@ const OPENCODE: &[Agent] = &[Agent::OpenCode];
 const PROGRAMS: &[Agent] = &[Agent::Claude, Agent::Codex, Agent::OpenCode];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
+/// A row. OpenCode takes seconds of one processor to start, and a case of it waits for little else; so such cases run
+/// beside each other.
 const fn case(
     name: &'static str,
     needs: &'static [Agent],
     bound: u64,
     prove: fn(&mut World) -> anyhow::Result<()>,
 ) -> Case {
-    Case { name, needs, bound, prove }
+    let place = if matches!(needs, [Agent::OpenCode]) { Place::Beside } else { Place::Alone };
+    Case { name, needs, bound, prove, place }
 }
 
-/// Every case, in the order in which they run.
+impl Case {
+    /// The same with the machine to itself.
+    const fn alone(self) -> Self {
+        Self { place: Place::Alone, ..self }
+    }
+}
+
+/// Every case, in the order in which they run; those beside each other come last.
 pub(super) const CASES: &[Case] = &[
     case("codex_alone", CODEX, 20, programs::codex),
     case("opencode_alone", OPENCODE, 40, programs::opencode),
@@ -100,7 +110,8 @@ pub(super) const CASES: &[Case] = &[
     case("three_nodes_codex", CODEX, 60, |world| conformance::three_nodes(world, "codex")),
     case("conformance_codex", CODEX, 120, |world| conformance::list(world, "codex")),
     case("three_nodes_opencode", OPENCODE, 60, |world| conformance::three_nodes(world, "opencode")),
-    case("conformance_opencode", OPENCODE, 400, |world| conformance::list(world, "opencode")),
+    // The list has lanes of its own.
+    case("conformance_opencode", OPENCODE, 400, |world| conformance::list(world, "opencode")).alone(),
     case("three_nodes_acp_opencode", OPENCODE, 60, |world| conformance::three_nodes(world, "acp:opencode")),
     // The list over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
