@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
 //! What is measured how is left to a file each.
 
+mod agent;
 mod crowd;
 mod decode;
 mod durable;
@@ -34,6 +35,7 @@ const PARTS: &[Part] = &[
     Part { name: "memory", rows: memory::rows },
     Part { name: "store", rows: store::rows },
     Part { name: "durable", rows: durable::rows },
+    Part { name: "agent", rows: |_| agent::rows() },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program

@@ -125,8 +125,8 @@ impl fmt::Display for Row {
 /// Nanoseconds in the unit that suits them.
 fn time(nanoseconds: f64) -> String {
     match nanoseconds {
-        n if n < 1e3 => format!("{n:.1} ns"),
-        n if n < 1e6 => format!("{:.2} µs", n / 1e3),
+        n if n.abs() < 1e3 => format!("{n:.1} ns"),
+        n if n.abs() < 1e6 => format!("{:.2} µs", n / 1e3),
         n => format!("{:.2} ms", n / 1e6),
     }
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_time_shows_in_the_unit_that_suits_it() {
-        let shown = [4.0, 999.94, 1_500.0, 2_345_678.0].map(time);
-        assert_eq!(shown, ["4.0 ns", "999.9 ns", "1.50 µs", "2.35 ms"]);
+        let shown = [4.0, 999.94, 1_500.0, 2_345_678.0, -1_500.0].map(time);
+        assert_eq!(shown, ["4.0 ns", "999.9 ns", "1.50 µs", "2.35 ms", "-1.50 µs"]);
     }
 }

@@ -1,6 +1,5 @@
-//! The cases of the real program, one row each, and the words that they share.
-//! Conversations, tools, interruptions, errors, agents of the Agent Client Protocol and the bare programs are each left
-//! to a file.
+//! The cases of the real programs, one row each: which of them it needs, and how many seconds it may take.
+//! What each does is left to a file of its subject, what they all say, to `words.rs`.
 
 mod acp;
 mod codex;
@@ -11,19 +10,15 @@ mod interruptions;
 mod opencode;
 mod programs;
 mod rest;
+mod servers;
 mod tools;
+mod words;
 
-use std::fmt::Debug;
-
-use anyhow::{Context as _, ensure};
-use inspan_engine::check_order;
-use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
-use serde_json::{Value, json};
-
-use super::Case;
 use super::install::Agent;
-use super::world::{Finished, World};
+use super::world::World;
+use super::{Case, Place};
+use codex::Codex;
+use opencode::OpenCode;
 
 const CLAUDE: &[Agent] = &[Agent::Claude];
 const CODEX: &[Agent] = &[Agent::Codex];
@@ -31,419 +26,131 @@ const OPENCODE: &[Agent] = &[Agent::OpenCode];
 const PROGRAMS: &[Agent] = &[Agent::Claude, Agent::Codex, Agent::OpenCode];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
-/// Every case, in the order in which they run.
+/// A row. OpenCode takes seconds of one processor to start, and a case of it waits for little else; so such cases run
+/// beside each other.
+const fn case(
+    name: &'static str,
+    needs: &'static [Agent],
+    bound: u64,
+    prove: fn(&mut World) -> anyhow::Result<()>,
+) -> Case {
+    let place = if matches!(needs, [Agent::OpenCode]) { Place::Beside } else { Place::Alone };
+    Case { name, needs, bound, prove, place }
+}
+
+impl Case {
+    /// The same with the machine to itself.
+    const fn alone(self) -> Self {
+        Self { place: Place::Alone, ..self }
+    }
+}
+
+/// Every case, in the order in which they run; those beside each other come last.
 pub(super) const CASES: &[Case] = &[
-    Case { name: "codex_alone", needs: CODEX, bound: 20, prove: programs::codex },
-    Case { name: "opencode_alone", needs: OPENCODE, bound: 40, prove: programs::opencode },
-    Case { name: "claude_acp_alone", needs: CLAUDE_ACP, bound: 20, prove: programs::claude_acp },
-    Case { name: "doctor_greets", needs: PROGRAMS, bound: 40, prove: programs::greeted },
-    Case { name: "acp_claude_text", needs: CLAUDE_ACP, bound: 40, prove: acp::text::<acp::Claude> },
-    Case { name: "acp_opencode_text", needs: OPENCODE, bound: 40, prove: acp::text::<acp::OpenCode> },
-    Case {
-        name: "acp_claude_tool_allowed",
-        needs: CLAUDE_ACP,
-        bound: 50,
-        prove: acp::tool_allowed::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_tool_allowed",
-        needs: OPENCODE,
-        bound: 50,
-        prove: acp::tool_allowed::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_tool_denied",
-        needs: CLAUDE_ACP,
-        bound: 50,
-        prove: acp::tool_denied::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_tool_denied",
-        needs: OPENCODE,
-        bound: 50,
-        prove: acp::tool_denied::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_structured",
-        needs: CLAUDE_ACP,
-        bound: 60,
-        prove: acp::structured::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_structured",
-        needs: OPENCODE,
-        bound: 60,
-        prove: acp::structured::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_cancelled_and_resumed",
-        needs: CLAUDE_ACP,
-        bound: 80,
-        prove: acp::cancelled_and_resumed::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_cancelled_and_resumed",
-        needs: OPENCODE,
-        bound: 80,
-        prove: acp::cancelled_and_resumed::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_resumed_in_a_new_process",
-        needs: CLAUDE_ACP,
-        bound: 70,
-        prove: acp::resumed_in_a_new_process::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_resumed_in_a_new_process",
-        needs: OPENCODE,
-        bound: 70,
-        prove: acp::resumed_in_a_new_process::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_key_refused",
-        needs: CLAUDE_ACP,
-        bound: 50,
-        prove: acp::key_refused::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_key_refused",
-        needs: OPENCODE,
-        bound: 50,
-        prove: acp::key_refused::<acp::OpenCode>,
-    },
-    Case {
-        name: "acp_claude_unknown_session",
-        needs: CLAUDE_ACP,
-        bound: 40,
-        prove: acp::unknown_session::<acp::Claude>,
-    },
-    Case {
-        name: "acp_opencode_unknown_session",
-        needs: OPENCODE,
-        bound: 40,
-        prove: acp::unknown_session::<acp::OpenCode>,
-    },
-    Case { name: "one_turn", needs: CLAUDE, bound: 30, prove: conversations::one_turn },
-    Case {
-        name: "two_turns_by_session",
-        needs: CLAUDE,
-        bound: 30,
-        prove: conversations::two_turns_by_session,
-    },
-    Case {
-        name: "two_turns_by_message",
-        needs: CLAUDE,
-        bound: 30,
-        prove: conversations::two_turns_by_message,
-    },
-    Case {
-        name: "resume_in_a_new_process",
-        needs: CLAUDE,
-        bound: 40,
-        prove: conversations::resume_in_a_new_process,
-    },
-    Case {
-        name: "recorded_then_replayed",
-        needs: CLAUDE,
-        bound: 40,
-        prove: conversations::recorded_then_replayed,
-    },
-    Case { name: "prompt_as_written", needs: CLAUDE, bound: 30, prove: conversations::prompt_as_written },
-    Case { name: "structured_output", needs: CLAUDE, bound: 30, prove: conversations::structured_output },
-    Case {
-        name: "structured_output_repaired",
-        needs: CLAUDE,
-        bound: 30,
-        prove: conversations::structured_output_repaired,
-    },
-    Case { name: "tool_allowed_by_the_flow", needs: CLAUDE, bound: 30, prove: tools::allowed_by_the_flow },
-    Case {
-        name: "tool_denied_without_anyone",
-        needs: CLAUDE,
-        bound: 30,
-        prove: tools::denied_without_anyone,
-    },
-    Case { name: "tool_allowed_by_a_person", needs: CLAUDE, bound: 30, prove: tools::allowed_by_a_person },
-    Case { name: "tool_denied_by_a_person", needs: CLAUDE, bound: 30, prove: tools::denied_by_a_person },
-    Case {
-        name: "key_left_out_of_everything",
-        needs: CLAUDE,
-        bound: 30,
-        prove: tools::key_left_out_of_everything,
-    },
-    Case { name: "interrupt_mid_text", needs: CLAUDE, bound: 50, prove: interruptions::mid_text },
-    Case { name: "interrupt_mid_tool", needs: CLAUDE, bound: 40, prove: interruptions::mid_tool },
-    Case {
-        name: "runtime_killed_mid_tool",
-        needs: CLAUDE,
-        bound: 30,
-        prove: interruptions::runtime_killed_mid_tool,
-    },
-    Case { name: "paused_and_resumed", needs: CLAUDE, bound: 40, prove: rest::paused_and_resumed },
-    Case { name: "killed_and_resumed", needs: CLAUDE, bound: 40, prove: rest::killed_and_resumed },
-    Case { name: "killed_between_turns", needs: CLAUDE, bound: 40, prove: rest::killed_between_turns },
-    Case {
-        name: "approved_from_another_shell",
-        needs: CLAUDE,
-        bound: 40,
-        prove: rest::approved_from_another_shell,
-    },
-    Case { name: "told_from_another_shell", needs: CLAUDE, bound: 40, prove: rest::told_from_another_shell },
-    Case { name: "usage_limit_waited_out", needs: CLAUDE, bound: 60, prove: rest::usage_limit_waited_out },
-    Case { name: "budget_used_up", needs: CLAUDE, bound: 30, prove: rest::budget_used_up },
-    Case { name: "edited_and_resumed", needs: CLAUDE, bound: 60, prove: rest::edited_and_resumed },
-    Case { name: "node_timeout", needs: CLAUDE, bound: 40, prove: interruptions::node_timeout },
-    Case { name: "stall", needs: CLAUDE, bound: 40, prove: interruptions::stall },
-    Case { name: "error_401", needs: CLAUDE, bound: 30, prove: errors::status_401 },
-    Case { name: "error_429", needs: CLAUDE, bound: 30, prove: errors::status_429 },
-    Case { name: "error_529", needs: CLAUDE, bound: 30, prove: errors::status_529 },
-    Case { name: "error_529_then_ok", needs: CLAUDE, bound: 40, prove: errors::status_529_then_ok },
-    Case { name: "connection_refused", needs: CLAUDE, bound: 30, prove: errors::connection_refused },
-    Case { name: "unknown_session", needs: CLAUDE, bound: 30, prove: errors::unknown_session },
-    Case { name: "missing_program", needs: CLAUDE, bound: 15, prove: errors::missing_program },
-    Case {
-        name: "three_nodes_claude",
-        needs: CLAUDE,
-        bound: 60,
-        prove: |world| conformance::three_nodes(world, "claude"),
-    },
-    Case {
-        name: "conformance_claude",
-        needs: CLAUDE,
-        bound: 120,
-        prove: |world| conformance::list(world, "claude"),
-    },
-    Case {
-        name: "three_nodes_codex",
-        needs: CODEX,
-        bound: 60,
-        prove: |world| conformance::three_nodes(world, "codex"),
-    },
-    Case {
-        name: "conformance_codex",
-        needs: CODEX,
-        bound: 120,
-        prove: |world| conformance::list(world, "codex"),
-    },
-    Case {
-        name: "three_nodes_opencode",
-        needs: OPENCODE,
-        bound: 60,
-        prove: |world| conformance::three_nodes(world, "opencode"),
-    },
-    Case {
-        name: "conformance_opencode",
-        needs: OPENCODE,
-        bound: 400,
-        prove: |world| conformance::list(world, "opencode"),
-    },
-    Case {
-        name: "three_nodes_acp_opencode",
-        needs: OPENCODE,
-        bound: 60,
-        prove: |world| conformance::three_nodes(world, "acp:opencode"),
-    },
+    case("codex_alone", CODEX, 20, programs::codex),
+    case("opencode_alone", OPENCODE, 40, programs::opencode),
+    case("claude_acp_alone", CLAUDE_ACP, 20, programs::claude_acp),
+    case("doctor_greets", PROGRAMS, 40, programs::greeted),
+    case("acp_claude_text", CLAUDE_ACP, 40, acp::text::<acp::Claude>),
+    case("acp_opencode_text", OPENCODE, 40, acp::text::<acp::OpenCode>),
+    case("acp_claude_tool_allowed", CLAUDE_ACP, 50, acp::tool_allowed::<acp::Claude>),
+    case("acp_opencode_tool_allowed", OPENCODE, 50, acp::tool_allowed::<acp::OpenCode>),
+    case("acp_claude_tool_denied", CLAUDE_ACP, 50, acp::tool_denied::<acp::Claude>),
+    case("acp_opencode_tool_denied", OPENCODE, 50, acp::tool_denied::<acp::OpenCode>),
+    case("acp_claude_structured", CLAUDE_ACP, 60, acp::structured::<acp::Claude>),
+    case("acp_opencode_structured", OPENCODE, 60, acp::structured::<acp::OpenCode>),
+    case("acp_claude_cancelled_and_resumed", CLAUDE_ACP, 80, acp::cancelled_and_resumed::<acp::Claude>),
+    case("acp_opencode_cancelled_and_resumed", OPENCODE, 80, acp::cancelled_and_resumed::<acp::OpenCode>),
+    case("acp_claude_resumed_in_a_new_process", CLAUDE_ACP, 70, acp::resumed_in_a_new_process::<acp::Claude>),
+    case(
+        "acp_opencode_resumed_in_a_new_process",
+        OPENCODE,
+        70,
+        acp::resumed_in_a_new_process::<acp::OpenCode>,
+    ),
+    case("acp_claude_key_refused", CLAUDE_ACP, 50, acp::key_refused::<acp::Claude>),
+    case("acp_opencode_key_refused", OPENCODE, 50, acp::key_refused::<acp::OpenCode>),
+    case("acp_claude_unknown_session", CLAUDE_ACP, 40, acp::unknown_session::<acp::Claude>),
+    case("acp_opencode_unknown_session", OPENCODE, 40, acp::unknown_session::<acp::OpenCode>),
+    case("one_turn", CLAUDE, 30, conversations::one_turn),
+    case("two_turns_by_session", CLAUDE, 30, conversations::two_turns_by_session),
+    case("two_turns_by_message", CLAUDE, 30, conversations::two_turns_by_message),
+    case("resume_in_a_new_process", CLAUDE, 40, conversations::resume_in_a_new_process),
+    case("recorded_then_replayed", CLAUDE, 40, conversations::recorded_then_replayed),
+    case("prompt_as_written", CLAUDE, 30, conversations::prompt_as_written),
+    case("structured_output", CLAUDE, 30, conversations::structured_output),
+    case("structured_output_repaired", CLAUDE, 30, conversations::structured_output_repaired),
+    case("tool_allowed_by_the_flow", CLAUDE, 30, tools::allowed_by_the_flow),
+    case("tool_denied_without_anyone", CLAUDE, 30, tools::denied_without_anyone),
+    case("tool_allowed_by_a_person", CLAUDE, 30, tools::allowed_by_a_person),
+    case("tool_denied_by_a_person", CLAUDE, 30, tools::denied_by_a_person),
+    case("key_left_out_of_everything", CLAUDE, 30, tools::key_left_out_of_everything),
+    case("interrupt_mid_text", CLAUDE, 50, interruptions::mid_text),
+    case("interrupt_mid_tool", CLAUDE, 40, interruptions::mid_tool),
+    case("runtime_killed_mid_tool", CLAUDE, 30, interruptions::runtime_killed_mid_tool),
+    case("paused_and_resumed", CLAUDE, 40, rest::paused_and_resumed),
+    case("killed_and_resumed", CLAUDE, 40, rest::killed_and_resumed),
+    case("killed_between_turns", CLAUDE, 40, rest::killed_between_turns),
+    case("approved_from_another_shell", CLAUDE, 40, rest::approved_from_another_shell),
+    case("told_from_another_shell", CLAUDE, 40, rest::told_from_another_shell),
+    case("usage_limit_waited_out", CLAUDE, 60, rest::usage_limit_waited_out),
+    case("budget_used_up", CLAUDE, 30, rest::budget_used_up),
+    case("edited_and_resumed", CLAUDE, 60, rest::edited_and_resumed),
+    case("node_timeout", CLAUDE, 40, interruptions::node_timeout),
+    case("stall", CLAUDE, 40, interruptions::stall),
+    case("error_401", CLAUDE, 30, errors::status_401),
+    case("error_429", CLAUDE, 30, errors::status_429),
+    case("error_529", CLAUDE, 30, errors::status_529),
+    case("error_529_then_ok", CLAUDE, 40, errors::status_529_then_ok),
+    case("connection_refused", CLAUDE, 30, errors::connection_refused),
+    case("unknown_session", CLAUDE, 30, errors::unknown_session),
+    case("missing_program", CLAUDE, 15, errors::missing_program),
+    case("three_nodes_claude", CLAUDE, 60, |world| conformance::three_nodes(world, "claude")),
+    case("conformance_claude", CLAUDE, 120, |world| conformance::list(world, "claude")),
+    case("three_nodes_codex", CODEX, 60, |world| conformance::three_nodes(world, "codex")),
+    case("conformance_codex", CODEX, 120, |world| conformance::list(world, "codex")),
+    case("three_nodes_opencode", OPENCODE, 60, |world| conformance::three_nodes(world, "opencode")),
+    // The list has lanes of its own.
+    case("conformance_opencode", OPENCODE, 400, |world| conformance::list(world, "opencode")).alone(),
+    case("three_nodes_acp_opencode", OPENCODE, 60, |world| conformance::three_nodes(world, "acp:opencode")),
     // The list over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
-    Case {
-        name: "three_nodes_acp_claude",
-        needs: CLAUDE_ACP,
-        bound: 60,
-        prove: |world| conformance::three_nodes(world, "acp:claude-agent-acp"),
-    },
-    Case {
-        name: "conformance_acp_claude",
-        needs: CLAUDE_ACP,
-        bound: 200,
-        prove: |world| conformance::list(world, "acp:claude-agent-acp"),
-    },
-    Case { name: "codex_one_turn", needs: CODEX, bound: 30, prove: codex::one_turn },
-    Case {
-        name: "codex_resume_in_a_new_process",
-        needs: CODEX,
-        bound: 40,
-        prove: codex::resume_in_a_new_process,
-    },
-    Case { name: "codex_steered", needs: CODEX, bound: 30, prove: codex::steered },
-    Case { name: "codex_structured_output", needs: CODEX, bound: 30, prove: codex::structured_output },
-    Case { name: "codex_tool_allowed", needs: CODEX, bound: 30, prove: codex::tool_allowed },
-    Case {
-        name: "codex_tool_denied_without_anyone",
-        needs: CODEX,
-        bound: 30,
-        prove: codex::tool_denied_without_anyone,
-    },
-    Case {
-        name: "codex_tool_allowed_by_a_person",
-        needs: CODEX,
-        bound: 30,
-        prove: codex::tool_allowed_by_a_person,
-    },
-    Case { name: "codex_interrupt_mid_text", needs: CODEX, bound: 50, prove: codex::interrupt_mid_text },
-    Case { name: "codex_interrupt_mid_tool", needs: CODEX, bound: 40, prove: codex::interrupt_mid_tool },
-    Case {
-        name: "codex_runtime_killed_mid_tool",
-        needs: CODEX,
-        bound: 30,
-        prove: codex::runtime_killed_mid_tool,
-    },
-    Case { name: "codex_error_401", needs: CODEX, bound: 30, prove: codex::error_401 },
-    Case { name: "codex_error_429", needs: CODEX, bound: 30, prove: codex::error_429 },
-    Case { name: "codex_stall", needs: CODEX, bound: 40, prove: codex::stall },
-    Case { name: "codex_unknown_session", needs: CODEX, bound: 30, prove: codex::unknown_session },
-    Case { name: "codex_missing_program", needs: CODEX, bound: 15, prove: codex::missing_program },
-    Case { name: "opencode_one_turn", needs: OPENCODE, bound: 60, prove: opencode::one_turn },
-    Case {
-        name: "opencode_resume_in_a_new_process",
-        needs: OPENCODE,
-        bound: 90,
-        prove: opencode::resume_in_a_new_process,
-    },
-    Case {
-        name: "opencode_structured_output",
-        needs: OPENCODE,
-        bound: 60,
-        prove: opencode::structured_output,
-    },
-    Case { name: "opencode_tool_allowed", needs: OPENCODE, bound: 60, prove: opencode::tool_allowed },
-    Case {
-        name: "opencode_tool_denied_without_anyone",
-        needs: OPENCODE,
-        bound: 60,
-        prove: opencode::tool_denied_without_anyone,
-    },
-    Case {
-        name: "opencode_tool_allowed_by_a_person",
-        needs: OPENCODE,
-        bound: 60,
-        prove: opencode::tool_allowed_by_a_person,
-    },
-    Case {
-        name: "opencode_interrupt_mid_text",
-        needs: OPENCODE,
-        bound: 90,
-        prove: opencode::interrupt_mid_text,
-    },
-    Case {
-        name: "opencode_interrupt_mid_tool",
-        needs: OPENCODE,
-        bound: 60,
-        prove: opencode::interrupt_mid_tool,
-    },
-    Case {
-        name: "opencode_runtime_killed_mid_tool",
-        needs: OPENCODE,
-        bound: 60,
-        prove: opencode::runtime_killed_mid_tool,
-    },
-    Case { name: "opencode_error_401", needs: OPENCODE, bound: 60, prove: opencode::error_401 },
-    Case { name: "opencode_error_429", needs: OPENCODE, bound: 60, prove: opencode::error_429 },
-    Case { name: "opencode_stall", needs: OPENCODE, bound: 60, prove: opencode::stall },
-    Case { name: "opencode_unknown_session", needs: OPENCODE, bound: 60, prove: opencode::unknown_session },
-    Case { name: "opencode_missing_program", needs: OPENCODE, bound: 15, prove: opencode::missing_program },
+    case("three_nodes_acp_claude", CLAUDE_ACP, 60, |world| {
+        conformance::three_nodes(world, "acp:claude-agent-acp")
+    }),
+    case("conformance_acp_claude", CLAUDE_ACP, 200, |world| conformance::list(world, "acp:claude-agent-acp")),
+    case("codex_one_turn", CODEX, 30, servers::one_turn::<Codex>),
+    case("codex_resume_in_a_new_process", CODEX, 40, servers::resume_in_a_new_process::<Codex>),
+    case("codex_steered", CODEX, 30, codex::steered),
+    case("codex_structured_output", CODEX, 30, servers::structured_output::<Codex>),
+    case("codex_tool_allowed", CODEX, 30, servers::tool_allowed::<Codex>),
+    case("codex_tool_denied_without_anyone", CODEX, 30, servers::tool_denied_without_anyone::<Codex>),
+    case("codex_tool_allowed_by_a_person", CODEX, 30, servers::tool_allowed_by_a_person::<Codex>),
+    case("codex_interrupt_mid_text", CODEX, 50, servers::interrupt_mid_text::<Codex>),
+    case("codex_interrupt_mid_tool", CODEX, 40, servers::interrupt_mid_tool::<Codex>),
+    case("codex_runtime_killed_mid_tool", CODEX, 30, servers::runtime_killed_mid_tool::<Codex>),
+    case("codex_error_401", CODEX, 30, servers::error_401::<Codex>),
+    case("codex_error_429", CODEX, 30, servers::error_429::<Codex>),
+    case("codex_stall", CODEX, 40, servers::stall::<Codex>),
+    case("codex_unknown_session", CODEX, 30, servers::unknown_session::<Codex>),
+    case("codex_missing_program", CODEX, 15, servers::missing_program::<Codex>),
+    case("opencode_one_turn", OPENCODE, 60, servers::one_turn::<OpenCode>),
+    case("opencode_resume_in_a_new_process", OPENCODE, 90, servers::resume_in_a_new_process::<OpenCode>),
+    case("opencode_structured_output", OPENCODE, 60, servers::structured_output::<OpenCode>),
+    case("opencode_tool_allowed", OPENCODE, 60, servers::tool_allowed::<OpenCode>),
+    case(
+        "opencode_tool_denied_without_anyone",
+        OPENCODE,
+        60,
+        servers::tool_denied_without_anyone::<OpenCode>,
+    ),
+    case("opencode_tool_allowed_by_a_person", OPENCODE, 60, servers::tool_allowed_by_a_person::<OpenCode>),
+    case("opencode_interrupt_mid_text", OPENCODE, 90, servers::interrupt_mid_text::<OpenCode>),
+    case("opencode_interrupt_mid_tool", OPENCODE, 60, servers::interrupt_mid_tool::<OpenCode>),
+    case("opencode_runtime_killed_mid_tool", OPENCODE, 60, servers::runtime_killed_mid_tool::<OpenCode>),
+    case("opencode_error_401", OPENCODE, 60, servers::error_401::<OpenCode>),
+    case("opencode_error_429", OPENCODE, 60, servers::error_429::<OpenCode>),
+    case("opencode_stall", OPENCODE, 60, servers::stall::<OpenCode>),
+    case("opencode_unknown_session", OPENCODE, 60, servers::unknown_session::<OpenCode>),
+    case("opencode_missing_program", OPENCODE, 15, servers::missing_program::<OpenCode>),
 ];
-
-/// A flow of one node `a`, a Claude agent.
-fn agent(prompt: &str, options: &Value) -> Value {
-    flow(&[agent_node("a", prompt, options)])
-}
-
-fn agent_node(id: &str, prompt: &str, options: &Value) -> Value {
-    json!({ "id": id, "type": "claude.agent", "input": { "prompt": prompt, "options": options } })
-}
-
-fn flow(nodes: &[Value]) -> Value {
-    json!({ "flow": { "name": "e2e" }, "nodes": nodes })
-}
-
-/// A turn of the scripted model that says this.
-fn says(text: &str) -> Value {
-    json!({ "blocks": [{ "type": "text", "text": text }] })
-}
-
-fn same<T: PartialEq + Debug>(what: &str, actual: &T, expected: &T) -> anyhow::Result<()> {
-    let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
-    ensure!(actual == expected, "{what} is\n  {}\nand not\n  {}", shown(actual), shown(expected));
-    Ok(())
-}
-
-/// How much of a value is shown when it is not what it should be: a whole request would bury everything.
-const SHOWN: usize = 2_000;
-
-/// The run ended with this code, its log is in order, and the word of its outcome is this.
-fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<Value> {
-    run.expect_code(code)?;
-    check_order(&run.events)
-        .map_err(anyhow::Error::msg)
-        .with_context(|| format!("the log is out of order: {run}"))?;
-    let summary = run.json()?;
-    same("the outcome", &summary["outcome"], &json!(outcome)).with_context(|| run.to_string())?;
-    Ok(summary)
-}
-
-/// The error that the newest `task:failed` of the run tells.
-fn failure(run: &Finished) -> anyhow::Result<Value> {
-    let failed = run.events.iter().rev().find_map(|envelope| match &envelope.event {
-        Event::TaskFailed { error, .. } => Some(error),
-        _ => None,
-    });
-    Ok(serde_json::to_value(failed.with_context(|| format!("no node failed: {run}"))?)?)
-}
-
-/// How often an event of this name stands in the log.
-fn count(events: &[Envelope], name: &str) -> usize {
-    events.iter().filter(|envelope| envelope.event.name() == name).count()
-}
-
-/// The text of all `agent:text` events, joined.
-fn spoken(events: &[Envelope]) -> String {
-    let texts = events.iter().filter_map(|envelope| match &envelope.event {
-        Event::AgentText { content, .. } => Some(content.as_str()),
-        _ => None,
-    });
-    texts.collect()
-}
-
-/// The vendor's conversation, as the log tells it.
-fn session_of(events: &[Envelope]) -> anyhow::Result<String> {
-    let session = events.iter().find_map(|envelope| match &envelope.event {
-        Event::AgentSession { session_id, .. } => Some(session_id.to_string()),
-        _ => None,
-    });
-    session.context("the log tells no conversation")
-}
-
-/// The requests of the main line.
-fn main_requests(server: &ModelServer) -> Vec<RecordedRequest> {
-    server.requests().into_iter().filter(|request| request.kind == RequestKind::Main).collect()
-}
-
-/// What user and assistant said, as `role: text` of each text block; what the program adds by itself is left out.
-fn conversation(request: &RecordedRequest) -> Vec<String> {
-    let messages = request.body["messages"].as_array().cloned().unwrap_or_default();
-    let said = messages.iter().flat_map(|message| {
-        let role = message["role"].as_str().unwrap_or_default().to_owned();
-        let blocks = match &message["content"] {
-            Value::String(text) => vec![text.clone()],
-            content => content.as_array().into_iter().flatten().filter_map(text_of).collect(),
-        };
-        blocks.into_iter().map(move |text| (role.clone(), text))
-    });
-    said.filter(|(role, text)| role != "system" && !text.trim_start().starts_with("<system-reminder>"))
-        .map(|(role, text)| format!("{role}: {}", text.trim()))
-        .collect()
-}
-
-fn text_of(block: &Value) -> Option<String> {
-    block["text"].as_str().map(str::to_owned)
-}
-
-/// The output of node `a`.
-fn output(summary: &Value) -> &Value {
-    &summary["outputs"]["a"]
-}
-
-/// A world with a server.
-fn serve(world: &mut World, turns: &[Value]) -> anyhow::Result<ModelServer> {
-    world.serve(json!({ "turns": turns }))
-}

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
+use inspan_testkit::ModelServer;
 use serde_json::{Value, json};
 
-use super::{count, ended, failure, flow, main_requests, output, same, says, serve, session_of, spoken};
+use super::words::{
+    count, ended, failure, flow, is_under_way, main_requests, output, same, says, serve, session_of, spoken,
+    talks_slowly, tool_ends,
+};
 use crate::e2e::time::{Stopwatch, pause};
 use crate::e2e::world::World;
 
@@ -53,15 +55,6 @@ fn agent<K: Kind>(prompt: &str, more: &Value) -> Value {
         options.extend(more.clone());
     }
     flow(&[json!({ "id": "a", "type": "acp.agent", "input": { "prompt": prompt, "options": options } })])
-}
-
-/// Whether each tool that ended was an error, in order.
-fn tool_ends(events: &[Envelope]) -> Vec<bool> {
-    let ends = events.iter().filter_map(|envelope| match &envelope.event {
-        Event::AgentToolComplete { is_error, .. } => Some(*is_error),
-        _ => None,
-    });
-    ends.collect()
 }
 
 pub(super) fn text<K: Kind>(world: &mut World) -> anyhow::Result<()> {
@@ -122,14 +115,8 @@ pub(super) fn structured<K: Kind>(world: &mut World) -> anyhow::Result<()> {
     same("the requests", &said.len(), &2)
 }
 
-fn is_under_way(requests: &[RecordedRequest], events: usize) -> bool {
-    requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= events)
-}
-
 pub(super) fn cancelled_and_resumed<K: Kind>(world: &mut World) -> anyhow::Result<()> {
-    let text = "One word after another, for as long as it may take to be interrupted.";
-    let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
-    let server = serve(world, &[slow, says("I go on.")])?;
+    let server = serve(world, &[talks_slowly(), says("I go on.")])?;
     let running = world.start(&agent::<K>("role=slow. Talk.", &json!({})), &["--no-store"])?;
     server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
     // The text has to come all the way to the log before it is cut off.

@@ -6,7 +6,7 @@ use inspan_conformance::{Place, THREE_NODES, shape};
 use inspan_protocol::Environment;
 use serde_json::Value;
 
-use super::{ended, same};
+use super::words::{ended, same};
 use crate::e2e::world::World;
 
 /// `inspan doctor --conformance` finds nothing to complain of.

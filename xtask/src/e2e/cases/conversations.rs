@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use inspan_protocol::MessageMode;
 use serde_json::json;
 
-use super::{
+use super::words::{
     agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
     session_of, spoken,
 };

@@ -3,7 +3,10 @@
 use anyhow::ensure;
 use serde_json::{Value, json};
 
-use super::{agent, count, ended, failure, main_requests, output, same, says, serve};
+use super::words::{
+    agent, count, ended, failure, main_requests, names_the_missing, output, same, says, serve,
+    without_programs,
+};
 use crate::e2e::world::{Finished, World};
 
 fn http_error(status: u16, kind: &str, message: &str) -> Value {
@@ -81,20 +84,9 @@ pub(super) fn unknown_session(world: &mut World) -> anyhow::Result<()> {
 }
 
 pub(super) fn missing_program(world: &mut World) -> anyhow::Result<()> {
-    let empty = world.work().join("empty");
-    std::fs::create_dir(&empty)?;
-    world.set("PATH", &empty.display().to_string());
+    without_programs(world)?;
     let run = world.run(&agent("role=missing. Answer.", &json!({})), &[])?;
-    run.expect_code(4)?;
-    // Found before anything is started, so there is no session, and no event of one.
-    same("the events", &run.events.len(), &0)?;
+    names_the_missing(&run, "claude")?;
     let summary = run.json()?;
-    same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))?;
-    let told = summary["error"].to_string();
-    let tells = |word: &&str| told.contains(word);
-    ensure!(
-        ["`a`", "`claude`", "npm install", "CONFIG_MISSING"].iter().all(tells),
-        "it does not say what to do: {told}"
-    );
-    Ok(())
+    same("the summary", &json!([summary["outcome"], summary["exitCode"]]), &json!(["configuration", 4]))
 }

@@ -7,17 +7,15 @@ use inspan_testkit::{Ending, RecordedRequest, RequestKind};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::{agent, conversation, ended, failure, main_requests, output, same, says, serve, session_of};
+use super::words::{
+    agent, conversation, ended, failure, is_under_way, main_requests, output, same, says, serve, session_of,
+    talks_slowly,
+};
 use crate::e2e::processes::{called, marked};
 use crate::e2e::time::{Stopwatch, pause};
 use crate::e2e::world::World;
 
 const GONE: Duration = Duration::from_secs(10);
-
-/// What of a main request's answer has gone out.
-fn is_under_way(requests: &[RecordedRequest], events: usize) -> bool {
-    requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= events)
-}
 
 fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
     requests
@@ -28,9 +26,7 @@ fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
 }
 
 pub(super) fn mid_text(world: &mut World) -> anyhow::Result<()> {
-    let text = "One word after another, for as long as it may take to be interrupted.";
-    let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
-    let server = serve(world, &[slow, says("I go on.")])?;
+    let server = serve(world, &[talks_slowly(), says("I go on.")])?;
     let running = world.start(&agent("role=slow. Talk.", &json!({})), &["--no-store"])?;
     server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
     // The text has to come all the way to the log before it is cut off.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::install::Agent;
 use super::super::world::World;
-use super::{main_requests, same, says, serve};
+use super::words::{main_requests, same, says, serve};
 
 /// A shell command by whichever tool the agent has for it, then an answer to what it printed.
 fn turns() -> [Value; 2] {

@@ -6,7 +6,10 @@ use anyhow::{Context as _, ensure};
 use inspan_testkit::{ModelServer, RequestKind};
 use serde_json::{Value, json};
 
-use super::{agent, agent_node, conversation, ended, flow, main_requests, output, same, says, serve};
+use super::words::{
+    agent, agent_node, conversation, ended, flow, is_under_way, main_requests, output, same, says, serve,
+    talks_slowly,
+};
 use crate::e2e::time::pause;
 use crate::e2e::world::{Running, World};
 
@@ -15,13 +18,9 @@ const SESSION: &str = "s";
 
 /// A model that talks so slowly that there is time to interrupt it, and then answers.
 fn slow(world: &mut World) -> anyhow::Result<(ModelServer, Running)> {
-    let text = "One word after another, for as long as it may take to be interrupted.";
-    let talks = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 500 });
-    let server = serve(world, &[talks, says("I go on.")])?;
+    let server = serve(world, &[talks_slowly(), says("I go on.")])?;
     let running = world.start(&agent("role=slow. Talk.", &json!({})), &["--session-id", SESSION])?;
-    server.wait_until(world.deadline.left(), |requests| {
-        requests.iter().any(|request| request.kind == RequestKind::Main && request.events_sent >= 6)
-    })?;
+    server.wait_until(world.deadline.left(), |requests| is_under_way(requests, 6))?;
     // The conversation's id has to come all the way to the store before it is cut off.
     pause(Duration::from_millis(300));
     Ok((server, running))

@@ -2,11 +2,11 @@
 
 use anyhow::{Context as _, ensure};
 use inspan_engine::Hub;
-use inspan_protocol::{Envelope, Event, Outcome, PromptKind};
+use inspan_protocol::{Event, Outcome, PromptKind};
 use inspan_testkit::ModelServer;
 use serde_json::{Value, json};
 
-use super::{agent, count, ended, main_requests, output, same, says, serve};
+use super::words::{agent, count, ended, main_requests, output, same, says, serve, tool_ends};
 use crate::e2e::library::{self, Step};
 use crate::e2e::world::World;
 
@@ -20,15 +20,6 @@ fn makes_a_file(world: &mut World) -> anyhow::Result<ModelServer> {
 
 fn is_made(world: &World) -> bool {
     world.work().join("made.txt").exists()
-}
-
-/// Whether each tool that ended was an error, in order.
-fn tool_ends(events: &[Envelope]) -> Vec<bool> {
-    let ends = events.iter().filter_map(|envelope| match &envelope.event {
-        Event::AgentToolComplete { is_error, .. } => Some(*is_error),
-        _ => None,
-    });
-    ends.collect()
 }
 
 /// What the model was told of its tool call.

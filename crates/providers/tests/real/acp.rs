@@ -1,6 +1,5 @@
-//! Drives real agents over the Agent Client Protocol against the scripted model server on loopback.
-//! The programs are named by `INSPAN_E2E_CLAUDE`, `INSPAN_E2E_CLAUDE_ACP` and `INSPAN_E2E_OPENCODE`; without them these
-//! tests fail rather than pass unseen.
+//! Real agents of the Agent Client Protocol: Claude Code by its adapter, and OpenCode.
+//! What they need around them is left to their world.
 
 use std::time::Duration;
 
@@ -10,14 +9,11 @@ use inspan_testkit::{Block, Scenario, Turn};
 use serde_json::json;
 use tokio::time::Instant;
 
-#[cfg(test)]
 mod world;
 
-use world::{AGENTS, Agent, World, run, shell, tools};
-
-/// A picture of one pixel.
-const PIXEL: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+use crate::turns::{run, tools};
+use crate::world::PIXEL;
+use world::{AGENTS, Agent, World, prompt, shell};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_share_a_process_and_count_apart() {
@@ -26,7 +22,7 @@ async fn turns_share_a_process_and_count_apart() {
             Turn { blocks: vec![Block::thinking("let me think"), Block::text("First.")], ..Turn::default() };
         let world = World::new(Scenario::of([thoughtful, shell("touch made"), Turn::text("Third.")]));
         let provider = AcpProvider::new();
-        let (events, first) = run(&provider, "one", world.options(agent), world.context()).await;
+        let (events, first) = run(&provider, prompt("one", world.options(agent)), world.context()).await;
         let first = first.unwrap();
         assert!(
             matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == first.session_id.as_ref()),
@@ -43,17 +39,13 @@ async fn turns_share_a_process_and_count_apart() {
         assert_eq!((first.usage.input_tokens, first.usage.output_tokens), (100, 20), "{agent:?}");
         let warm = world.running();
         let next = AcpOptions { resume: first.session_id.clone(), ..world.options(agent) };
-        let (events, second) = run(&provider, "two", next, world.context()).await;
+        let (events, second) = run(&provider, prompt("two", next), world.context()).await;
         let second = second.unwrap();
         assert_eq!(
             (second.text.as_str(), second.session_id, second.stop_reason),
             ("Third.", first.session_id, StopReason::Complete)
         );
-        assert_eq!(
-            tools(&events).iter().map(|(_, failed)| *failed).collect::<Vec<_>>(),
-            [false],
-            "{agent:?}"
-        );
+        assert_eq!(tools(&events).iter().map(|tool| tool.3).collect::<Vec<_>>(), [false], "{agent:?}");
         assert!(world.folder("proj/made").exists());
         // Two requests of the second turn cost twice what the one of the first did.
         let twice = first.cost_usd.map(|cost| (cost * 2.0 * 1e8).round() / 1e8);
@@ -73,7 +65,7 @@ async fn what_an_agent_offers_can_be_chosen() {
         thinking: Some(ThinkingLevel::High),
         ..world.options(Agent::OpenCode)
     };
-    let output = run(&provider, "go", options, world.context()).await.1.unwrap();
+    let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
     assert_eq!(output.model.as_deref(), Some("scripted/two"));
     let request = world.main_requests().pop().unwrap();
     assert_eq!(
@@ -85,7 +77,7 @@ async fn what_an_agent_offers_can_be_chosen() {
         "{request}"
     );
     let options = AcpOptions { model: Some("scripted/three".to_owned()), ..world.options(Agent::OpenCode) };
-    let error = run(&provider, "go", options, world.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("go", options), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ModelNotFound);
     world.end(&provider).await;
 
@@ -96,7 +88,7 @@ async fn what_an_agent_offers_can_be_chosen() {
         ..world.options(Agent::Claude)
     };
     let provider = AcpProvider::new();
-    let output = run(&provider, "go", options, world.context()).await.1.unwrap();
+    let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
     assert_eq!(output.model.as_deref(), Some("sonnet"));
     let request = world.main_requests().pop().unwrap();
     assert!(request["model"].as_str().unwrap().contains("sonnet"), "{}", request["model"]);
@@ -109,7 +101,7 @@ async fn prompts_reach_the_model() {
         let world = World::new(Scenario::of([Turn::text("ok")]));
         let provider = AcpProvider::new();
         for text in ["/compact now", "/nosuch command", "! ls", "# note", "$HOME"] {
-            let output = run(&provider, text, world.options(agent), world.context()).await.1.unwrap();
+            let output = run(&provider, prompt(text, world.options(agent)), world.context()).await.1.unwrap();
             assert_eq!(output.text, "ok", "{agent:?} {text}");
             let request = world.main_requests().pop().unwrap();
             assert!(
@@ -145,7 +137,7 @@ async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
         let provider = AcpProvider::new();
         let context = world.context();
         let cancel = context.cancel.clone();
-        let turn = run(&provider, "go", world.options(agent), context);
+        let turn = run(&provider, prompt("go", world.options(agent)), context);
         let cut = async {
             world.wait_for("sleep 613").await;
             cancel.cancel();
@@ -156,7 +148,7 @@ async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
         assert!(cut.elapsed() < Duration::from_secs(10), "{:?}", cut.elapsed());
         assert_eq!((output.stop_reason, tools(&events).len()), (StopReason::Aborted, 1), "{agent:?}");
         let next = AcpOptions { resume: output.session_id, ..world.options(agent) };
-        let output = run(&provider, "again", next, world.context()).await.1.unwrap();
+        let output = run(&provider, prompt("again", next), world.context()).await.1.unwrap();
         assert_eq!(output.text, "I go on.", "{agent:?}");
         world.end(&provider).await;
     }

@@ -1,25 +1,19 @@
-//! Drives the real Claude Code program against the scripted model server on loopback.
-//! The program is named by `INSPAN_E2E_CLAUDE`; without it these tests fail rather than pass unseen.
+//! The real Claude Code program.
+//! What it needs around it is left to its world.
 
 use std::time::Duration;
 
-use inspan_protocol::{Chunk, ErrorCode, Provider, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, Provider, StopReason, StreamEvent};
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession};
 use inspan_testkit::{Block, Matcher, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-#[cfg(test)]
 mod world;
 
-use world::{Answers, World, deltas, kind, prompt, run, tools};
-
-/// A picture of one pixel.
-const PIXEL: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-
-/// Nothing here may take longer than this, even where the program has to be killed.
-const BOUND: Duration = Duration::from_secs(20);
+use crate::turns::{self, deltas, kind, run, thoughts, tools};
+use crate::world::{Answers, BOUND, PIXEL};
+use world::{World, prompt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn() {
@@ -34,14 +28,7 @@ async fn one_turn() {
         matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_id.as_ref())
     );
     assert_eq!(deltas(&events), "Hello there.");
-    let thinking: String = events
-        .iter()
-        .filter_map(|event| match event {
-            StreamEvent::Thinking { content, chunk: Chunk::Delta } => Some(content.as_str()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(thinking, "let me think");
+    assert_eq!(thoughts(&events), "let me think");
     assert_eq!(
         (
             output.text.as_str(),
@@ -191,7 +178,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
     let mut pieces = 0;
     let began = Instant::now();
     let (events, result) =
-        world::run_watching(&provider, prompt("count", ClaudeOptions::default()), context, |event| {
+        turns::run_watching(&provider, prompt("count", ClaudeOptions::default()), context, |event| {
             pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
             if pieces == 3 {
                 cancel.cancel();
@@ -243,7 +230,7 @@ async fn a_dropped_stream_kills_the_tool_too() {
     let sleeping = world.wait_for("sleep");
     tokio::select! {
         () = sleeping => {}
-        () = world::drain(stream) => panic!("the turn ended by itself"),
+        () = turns::drain(stream) => panic!("the turn ended by itself"),
     }
     // The stream was dropped with its future.
     world.wait_until_nothing_runs(BOUND).await;
@@ -430,7 +417,7 @@ async fn a_session_by_hand() {
     let session = ClaudeSession::create(&ClaudeOptions::default(), &context).await.unwrap();
     for (say, expected) in [("one", "first"), ("two", "second")] {
         session.send(&[inspan_protocol::ContentBlock::Text { text: say.to_owned() }]).await.unwrap();
-        let output = world::last(session.receive(world.context())).await.unwrap();
+        let output = turns::last(session.receive(world.context())).await.unwrap();
         assert_eq!((output.text.as_str(), output.session_id.as_ref()), (expected, Some(session.id())));
     }
     session.close().await;

@@ -1,5 +1,5 @@
-//! Drives the real Codex program against the scripted model server on loopback.
-//! The program is named by `INSPAN_E2E_CODEX`; without it these tests fail rather than pass unseen.
+//! The real Codex program.
+//! What it needs around it is left to its world.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,24 +7,18 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    Chunk, ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
+    ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use inspan_providers::{CodexInput, CodexOptions, CodexProvider};
 use inspan_testkit::{Block, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-#[cfg(test)]
 mod world;
 
-use world::{Answers, PLANTED, World, deltas, kind, options, prompt, run, tools, warnings};
-
-/// A picture of one pixel.
-const PIXEL: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-
-/// Nothing here may take longer than this, even where the program has to be killed.
-const BOUND: Duration = Duration::from_secs(20);
+use crate::turns::{self, deltas, kind, run, thoughts, tools, warnings};
+use crate::world::{Answers, BOUND, PIXEL, PLANTED};
+use world::{World, options, prompt};
 
 fn exec(command: &str) -> Turn {
     Turn::tool("exec_command", json!({ "cmd": command }))
@@ -57,14 +51,7 @@ async fn one_turn() {
         matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_token.as_ref())
     );
     assert_eq!(deltas(&events), "Hello there.");
-    let thinking: String = events
-        .iter()
-        .filter_map(|event| match event {
-            StreamEvent::Thinking { content, chunk: Chunk::Delta } => Some(content.as_str()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(thinking, "let me think");
+    assert_eq!(thoughts(&events), "let me think");
     let turn = &output.turn;
     assert_eq!(
         (output.code.as_str(), turn.text.as_str(), turn.stop_reason, turn.num_turns),
@@ -145,7 +132,7 @@ async fn the_script_of_npm_works_and_is_reaped_too() {
     let stream = provider.execute(prompt("wait", through), world.context());
     tokio::select! {
         () = world.wait_for("sleep") => {}
-        () = world::drain(stream) => panic!("the turn ended by itself"),
+        () = turns::drain(stream) => panic!("the turn ended by itself"),
     }
     world.wait_until_nothing_runs(BOUND).await;
     provider.shutdown().await;
@@ -186,7 +173,7 @@ async fn a_tool_is_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_denied_and_the_agent_goes_on() {
     // Nobody to ask is a denial as well, and so is an allowance of something else.
-    for answers in [Some(Answers::Deny), None, Some(Answers::Other)] {
+    for answers in [Some(Answers::Deny("not today")), None, Some(Answers::Other)] {
         let world = World::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
         let provider = CodexProvider::new();
         let context = answers.map_or_else(|| world.context(), |answers| world.context_asking(answers));
@@ -208,7 +195,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_files_is_asked_about() {
     let patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF";
-    for (answers, made) in [(Answers::Allow, true), (Answers::Deny, false)] {
+    for (answers, made) in [(Answers::Allow, true), (Answers::Deny("not today"), false)] {
         let world = World::new(Scenario::of([exec(patch), Turn::text("ok")]));
         let provider = CodexProvider::new();
         let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(answers)).await;
@@ -235,7 +222,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
     let mut pieces = 0;
     let began = Instant::now();
     let (events, result) =
-        world::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
+        turns::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
             pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
             if pieces == 3 {
                 cancel.cancel();
@@ -271,7 +258,7 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
             told.cancel();
         }
     };
-    let running = world::run_watching(&provider, prompt("wait", free()), context, watch);
+    let running = turns::run_watching(&provider, prompt("wait", free()), context, watch);
     let (turn, ()) = tokio::join!(running, stop);
     let output = turn.1.unwrap();
     assert_eq!(output.turn.stop_reason, StopReason::Aborted);
@@ -468,7 +455,7 @@ async fn a_message_joins_the_turn_in_progress() {
     let context = ExecutionContext { steering: Some(steering), ..world.context() };
     let mut pieces = 0;
     let (events, result) =
-        world::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
+        turns::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
             pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
             if pieces == 3 {
                 now.cancel();
