@@ -1,7 +1,7 @@
 //! Edges: their ends resolved, cycles found, the bodies of loops worked out.
 
 use inspan_protocol::NodeId;
-use petgraph::{algo::tarjan_scc, graph::DiGraph, visit::EdgeRef};
+use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -133,7 +133,8 @@ impl<'a> Links<'a> {
             }
             graph.add_edge(places[link.from.0 as usize], places[link.to.0 as usize], at);
         }
-        for part in tarjan_scc(&graph).into_iter().filter(|part| part.len() > 1) {
+        // Of the two this is the one that does not call itself for every node on a way, and a way may be long.
+        for part in kosaraju_scc(&graph).into_iter().filter(|part| part.len() > 1) {
             let inside: FxHashSet<_> = part.iter().copied().collect();
             let Some(&start) = part.iter().min() else { continue };
             // Following any edge within the part must come back to a node already passed.
@@ -256,5 +257,32 @@ pub(super) fn connect(nodes: &mut [Node], edges: &[Edge]) {
             nodes[edge.from.0 as usize].outgoing.push(at);
             nodes[edge.to.0 as usize].incoming.push(at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fmt::Write as _, thread};
+
+    use inspan_engine::ProviderRegistry;
+
+    use crate::{Loaded, builtin_nodes, compile};
+
+    /// An overflow of the stack cannot be caught: it would take the whole program of who embeds us with it.
+    #[test]
+    fn a_long_chain_takes_no_more_stack_than_a_short_one() {
+        const NODES: usize = 30_000;
+        let mut text = "name: long\nnodes:\n  - { id: n0, type: control.noop }\n".to_owned();
+        for node in 1..NODES {
+            let before = node - 1;
+            writeln!(text, "  - {{ id: n{node}, type: control.noop, dependsOn: n{before} }}").unwrap();
+        }
+        let compiled = thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
+            let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
+            compile(&loaded, &builtin_nodes(&ProviderRegistry::new()))
+                .map(|compiled| compiled.graph.nodes.len())
+        });
+        let nodes = compiled.unwrap().join().unwrap();
+        assert_eq!(nodes.map_err(|problems| problems.to_string()), Ok(NODES));
     }
 }
