@@ -2,6 +2,7 @@
 //! The order of events, and the lock that keeps it, are the hub's.
 
 use std::{
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
@@ -106,11 +107,13 @@ impl Table {
     #[inline]
     pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
         let Some(rows) = self.rows.get(envelope.event.kind()) else { return };
-        let mut rows = rows.iter();
-        while !rows.as_slice().is_empty() {
-            // Whoever emits must not die of a fault of whoever watches. The others are served all the same.
+        let served = Cell::new(0);
+        while served.get() < rows.len() {
+            // Whoever emits must not die of a fault of whoever watches. The others are served all the same, and the
+            // one whose fault it was is not served again.
             let serve = || {
-                for row in rows.by_ref() {
+                for (at, row) in rows.iter().enumerate().skip(served.get()) {
+                    served.set(at + 1);
                     row.serve(envelope);
                 }
             };
