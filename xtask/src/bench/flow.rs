@@ -129,7 +129,7 @@ impl Bench {
 
     /// Compiles and runs a flow whose text is read already.
     fn per_node(&self, text: &str, size: usize, kept: Kept) -> anyhow::Result<f64> {
-        let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let loaded = Arc::new(Loaded::from_text("flow.yaml", text, BTreeMap::new()));
         let sessions = AT_LEAST.div_ceil(size);
         let mut failed = None;
         let value = median_of(
@@ -137,40 +137,34 @@ impl Bench {
             5,
             || (),
             |()| {
-                for _ in 0..sessions {
-                    failed = failed.take().or(self.session(&loaded, size, kept).err());
-                }
+                let (loaded, nodes) = (Arc::clone(&loaded), self.nodes.clone());
+                let all = async move {
+                    for _ in 0..sessions {
+                        let compiled = compile(&loaded, &nodes).map_err(|problems| anyhow!("{problems}"))?;
+                        session(compiled.graph, &nodes, size, kept).await?;
+                    }
+                    Ok(())
+                };
+                failed = failed.take().or(self.drive(all).err());
             },
         );
         failed.map_or(Ok(value), Err)
     }
 
-    fn session(&self, loaded: &Loaded, size: usize, kept: Kept) -> anyhow::Result<()> {
-        let graph = compile(loaded, &self.nodes).map_err(|problems| anyhow!("{problems}"))?.graph;
-        self.run(graph, size, kept).map(drop)
-    }
-
     /// Runs a flow, and says how many events it had.
     fn run(&self, graph: Graph, size: usize, kept: Kept) -> anyhow::Result<u64> {
-        let mut builder = FlowRunner::builder(Arc::new(graph), self.nodes.clone());
-        if let Kept::InMemory = kept {
-            builder = builder.store(Arc::new(MemoryStore::new()));
-        }
-        let runner = builder.build();
-        let events = Arc::new(AtomicU64::new(0));
-        let seen = Arc::clone(&events);
-        let count = move |_: &Arc<Envelope>| {
-            seen.fetch_add(1, Ordering::Relaxed);
-        };
-        let observer = runner.hub().observe(Filter::all(), Arc::new(count));
-        // Driven from outside the runtime, each step would cost a change of threads.
-        let driven = self.runtime.spawn(runner.run(Map::new()));
-        let result = self.runtime.block_on(driven).context("the session broke down")??;
-        drop(observer);
-        ensure!(result.outcome == Outcome::Success, "the flow failed: {:?}", result.error);
-        let events = events.load(Ordering::Relaxed);
-        ensure!(events as usize >= 3 * size, "{events} events of {size} nodes were seen");
-        Ok(events)
+        let nodes = self.nodes.clone();
+        self.drive(async move { session(graph, &nodes, size, kept).await })
+    }
+
+    /// Drives all of it as one task, as a program does that has a runtime already. Driven from outside, each session and
+    /// each step would cost a change of threads, many times what a node does.
+    fn drive<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = anyhow::Result<T>> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let driven = self.runtime.spawn(work);
+        self.runtime.block_on(driven).context("the session broke down")?
     }
 
     /// Finding every problem of a file, beside reading its YAML and nothing else.
@@ -204,6 +198,27 @@ impl Bench {
             unit: Unit::Nanoseconds,
         })
     }
+}
+
+/// Runs one session of a flow, and says how many events it had.
+async fn session(graph: Graph, nodes: &NodeRegistry, size: usize, kept: Kept) -> anyhow::Result<u64> {
+    let mut builder = FlowRunner::builder(Arc::new(graph), nodes.clone());
+    if let Kept::InMemory = kept {
+        builder = builder.store(Arc::new(MemoryStore::new()));
+    }
+    let runner = builder.build();
+    let events = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&events);
+    let count = move |_: &Arc<Envelope>| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    };
+    let observer = runner.hub().observe(Filter::all(), Arc::new(count));
+    let result = runner.run(Map::new()).await?;
+    drop(observer);
+    ensure!(result.outcome == Outcome::Success, "the flow failed: {:?}", result.error);
+    let events = events.load(Ordering::Relaxed);
+    ensure!(events as usize >= 3 * size, "{events} events of {size} nodes were seen");
+    Ok(events)
 }
 
 /// Each node takes the text of the one before it.
