@@ -10,7 +10,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{Envelope, Event};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::hub::{BoundedSubscription, Filter, Hub, Lagged};
@@ -56,6 +56,8 @@ struct Attached {
     /// Tells the task that no more events come.
     end: CancellationToken,
     task: JoinHandle<()>,
+    /// The `seq` of the newest event that the channel has taken.
+    taken: watch::Receiver<u64>,
 }
 
 impl Channels {
@@ -81,7 +83,8 @@ impl Channels {
     fn register(&self, channel: Arc<dyn Channel>) -> Feed {
         let events = self.hub.subscribe_bounded(Filter::all(), self.limits.queue);
         self.hub.emit(Event::ChannelRegistered { name: channel.name().to_owned() });
-        Feed { hub: self.hub.clone(), limit: self.limits.call, channel, events, missed: 0 }
+        let taken = watch::Sender::new(0);
+        Feed { hub: self.hub.clone(), limit: self.limits.call, channel, events, taken, missed: 0 }
     }
 
     async fn begin(&mut self, feed: Feed) {
@@ -91,9 +94,22 @@ impl Channels {
             return;
         }
         feed.hub.emit(Event::ChannelStarted { name: feed.channel.name().to_owned() });
-        let end = CancellationToken::new();
+        let (end, taken) = (CancellationToken::new(), feed.taken.subscribe());
         let task = tokio::spawn(feed.run(end.clone()));
-        self.attached.push(Attached { end, task });
+        self.attached.push(Attached { end, task, taken });
+    }
+
+    /// Waits until every channel has taken the events so far, or has been let go; no longer than one call may take.
+    pub async fn caught_up(&mut self) {
+        let newest = self.hub.last_seq();
+        let all = async {
+            for attached in &mut self.attached {
+                // One that was let go takes nothing more.
+                drop(attached.taken.wait_for(|taken| *taken >= newest).await);
+            }
+        };
+        // One that is slower is not waited for.
+        drop(timeout(self.limits.call, all).await);
     }
 
     /// Delivers what still waits, completes every channel and lets it go. Takes a little longer than the
@@ -122,6 +138,7 @@ struct Feed {
     limit: Duration,
     channel: Arc<dyn Channel>,
     events: BoundedSubscription,
+    taken: watch::Sender<u64>,
     missed: u64,
 }
 
@@ -195,13 +212,15 @@ impl Feed {
                 return Ok(());
             }
         };
-        match &envelope.event {
+        let taken = match &envelope.event {
             Event::ChannelFailed { name, .. } if name == self.channel.name() => Ok(()),
             Event::ChannelFailed { .. } => {
                 self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::FailedSilently)
             }
             _ => self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::Failed),
-        }
+        };
+        self.taken.send_replace(envelope.seq);
+        taken
     }
 
     /// Told only once the channel has caught up: told earlier, it would add to what the channel misses.

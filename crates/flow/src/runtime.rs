@@ -216,7 +216,7 @@ impl FlowRunner {
         };
         let mut driver =
             Driver::new(run, input, facts, keeper, self.hub.clone(), phase, surroundings, self.questions);
-        let driven = driver.drive(resume).await;
+        let driven = driver.drive(resume, &mut channels).await;
         driver.wind_up().await;
         self.hub.end_session();
         channels.finish().await;

@@ -258,3 +258,20 @@ async fn dropped_channels_are_let_go_at_once() {
     tokio::task::yield_now().await;
     assert_eq!(Arc::strong_count(&probe), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_lets_channels_catch_up_waits_for_the_slow_and_not_for_the_hung() {
+    let hub = hub();
+    let slow = Probe { event: Mood::Slow(Duration::from_millis(50)), ..Probe::new("slow") };
+    let seen = slow.seen.clone();
+    let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
+    channels.start([Arc::new(slow) as Arc<dyn Channel>]).await;
+    hub.emit(log("one"));
+    hub.emit(log("two"));
+    channels.caught_up().await;
+    assert_eq!(*lock(&seen), ["start at 1", "registered slow", "started slow", "one", "two"]);
+    channels.attach(Arc::new(Probe { event: Mood::Hangs, ..Probe::new("hung") })).await;
+    let began = Instant::now();
+    channels.caught_up().await;
+    assert_eq!(began.elapsed().as_secs(), ChannelLimits::default().call.as_secs());
+}

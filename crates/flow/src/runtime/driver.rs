@@ -5,7 +5,7 @@ mod commands;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{Hub, PermissionPolicy, Prompt, Subscription};
+use inspan_engine::{Channels, Hub, PermissionPolicy, Prompt, Subscription};
 use inspan_protocol::{
     Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, RunSnapshot, SessionStatus,
     Supervisor, Timestamp,
@@ -104,7 +104,11 @@ impl Driver {
         }
     }
 
-    pub(super) async fn drive(&mut self, resume: Option<Resume>) -> Result<(), RunError> {
+    pub(super) async fn drive(
+        &mut self,
+        resume: Option<Resume>,
+        channels: &mut Channels,
+    ) -> Result<(), RunError> {
         let mut actions = Vec::new();
         if let Some(resume) = resume {
             actions = self.run.resume(resume.message.as_deref(), &resume.messages);
@@ -133,7 +137,13 @@ impl Driver {
                 continue;
             }
             if self.leaves() {
-                break;
+                // A channel may have an answer at once to what it sees asked, and then there is nothing to leave for.
+                channels.caught_up().await;
+                self.learn()?;
+                if self.leaves() {
+                    break;
+                }
+                continue;
             }
             self.wait().await;
         }
