@@ -1,5 +1,7 @@
 //! One node: its type, input, policy, session and what its provider can do.
 
+use std::sync::Arc;
+
 use inspan_protocol::NodeId;
 use serde_json::Value;
 
@@ -58,7 +60,7 @@ fn placeholder() -> NodeId {
 
 fn checked(
     spec: &NodeSpec<'_>,
-    known: &Known,
+    known: &Arc<Known>,
     effective: &Yaml,
     json: &Value,
     user: &User<'_>,
@@ -67,7 +69,7 @@ fn checked(
 ) -> Draft {
     let provider_known = check_provider(spec, known, effective, sink);
     let schema = world.types.schema(known, json);
-    let parsed = input::parse(effective, schema.marked(known), user, world, sink);
+    let parsed = input::parse(effective, schema.marked(), user, world, sink);
     if provider_known {
         let subject = Subject {
             input: effective,

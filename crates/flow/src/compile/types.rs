@@ -45,7 +45,7 @@ impl Known {
 #[derive(Clone)]
 pub(super) enum Schema {
     /// The type's.
-    Registered(Arc<Described>),
+    Registered(Arc<Known>),
     /// One that depends on the input.
     Own(Arc<Own>),
 }
@@ -59,16 +59,16 @@ pub(super) struct Own {
 impl Schema {
     pub(super) fn json(&self) -> &Value {
         match self {
-            Self::Registered(described) => &described.info.input,
+            Self::Registered(known) => &known.info().input,
             Self::Own(own) => &own.json,
         }
     }
 
     /// The schema, if it marks a value that is not read as others are. Most do not, and then no value need be looked
     /// up in it.
-    pub(super) fn marked(&self, known: &Known) -> Option<&Value> {
+    pub(super) fn marked(&self) -> Option<&Value> {
         match self {
-            Self::Registered(_) => known.is_marked,
+            Self::Registered(known) => known.is_marked,
             Self::Own(own) => own.is_marked,
         }
         .then_some(self.json())
@@ -77,7 +77,7 @@ impl Schema {
     /// None if the schema itself is broken, which is its maker's fault and not the author's.
     pub(super) fn validator(&self) -> Option<&Validator> {
         match self {
-            Self::Registered(described) => described.input(),
+            Self::Registered(known) => known.described.input(),
             Self::Own(own) => own.validator.as_ref(),
         }
     }
@@ -130,9 +130,9 @@ impl<'a> Types<'a> {
     }
 
     /// The schema of a node's input, which may depend on the input.
-    pub(super) fn schema(&mut self, known: &Known, input: &Value) -> Schema {
+    pub(super) fn schema(&mut self, known: &Arc<Known>, input: &Value) -> Schema {
         let Some(json) = known.node_type.input_schema_for(input) else {
-            return Schema::Registered(known.described.clone());
+            return Schema::Registered(known.clone());
         };
         let own = |json| {
             let (validator, is_marked) = (jsonschema::validator_for(&json).ok(), input::is_marked(&json));

@@ -70,19 +70,23 @@ impl Keeper {
     }
 
     fn push(&mut self, event: Arc<Envelope>) {
-        self.has_facts |= is_fact(&event.event);
-        self.due.get_or_insert_with(|| Instant::now() + LINGER);
         self.unkept.push(event);
+        self.note(self.unkept.len() - 1);
+    }
+
+    /// Takes note of the unkept events from this place on.
+    fn note(&mut self, from: usize) {
+        if let new @ [_, ..] = &self.unkept[from..] {
+            self.has_facts |= new.iter().any(|event| is_fact(&event.event));
+            self.due.get_or_insert_with(|| Instant::now() + LINGER);
+        }
     }
 
     /// Takes what the hub has given out since the last time.
     fn take(&mut self) -> Result<(), RunError> {
         let known = self.unkept.len();
         self.log.take_all(&mut self.unkept);
-        if let new @ [_, ..] = &self.unkept[known..] {
-            self.has_facts |= new.iter().any(|event| is_fact(&event.event));
-            self.due.get_or_insert_with(|| Instant::now() + LINGER);
-        }
+        self.note(known);
         match self.log.overflow() {
             Some(seq) => Err(RunError::Overflow { seq }),
             None => Ok(()),
@@ -104,17 +108,13 @@ impl Keeper {
     /// is enough for a batch, and looks whether a command came. What follows from the batch must not begin before a
     /// [`Keeper::flush`]. A store that is slower than the run is waited for.
     pub(super) async fn keep_up(&mut self) -> Result<(), RunError> {
-        self.look |= self.posts.next().now_or_never().is_some();
+        self.look |= self.posts.next().now_or_never().flatten().is_some();
         self.take()?;
         if self.unkept.len() >= MOST {
             self.written().await?;
             self.write();
             // The store has the batch once it was asked; it works on it while the run goes on.
-            if let Some(writing) = &mut self.writing
-                && let Some(done) = (&mut writing.done).now_or_never()
-            {
-                writing.done = std::future::ready(done).boxed();
-            }
+            return self.written().now_or_never().unwrap_or(Ok(()));
         }
         Ok(())
     }
