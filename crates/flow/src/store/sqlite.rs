@@ -189,11 +189,12 @@ impl RunStore for SqliteStore {
             let (lease, answers) = (lease.clone(), batch.answers.to_vec());
             let append = move |transaction: &mut Transaction<'_>| {
                 let connection = transaction.connection;
-                let mut session = session::find(connection, &lease.session)?;
+                let mut session = transaction.take_session(&lease.session)?;
                 session.fence(&lease)?;
                 log::append(connection, &mut session, &lease, &events)?;
                 commands::settle(connection, &session, &answers)?;
                 keep_mark(transaction, &session);
+                transaction.keep_session(session);
                 Ok(())
             };
             self.write(batch.events.len().max(1), append).await

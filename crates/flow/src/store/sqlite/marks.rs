@@ -105,6 +105,21 @@ impl Marks {
         self.0.write_all(&mark.map_or([0; SIZE], Mark::to_bytes))
     }
 
+    /// Writes all of them, neighbours at once; of several of one session the last stands.
+    pub(super) fn put_all(&mut self, mut marks: Vec<(i64, Mark)>) -> io::Result<()> {
+        marks.sort_by_key(|(number, _)| *number);
+        for run in marks.chunk_by(|(before, _), (number, _)| number - before <= 1) {
+            let mut bytes = Vec::with_capacity(run.len() * SIZE);
+            for session in run.chunk_by(|(before, _), (number, _)| before == number) {
+                bytes.extend(session.iter().next_back().into_iter().flat_map(|(_, mark)| mark.to_bytes()));
+            }
+            let first = run.first().map_or(1, |(number, _)| *number);
+            self.0.seek(SeekFrom::Start(place(first)))?;
+            self.0.write_all(&bytes)?;
+        }
+        Ok(())
+    }
+
     /// The mark of the session with this number, if there is a sound one.
     pub(super) fn get(&mut self, number: i64) -> io::Result<Option<Mark>> {
         one(&mut self.0, number)
@@ -178,5 +193,18 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(SIZE as u64 * 3 - 1).unwrap();
         assert_eq!(read_all(&path).unwrap(), [(1, Some(first)), (3, None)]);
         assert_eq!(read(&path, 3).unwrap(), None);
+    }
+
+    #[test]
+    fn many_marks_go_each_to_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("marks");
+        let mut marks = Marks::open(&path).unwrap();
+        let mark = |number: i64, seq| (number, Mark::new(&format!("run-{number}"), seq, [seq as u8; 16]));
+        marks.put_all(vec![mark(7, 1), mark(2, 1), mark(3, 1), mark(2, 2), mark(5, 1)]).unwrap();
+        marks.put_all(vec![mark(3, 4)]).unwrap();
+        marks.put_all(Vec::new()).unwrap();
+        let kept = [mark(2, 2), mark(3, 4), mark(5, 1), mark(7, 1)];
+        assert_eq!(read_all(&path).unwrap(), kept.map(|(number, mark)| (number, Some(mark))));
     }
 }

@@ -1,6 +1,7 @@
 //! The one thread that writes: it takes what is queued into one transaction, and acknowledges after the commit.
 //! What a request does is left to its maker, how it is answered to `writer/request.rs`.
 
+mod known;
 mod request;
 
 use std::{
@@ -8,6 +9,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use inspan_protocol::SessionId;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -17,8 +19,10 @@ use super::{
     format::{self, STEPS},
     marks::{Mark, Marks},
     options::{Points, SqliteOptions},
+    session::{self, Session},
 };
 use crate::store::StoreError;
+use known::Known;
 use request::{Request, Work};
 
 /// Requests that wait for the writer; who comes then waits to be queued.
@@ -39,11 +43,26 @@ pub(super) struct Writer {
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Connection,
     marks: &'a mut Marks,
+    known: &'a mut Known,
     /// Marks to be written after the commit.
     kept: Vec<(i64, Mark)>,
 }
 
 impl Transaction<'_> {
+    /// The session with this id, without a look at its row if this writer wrote it last. Whoever takes it so must
+    /// say with [`keep_session`](Self::keep_session) what its row has become.
+    pub(super) fn take_session(&mut self, id: &SessionId) -> Result<Session, Fault> {
+        match self.known.take(id.as_str()) {
+            Some(session) => Ok(session),
+            None => session::find(self.connection, id),
+        }
+    }
+
+    /// Remembers the session as its row now is.
+    pub(super) fn keep_session(&mut self, session: Session) {
+        self.known.keep(session);
+    }
+
     /// The mark of a session, if there is a sound one. It was written after its commit, and no one can commit
     /// meanwhile: it never is ahead of the log, unless the log has lost something.
     pub(super) fn mark(&mut self, number: i64) -> Result<Option<Mark>, Fault> {
@@ -79,6 +98,7 @@ impl Writer {
         let bench = Bench {
             connection: Some(connection),
             marks,
+            known: Known::default(),
             paths,
             points: options.points.clone(),
             options: options.clone(),
@@ -128,6 +148,7 @@ struct Bench {
     /// None after a fault that leaves open what was kept: then the store is opened again first.
     connection: Option<Connection>,
     marks: Marks,
+    known: Known,
     paths: Paths,
     points: Points,
     options: SqliteOptions,
@@ -172,26 +193,39 @@ impl Bench {
     }
 
     fn commit(&mut self, group: &mut Group) -> Result<(), Fault> {
-        let Self { marks, points, changed, .. } = self;
+        let Self { marks, known, points, changed, .. } = self;
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => recover(&self.paths, &self.options)?,
         };
-        let done = transact(&connection, marks, points, group);
+        let mut work = |apart| {
+            let transaction = Transaction { connection: &connection, marks, known, kept: Vec::new() };
+            transact(transaction, points, group, apart)
+        };
+        // Few requests are refused, and what each wrote can only be taken back apart at a price.
+        let done = match work(Apart::No) {
+            Ok(Committed::Again) => work(Apart::Yes),
+            done => done,
+        };
         match &done {
             Err(fault) if fault.poisons() || !connection.is_autocommit() => drop(connection),
             _ => self.connection = Some(connection),
         }
         if let Committed::All(kept) = done? {
-            for (number, mark) in &kept {
-                // A mark that cannot be written guards less, and takes nothing from what is committed.
-                drop(marks.put(*number, Some(mark)));
-            }
+            // A mark that cannot be written guards less, and takes nothing from what is committed.
+            drop(self.marks.put_all(kept));
             points.reach("marked");
             changed.send_modify(|version| *version += 1);
         }
         Ok(())
     }
+}
+
+/// Whether what each request writes can be taken back by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Apart {
+    No,
+    Yes,
 }
 
 /// What became of a transaction.
@@ -200,47 +234,59 @@ enum Committed {
     All(Vec<(i64, Mark)>),
     /// There was nothing to commit: every request was refused.
     Nothing,
+    /// It was taken back, since one request of several was refused: they are to be done anew, apart.
+    Again,
+}
+
+/// What became of the requests of a group.
+enum Done {
+    Some,
+    None,
+    Again,
 }
 
 fn transact(
-    connection: &Connection,
-    marks: &mut Marks,
+    mut transaction: Transaction<'_>,
     points: &Points,
     group: &mut Group,
+    apart: Apart,
 ) -> Result<Committed, Fault> {
+    let connection = transaction.connection;
     begin(connection)?;
     points.reach("begin");
-    let mut transaction = Transaction { connection, marks, kept: Vec::new() };
-    let done =
-        check_format(connection).and_then(|()| each(&mut transaction, points, group)).and_then(|wrote| {
-            if !wrote {
-                return Ok(false);
+    let done = check_format(connection)
+        .and_then(|()| transaction.known.check(connection))
+        .and_then(|()| each(&mut transaction, points, group, apart))
+        .and_then(|done| {
+            if let Done::Some = done {
+                points.reach("commit");
+                connection.prepare_cached("COMMIT")?.execute(())?;
+                points.reach("committed");
             }
-            points.reach("commit");
-            connection.execute_batch("COMMIT")?;
-            points.reach("committed");
-            Ok(true)
+            Ok(done)
         });
-    let kept = transaction.kept;
-    match done {
-        Ok(true) => Ok(Committed::All(kept)),
-        undone => {
-            // After some faults SQLite has rolled back already.
-            if !connection.is_autocommit() {
-                connection.execute_batch("ROLLBACK")?;
-            }
-            undone.map(|_| Committed::Nothing)
-        }
+    if let Ok(Done::Some) = done {
+        return Ok(Committed::All(transaction.kept));
     }
+    transaction.known.forget();
+    // After some faults SQLite has rolled back already.
+    if !connection.is_autocommit() {
+        connection.execute_batch("ROLLBACK")?;
+    }
+    Ok(match done? {
+        Done::Again => Committed::Again,
+        Done::Some | Done::None => Committed::Nothing,
+    })
 }
 
 /// Begins to write, when the others let us.
 fn begin(connection: &Connection) -> Result<(), Fault> {
     let mut tries = 1;
     loop {
-        match connection.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from) {
+        let begun = connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute(()));
+        match begun.map_err(Fault::from) {
             Err(fault) if fault.is_busy() && tries < TRIES => tries += 1,
-            begun => return begun,
+            begun => return begun.map(|_| ()),
         }
     }
 }
@@ -256,28 +302,40 @@ fn check_format(connection: &Connection) -> Result<(), Fault> {
     Err(StoreError::NewerFormat { path, found, known }.into())
 }
 
-/// Has each request do its work. One that is refused takes back what it wrote, and only that.
-fn each(transaction: &mut Transaction<'_>, points: &Points, group: &mut Group) -> Result<bool, Fault> {
+/// Has each request do its work. One that is refused takes back what it wrote, and only that, if they are kept apart.
+fn each(
+    transaction: &mut Transaction<'_>,
+    points: &Points,
+    group: &mut Group,
+    apart: Apart,
+) -> Result<Done, Fault> {
     let connection = transaction.connection;
-    let mut wrote = false;
+    let several = group.len() > 1;
+    let savepoint = |sql| match apart {
+        Apart::No => Ok(()),
+        Apart::Yes => connection.prepare_cached(sql)?.execute(()).map(|_| ()),
+    };
+    let mut done = Done::None;
     for work in group {
         let kept = transaction.kept.len();
-        connection.prepare_cached("SAVEPOINT one")?.execute(())?;
+        savepoint("SAVEPOINT one")?;
         points.reach("write");
-        let done = work.run(transaction);
+        let worked = work.run(transaction);
         points.reach("written");
-        match done {
-            Ok(()) => wrote = true,
+        transaction.known.settle(worked.is_ok());
+        match worked {
+            Ok(()) => done = Done::Some,
             Err(fault @ Fault::Sqlite(_)) => return Err(fault),
+            Err(_) if several && apart == Apart::No => return Ok(Done::Again),
             Err(fault) => {
                 transaction.kept.truncate(kept);
-                connection.prepare_cached("ROLLBACK TO one")?.execute(())?;
+                savepoint("ROLLBACK TO one")?;
                 work.refuse(fault);
             }
         }
-        connection.prepare_cached("RELEASE one")?.execute(())?;
+        savepoint("RELEASE one")?;
     }
-    Ok(wrote)
+    Ok(done)
 }
 
 /// Opens the store again after a failed write or sync. The system may have thrown away what it could not write,

@@ -1,7 +1,7 @@
 //! Who may drive a session, where owners die, sit on other machines, or have a clock that jumps; and how other
 //! processes hear of what was written.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{Command, SessionId};
@@ -81,6 +81,39 @@ async fn of_two_stores_that_take_one_session_one_wins() {
         let held = StoreError::Held { session: id.clone(), owner: Box::new(me) };
         assert_eq!(taken, [Ok(Lease { session: id, epoch: 2 }), Err(held)]);
     }
+}
+
+#[tokio::test]
+async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
+    let place = Place::new();
+    let (one, other) = (place.open(), place.open());
+    let old = one.create(&record("run-1"), &gone(), at(0)).await.unwrap();
+    let all = events("run-1", 1..=6);
+    append(&one, &old, &all[..2]).await.unwrap();
+    append(&one, &old, &all[2..3]).await.unwrap();
+    let new = other.acquire(&old.session, &Owner::of_process(), at(1)).await.unwrap();
+    let fenced = StoreError::Fenced { session: old.session.clone(), epoch: 1, newest: 2 };
+    assert_eq!(append(&one, &old, &all[3..4]).await, Err(fenced));
+    // Both may write for one lease; the log goes on where the other left it.
+    for (number, store) in [&other, &one, &other].into_iter().enumerate() {
+        append(store, &new, &all[3 + number..=3 + number]).await.unwrap();
+    }
+    assert_eq!(one.read(&new.session, 0, Select::All).await, Ok(all));
+    assert!(one.verify().await.unwrap().is_sound());
+}
+
+#[tokio::test]
+async fn a_refused_append_changes_nothing_of_what_is_known() {
+    let place = Place::new();
+    let store = place.open();
+    let lease = start(&store, "run-1").await;
+    let all = events("run-1", 1..=4);
+    append(&store, &lease, &all[..1]).await.unwrap();
+    let gap = [Arc::clone(&all[1]), Arc::clone(&all[3])];
+    let conflict = StoreError::Conflict { session: lease.session.clone(), expected: 3, actual: 4 };
+    assert_eq!(append(&store, &lease, &gap).await, Err(conflict));
+    append(&store, &lease, &all[1..]).await.unwrap();
+    assert_eq!(store.read(&lease.session, 0, Select::All).await, Ok(all));
 }
 
 #[tokio::test]
