@@ -64,7 +64,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         let memory: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
         free.push(runtime.block_on(sessions(&graph, &nodes, &memory, 1))?);
     }
-    for _ in 0..2 {
+    for _ in 0..ROUNDS {
         many.push(runtime.block_on(sessions(&graph, &nodes, &store, SESSIONS))?);
     }
     let one = middle(kept);
