@@ -2,7 +2,6 @@
 //! The order of events, and the lock that keeps it, are the hub's.
 
 use std::{
-    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
@@ -106,21 +105,22 @@ impl Table {
     /// Serves the subscribers of an event, one after the other.
     #[inline]
     pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
-        let Some(rows) = self.rows.get(envelope.event.kind()) else { return };
-        let served = Cell::new(0);
-        while served.get() < rows.len() {
-            // Whoever emits must not die of a fault of whoever watches. The others are served all the same, and the
-            // one whose fault it was is not served again.
-            let serve = || {
-                for (at, row) in rows.iter().enumerate().skip(served.get()) {
-                    served.set(at + 1);
-                    row.serve(envelope);
-                }
-            };
-            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                let event = envelope.event.name();
-                tracing::error!(seq = envelope.seq, event, "an observer panicked");
-            }
+        match self.rows.get(envelope.event.kind()).map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some(rows) => serve(rows, envelope),
+        }
+    }
+}
+
+/// Whoever emits must not die of a fault of whoever watches. The others are served all the same, and the one whose
+/// fault it was is not served again.
+fn serve(rows: &[Row], envelope: &Arc<Envelope>) {
+    let mut rest = rows.iter();
+    while !rest.as_slice().is_empty() {
+        let serve = || rest.by_ref().for_each(|row| row.serve(envelope));
+        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+            let event = envelope.event.name();
+            tracing::error!(seq = envelope.seq, event, "an observer panicked");
         }
     }
 }
