@@ -12,6 +12,9 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
 mod outgoing;
+mod text;
+
+pub(super) use text::Text;
 
 pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
 
@@ -86,9 +89,9 @@ pub(super) struct MessageHead<'a> {
 #[derive(Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
-    pub(super) text: Option<Str<'a>>,
+    pub(super) text: Option<Text<'a>>,
     #[serde(borrow, default)]
-    pub(super) thinking: Option<Str<'a>>,
+    pub(super) thinking: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Option<Str<'a>>,
 }
@@ -143,9 +146,9 @@ pub(super) struct Block<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
     #[serde(borrow, default)]
-    pub(super) text: Option<Str<'a>>,
+    pub(super) text: Option<Text<'a>>,
     #[serde(borrow, default)]
-    pub(super) thinking: Option<Str<'a>>,
+    pub(super) thinking: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) id: Option<Str<'a>>,
     #[serde(borrow, default)]
@@ -154,7 +157,7 @@ pub(super) struct Block<'a> {
     pub(super) input: Option<Value>,
     #[serde(borrow, default)]
     pub(super) tool_use_id: Option<Str<'a>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::any_value")]
     pub(super) content: Option<Value>,
     #[serde(default)]
     pub(super) is_error: Option<bool>,
