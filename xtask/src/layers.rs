@@ -88,6 +88,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "async-stream",
             "futures",
             "jsonschema",
+            "memchr",
             "process-wrap",
             "reqwest",
             "rmcp",

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -45,11 +46,16 @@ fn within_quotes(raw: &str) -> Option<&str> {
 
 /// What stands between the quotes of `raw`, which the parser has found to be sound but for what an `\u` names.
 fn text<'a>(raw: &'a str, quoted: &'a str) -> Result<Cow<'a, str>, serde_json::Error> {
-    let Some(first) = quoted.find('\\') else { return Ok(Cow::Borrowed(quoted)) };
+    let Some(first) = escape(quoted) else { return Ok(Cow::Borrowed(quoted)) };
     match unescaped(quoted, first) {
         Some(text) => Ok(Cow::Owned(text)),
         None => serde_json::from_str(raw).map(Cow::Owned),
     }
+}
+
+/// Where the next escape is.
+fn escape(quoted: &str) -> Option<usize> {
+    memchr(b'\\', quoted.as_bytes())
 }
 
 /// The text without its escapes, the first of which is at `at`. None if one names a character by its number.
@@ -68,7 +74,7 @@ fn unescaped(quoted: &str, mut at: usize) -> Option<String> {
             _ => return None,
         });
         rest = &rest[at + 2..];
-        match rest.find('\\') {
+        match escape(rest) {
             Some(next) => at = next,
             None => break,
         }
