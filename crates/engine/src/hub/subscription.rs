@@ -154,9 +154,15 @@ impl Subscription {
         }
     }
 
-    /// Puts every event that is there after those that are in `into`, with one look at the queue.
-    pub fn take_all(&mut self, into: &mut Vec<Arc<Envelope>>) {
-        into.extend(lock(&self.queue.state).items.drain(..));
+    /// Puts every event that is there after those that are in `into`, and says what [`Self::overflow`] says, with one
+    /// look at the queue.
+    pub fn take_all(&mut self, into: &mut Vec<Arc<Envelope>>) -> Option<u64> {
+        let mut state = lock(&self.queue.state);
+        into.reserve(state.items.len());
+        while let Some(envelope) = state.items.pop_front() {
+            into.push(envelope);
+        }
+        state.overflow
     }
 
     /// The next event, or `None` at the end.

@@ -230,11 +230,12 @@ impl Driver {
 
     /// Takes every fact that the hub has given out since the last time.
     fn learn(&mut self) -> Result<(), RunError> {
-        self.facts.take_all(&mut self.learned);
-        for envelope in self.learned.drain(..) {
-            self.run.apply(&envelope);
+        let overflow = self.facts.take_all(&mut self.learned);
+        for envelope in &self.learned {
+            self.run.apply(envelope);
         }
-        match self.facts.overflow() {
+        self.learned.clear();
+        match overflow {
             None => Ok(()),
             Some(seq) => Err(RunError::Overflow { seq }),
         }

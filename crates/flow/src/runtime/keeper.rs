@@ -85,9 +85,9 @@ impl Keeper {
     /// Takes what the hub has given out since the last time.
     fn take(&mut self) -> Result<(), RunError> {
         let known = self.unkept.len();
-        self.log.take_all(&mut self.unkept);
+        let overflow = self.log.take_all(&mut self.unkept);
         self.note(known);
-        match self.log.overflow() {
+        match overflow {
             Some(seq) => Err(RunError::Overflow { seq }),
             None => Ok(()),
         }
