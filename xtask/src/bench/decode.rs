@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use inspan_providers::ClaudeDecoder;
 use serde_json::Value;
 
-use super::measure::{Goal, Row, Unit, median};
+use super::measure::{Goal, Row, Unit, medians};
 
 const LINES: usize = 2_000;
 const PASSES: u64 = 5;
@@ -63,42 +63,40 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let (lines, unit) = (lines(), Unit::Nanoseconds);
     let bytes = lines.iter().map(String::len).sum::<usize>() / LINES;
     let work = format!("decode a line of {bytes} bytes to events");
-    let value = decoded(&lines)?;
-    let reference = Some(("serde_json to Value", parsed(&lines)?));
+    let (value, parsed) = decoded_and_parsed(&lines)?;
+    let reference = Some(("serde_json to Value", parsed));
     let mut rows = vec![Row { work: work.clone(), value, reference, goal: Some(Goal::Times(0.47)), unit }];
     if let Some(node) = node(&lines)? {
         rows.push(Row { work, value, reference: Some(("node, JSON.parse", node)), goal: None, unit });
     }
     // No program is known that prints so, and the type has to be looked for before the line is read.
     let sorted = sorted(&lines)?;
-    let reference = Some(("serde_json to Value", parsed(&sorted)?));
+    let (value, parsed) = decoded_and_parsed(&sorted)?;
+    let reference = Some(("serde_json to Value", parsed));
     let work = "decode a line, its keys sorted".to_owned();
-    rows.push(Row { work, value: decoded(&sorted)?, reference, goal: None, unit });
+    rows.push(Row { work, value, reference, goal: None, unit });
     Ok(rows)
 }
 
-fn decoded(lines: &[String]) -> anyhow::Result<f64> {
-    let mut events = 0;
-    let value = median(LINES as u64 * PASSES, || {
+/// Nanoseconds for each line: to decode it, and to parse it.
+fn decoded_and_parsed(lines: &[String]) -> anyhow::Result<(f64, f64)> {
+    let (mut events, mut broken) = (0, 0);
+    let decode = || {
         for _ in 0..PASSES {
             let mut decoder = ClaudeDecoder::new();
             events = lines.iter().map(|line| black_box(decoder.push_line(line)).len()).sum();
         }
-    });
-    ensure!(events == LINES, "{LINES} lines gave {events} events");
-    Ok(value)
-}
-
-fn parsed(lines: &[String]) -> anyhow::Result<f64> {
-    let mut broken = 0;
-    let value = median(LINES as u64 * PASSES, || {
+    };
+    let parse = || {
         for _ in 0..PASSES {
             broken +=
                 lines.iter().filter(|line| black_box(serde_json::from_str::<Value>(line)).is_err()).count();
         }
-    });
+    };
+    let values = medians(LINES as u64 * PASSES, decode, parse);
+    ensure!(events == LINES, "{LINES} lines gave {events} events");
     ensure!(broken == 0, "{broken} lines are no JSON");
-    Ok(value)
+    Ok(values)
 }
 
 /// What parsing alone costs in Node; nothing if it is not there.

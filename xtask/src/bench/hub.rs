@@ -10,7 +10,7 @@ use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{Envelope, Event, RunId, SessionId};
 use tokio::sync::{broadcast, mpsc};
 
-use super::measure::{Goal, Row, Unit, median};
+use super::measure::{Goal, Row, Unit, median, medians};
 
 /// Emits in a round, a batch after which queues are emptied.
 const BATCH: u64 = 1_000;
@@ -33,10 +33,11 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let goals = [(0, "agent:", 1.17), (1, "agent:", 1.17), (10, "agent:", 1.36), (100, "task:", 1.94)];
     for (observers, prefix, goal) in goals {
         let called = if prefix == "agent:" { observers } else { 0 };
+        let (value, least) = medians(EMITS, observed(observers, Filter::prefix(prefix)), least(called));
         rows.push(Row {
             work: format!("emit, {observers} observers of {prefix}*"),
-            value: observed(observers, Filter::prefix(prefix)),
-            reference: Some(("the least an emit can do", least(called))),
+            value,
+            reference: Some(("the least an emit can do", least)),
             goal: Some(Goal::Times(goal)),
             unit: Unit::Nanoseconds,
         });
@@ -67,7 +68,7 @@ type Call = Arc<dyn Fn(&Arc<Least>) + Send + Sync>;
 /// What any hub pays for: one look at the clock, an id made of it, one event behind a pointer, a lock that is free,
 /// and the calls.
 #[expect(clippy::disallowed_methods, reason = "the look at the clock is what is measured")]
-fn least(observers: usize) -> f64 {
+fn least(observers: usize) -> impl FnMut() {
     let (session, seen) = (Arc::<str>::from("flow-bench"), Arc::new(AtomicU64::new(0)));
     let observe = |_| -> Call {
         let seen = Arc::clone(&seen);
@@ -77,7 +78,7 @@ fn least(observers: usize) -> f64 {
     };
     let observers = RwLock::new((0..observers).map(observe).collect::<Vec<_>>());
     let count = AtomicU64::new(0);
-    median(EMITS, || {
+    move || {
         for _ in 0..EMITS {
             let time = SystemTime::now();
             let millis = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -89,15 +90,15 @@ fn least(observers: usize) -> f64 {
             observers.iter().for_each(|observer| observer(&event));
             black_box(event);
         }
-    })
+    }
 }
 
 /// What an emit with one observer costs, for others to compare with.
 pub(super) fn emitting() -> f64 {
-    observed(1, Filter::all())
+    median(EMITS, observed(1, Filter::all()))
 }
 
-fn observed(observers: usize, filter: Filter) -> f64 {
+fn observed(observers: usize, filter: Filter) -> impl FnMut() {
     let hub = hub();
     let seen = Arc::new(AtomicU64::new(0));
     let observe = |_| {
@@ -107,13 +108,14 @@ fn observed(observers: usize, filter: Filter) -> f64 {
         };
         hub.observe(filter.clone(), Arc::new(count))
     };
-    let _observers: Vec<_> = (0..observers).map(observe).collect();
+    let observers: Vec<_> = (0..observers).map(observe).collect();
     let run = RunId::from("run-1");
-    median(EMITS, || {
+    move || {
+        let _observers = &observers;
         for _ in 0..EMITS {
             black_box(hub.emit(event(&run)));
         }
-    })
+    }
 }
 
 fn queued(queues: usize) -> f64 {

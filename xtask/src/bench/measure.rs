@@ -26,6 +26,22 @@ pub(crate) fn median(operations: u64, mut round: impl FnMut()) -> f64 {
     middle(seconds.collect()) * 1e9 / operations as f64
 }
 
+/// As [`median`], of two that are held against each other: their rounds take turns, so that a machine that is slower
+/// for a while is slower for both.
+pub(crate) fn medians(operations: u64, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
+    fn seconds(round: &mut impl FnMut()) -> f64 {
+        let began = processor_seconds();
+        round();
+        processor_seconds() - began
+    }
+    one();
+    other();
+    let rounds = (0..ROUNDS).map(|_| (seconds(&mut one), seconds(&mut other)));
+    let (ones, others) = rounds.unzip();
+    let each = |seconds| middle(seconds) * 1e9 / operations as f64;
+    (each(ones), each(others))
+}
+
 /// As [`median`], where each round first makes what it works on, which is not measured.
 pub(crate) fn median_of<T>(
     operations: u64,
