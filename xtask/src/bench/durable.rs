@@ -63,8 +63,6 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         kept.push(runtime.block_on(sessions(&graph, &nodes, &store, 1))?);
         let memory: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
         free.push(runtime.block_on(sessions(&graph, &nodes, &memory, 1))?);
-    }
-    for _ in 0..ROUNDS {
         many.push(runtime.block_on(sessions(&graph, &nodes, &store, SESSIONS))?);
     }
     let one = middle(kept);
