@@ -7,6 +7,7 @@
 //! commit it stood for was synced. A torn or flipped mark fails its own sum and counts as missing.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
     path::Path,
@@ -101,23 +102,24 @@ impl Marks {
 
     /// Writes the mark of the session with this number, or takes it away.
     pub(super) fn put(&mut self, number: i64, mark: Option<&Mark>) -> io::Result<()> {
-        self.0.seek(SeekFrom::Start(place(number)))?;
-        self.0.write_all(&mark.map_or([0; SIZE], Mark::to_bytes))
+        self.write(number, &mark.map_or([0; SIZE], Mark::to_bytes))
     }
 
     /// Writes all of them, neighbours at once; of several of one session the last stands.
-    pub(super) fn put_all(&mut self, mut marks: Vec<(i64, Mark)>) -> io::Result<()> {
-        marks.sort_by_key(|(number, _)| *number);
-        for run in marks.chunk_by(|(before, _), (number, _)| number - before <= 1) {
-            let mut bytes = Vec::with_capacity(run.len() * SIZE);
-            for session in run.chunk_by(|(before, _), (number, _)| before == number) {
-                bytes.extend(session.iter().next_back().into_iter().flat_map(|(_, mark)| mark.to_bytes()));
-            }
-            let first = run.first().map_or(1, |(number, _)| *number);
-            self.0.seek(SeekFrom::Start(place(first)))?;
-            self.0.write_all(&bytes)?;
+    pub(super) fn put_all(&mut self, marks: Vec<(i64, Mark)>) -> io::Result<()> {
+        let last = marks.into_iter().collect::<BTreeMap<_, _>>();
+        let last: Vec<_> = last.into_iter().collect();
+        for run in last.chunk_by(|(before, _), (number, _)| number - before == 1) {
+            let bytes: Vec<u8> = run.iter().flat_map(|(_, mark)| mark.to_bytes()).collect();
+            self.write(run[0].0, &bytes)?;
         }
         Ok(())
+    }
+
+    /// Writes from the place of the session with this number on.
+    fn write(&mut self, number: i64, bytes: &[u8]) -> io::Result<()> {
+        self.0.seek(SeekFrom::Start(place(number)))?;
+        self.0.write_all(bytes)
     }
 
     /// The mark of the session with this number, if there is a sound one.

@@ -204,14 +204,14 @@ impl Bench {
         };
         // Few requests are refused, and what each wrote can only be taken back apart at a price.
         let done = match work(Apart::No) {
-            Ok(Committed::Again) => work(Apart::Yes),
+            Ok(Done::Again) => work(Apart::Yes),
             done => done,
         };
         match &done {
             Err(fault) if fault.poisons() || !connection.is_autocommit() => drop(connection),
             _ => self.connection = Some(connection),
         }
-        if let Committed::All(kept) = done? {
+        if let Done::Wrote(kept) = done? {
             // A mark that cannot be written guards less, and takes nothing from what is committed.
             drop(self.marks.put_all(kept));
             points.reach("marked");
@@ -228,20 +228,13 @@ enum Apart {
     Yes,
 }
 
-/// What became of a transaction.
-enum Committed {
-    /// It stands, and these are the marks to write.
-    All(Vec<(i64, Mark)>),
-    /// There was nothing to commit: every request was refused.
-    Nothing,
-    /// It was taken back, since one request of several was refused: they are to be done anew, apart.
-    Again,
-}
-
 /// What became of the requests of a group.
 enum Done {
-    Some,
-    None,
+    /// They wrote, and these are the marks to write once that is committed.
+    Wrote(Vec<(i64, Mark)>),
+    /// There is nothing to commit: every request was refused.
+    Nothing,
+    /// One of several was refused: all is taken back, and they are to be done anew, apart.
     Again,
 }
 
@@ -250,7 +243,7 @@ fn transact(
     points: &Points,
     group: &mut Group,
     apart: Apart,
-) -> Result<Committed, Fault> {
+) -> Result<Done, Fault> {
     let connection = transaction.connection;
     begin(connection)?;
     points.reach("begin");
@@ -258,25 +251,21 @@ fn transact(
         .and_then(|()| transaction.known.check(connection))
         .and_then(|()| each(&mut transaction, points, group, apart))
         .and_then(|done| {
-            if let Done::Some = done {
+            if let Done::Wrote(_) = done {
                 points.reach("commit");
                 connection.prepare_cached("COMMIT")?.execute(())?;
                 points.reach("committed");
             }
             Ok(done)
         });
-    if let Ok(Done::Some) = done {
-        return Ok(Committed::All(transaction.kept));
+    if !matches!(done, Ok(Done::Wrote(_))) {
+        transaction.known.forget();
+        // After some faults SQLite has rolled back already.
+        if !connection.is_autocommit() {
+            connection.execute_batch("ROLLBACK")?;
+        }
     }
-    transaction.known.forget();
-    // After some faults SQLite has rolled back already.
-    if !connection.is_autocommit() {
-        connection.execute_batch("ROLLBACK")?;
-    }
-    Ok(match done? {
-        Done::Again => Committed::Again,
-        Done::Some | Done::None => Committed::Nothing,
-    })
+    done
 }
 
 /// Begins to write, when the others let us.
@@ -315,7 +304,7 @@ fn each(
         Apart::No => Ok(()),
         Apart::Yes => connection.prepare_cached(sql)?.execute(()).map(|_| ()),
     };
-    let mut done = Done::None;
+    let mut wrote = false;
     for work in group {
         let kept = transaction.kept.len();
         savepoint("SAVEPOINT one")?;
@@ -324,7 +313,7 @@ fn each(
         points.reach("written");
         transaction.known.settle(worked.is_ok());
         match worked {
-            Ok(()) => done = Done::Some,
+            Ok(()) => wrote = true,
             Err(fault @ Fault::Sqlite(_)) => return Err(fault),
             Err(_) if several && apart == Apart::No => return Ok(Done::Again),
             Err(fault) => {
@@ -335,7 +324,7 @@ fn each(
         }
         savepoint("RELEASE one")?;
     }
-    Ok(done)
+    Ok(if wrote { Done::Wrote(std::mem::take(&mut transaction.kept)) } else { Done::Nothing })
 }
 
 /// Opens the store again after a failed write or sync. The system may have thrown away what it could not write,
