@@ -14,32 +14,31 @@ fn processor_seconds() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
+/// The seconds of one round.
+fn seconds(round: impl FnOnce()) -> f64 {
+    let began = processor_seconds();
+    round();
+    processor_seconds() - began
+}
+
+/// Nanoseconds per operation, in the middle of rounds that did `operations` each.
+fn per_operation(operations: u64, rounds: Vec<f64>) -> f64 {
+    middle(rounds) * 1e9 / operations as f64
+}
+
 /// Nanoseconds per operation, the median of several rounds after one that does not count. `round` does
 /// `operations` of them.
 pub(crate) fn median(operations: u64, mut round: impl FnMut()) -> f64 {
-    round();
-    let seconds = (0..ROUNDS).map(|_| {
-        let began = processor_seconds();
-        round();
-        processor_seconds() - began
-    });
-    middle(seconds.collect()) * 1e9 / operations as f64
+    median_of(operations, ROUNDS, || (), |()| round())
 }
 
 /// As [`median`], of two that are held against each other: their rounds take turns, so that a machine that is slower
 /// for a while is slower for both.
 pub(crate) fn medians(operations: u64, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
-    fn seconds(round: &mut impl FnMut()) -> f64 {
-        let began = processor_seconds();
-        round();
-        processor_seconds() - began
-    }
     one();
     other();
-    let rounds = (0..ROUNDS).map(|_| (seconds(&mut one), seconds(&mut other)));
-    let (ones, others) = rounds.unzip();
-    let each = |seconds| middle(seconds) * 1e9 / operations as f64;
-    (each(ones), each(others))
+    let (ones, others) = (0..ROUNDS).map(|_| (seconds(&mut one), seconds(&mut other))).unzip();
+    (per_operation(operations, ones), per_operation(operations, others))
 }
 
 /// As [`median`], where each round first makes what it works on, which is not measured.
@@ -50,13 +49,11 @@ pub(crate) fn median_of<T>(
     mut round: impl FnMut(T),
 ) -> f64 {
     round(make());
-    let seconds = (0..rounds).map(|_| {
+    let rounds = (0..rounds).map(|_| {
         let made = make();
-        let began = processor_seconds();
-        round(made);
-        processor_seconds() - began
+        seconds(|| round(made))
     });
-    middle(seconds.collect()) * 1e9 / operations as f64
+    per_operation(operations, rounds.collect())
 }
 
 /// The value in the middle; not a number if there is none.
