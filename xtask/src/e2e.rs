@@ -10,6 +10,7 @@ mod time;
 mod world;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -128,9 +129,17 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
 
 /// As [`build`], with further arguments for cargo.
 pub(crate) fn build_with(root: &Path, arguments: &[&str]) -> anyhow::Result<PathBuf> {
+    let arguments: Vec<OsString> = ["build"].iter().chain(arguments).map(OsString::from).collect();
+    build_by(root, &arguments)
+}
+
+/// As [`build`], by this command of cargo with its own arguments.
+pub(crate) fn build_by(root: &Path, arguments: &[OsString]) -> anyhow::Result<PathBuf> {
+    let (command, more) = arguments.split_first().context("cargo is given no command")?;
     let mut cargo = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--bin", "inspan", "--message-format=json-render-diagnostics"])
-        .args(arguments)
+        .arg(command)
+        .args(["--quiet", "--bin", "inspan", "--message-format=json-render-diagnostics"])
+        .args(more)
         .current_dir(root)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

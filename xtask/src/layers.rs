@@ -200,6 +200,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "cargo_metadata",
             "clap",
             "futures",
+            "nix",
+            "object",
             "rustix",
             "schemars",
             "serde",

@@ -12,6 +12,7 @@ mod fixtures;
 mod form;
 mod generated;
 mod layers;
+mod layout;
 mod matrix;
 mod portrait;
 mod purity;
@@ -86,6 +87,8 @@ enum Command {
     /// A part of `bench`, which has a process of its own
     #[command(hide = true)]
     Crowd { folder: std::path::PathBuf },
+    /// Builds the program as it is shipped: for release, with what a small flow calls side by side
+    Dist,
     /// Measures the hot paths, each beside a reference of the same run
     Bench {
         /// Only the parts whose names contain this
@@ -95,7 +98,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    let outcome = layout::as_linker(std::env::args_os()).unwrap_or_else(|| run(Arguments::parse().command));
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -129,6 +133,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Picture => {
             print_changed(&[portrait::draw(&root)?.to_owned()]);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Dist => {
+            println!("built {}", layout::build(&root)?.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Crowd { folder } => Ok(code(bench::crowd(&folder, &mut std::io::stdout())?)),
