@@ -141,6 +141,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde_json",
             "sha2",
             "smallvec",
+            "smol_str",
             "strsim",
             "thiserror",
             "tokio",

@@ -64,6 +64,7 @@ struct World<'a> {
     /// The keys of each node's output, where its type names them.
     outputs: Vec<Option<Arc<[String]>>>,
     input_schema: Option<serde_json::Value>,
+    unsaid: node::Unsaid,
 }
 
 /// Builds a graph, which is only good if no error was found meanwhile.
@@ -74,7 +75,8 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     let input_schema = files::input_schema(&spec.header, loaded, sink);
     let mut types = Types::new(registry, spec.header.packs.as_deref());
     let outputs = spec.nodes.iter().map(|node| types.get(node.node_type?.0)?.outputs()).collect();
-    let mut world = World { loaded, spec, index, links, types, outputs, input_schema };
+    let mut world =
+        World { loaded, spec, index, links, types, outputs, input_schema, unsaid: node::Unsaid::default() };
     given::check_defaults(&world, sink);
     let mut nodes: Vec<_> = spec.nodes.iter().map(|node| node::compile(node, &mut world, sink)).collect();
     let edges = edges::compile(&world, sink);

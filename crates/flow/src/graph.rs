@@ -6,6 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use inspan_protocol::NodeId;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
+use smallvec::SmallVec;
 
 use crate::{
     expr::{Condition, Template},
@@ -20,6 +21,9 @@ pub struct NodeIx(pub u32);
 /// The place of an edge in [`Graph::edges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgeIx(pub u32);
+
+/// Edges of one node: most have so few that they need no room of their own.
+pub type EdgeList = SmallVec<[EdgeIx; 4]>;
 
 /// A compiled flow.
 #[derive(Debug)]
@@ -81,8 +85,8 @@ pub struct Node {
     pub input: Template,
     /// Whether it runs at all.
     pub when: Option<Condition>,
-    /// What is done about time and failure.
-    pub policy: NodePolicy,
+    /// What is done about time and failure; nodes that say nothing of it share one.
+    pub policy: Arc<NodePolicy>,
     /// What it changes in the world.
     pub effects: Effects,
     /// The node whose conversation it goes on with.
@@ -94,11 +98,11 @@ pub struct Node {
     /// Whether it counts against `maxConcurrency`.
     pub occupies: Occupies,
     /// Edges into it that close no cycle.
-    pub incoming: Vec<EdgeIx>,
+    pub incoming: EdgeList,
     /// Edges out of it that close no cycle.
-    pub outgoing: Vec<EdgeIx>,
+    pub outgoing: EdgeList,
     /// Edges out of it that close a cycle, in the author's order.
-    pub loops: Vec<EdgeIx>,
+    pub loops: EdgeList,
 }
 
 /// How incoming edges make a node ready.

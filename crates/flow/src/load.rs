@@ -79,7 +79,7 @@ pub enum FlowError {
 pub struct Loaded {
     pub(crate) name: Arc<str>,
     pub(crate) folder: PathBuf,
-    pub(crate) text: String,
+    pub(crate) text: Arc<str>,
     pub(crate) document: Document,
     pub(crate) files: BTreeMap<String, Drawn>,
     pub(crate) changes: Vec<Change>,
@@ -107,7 +107,7 @@ impl Loaded {
         Self {
             name: name.into(),
             folder: PathBuf::from("."),
-            text: text.to_owned(),
+            text: text.into(),
             document: spec::parse(text, 0),
             files,
             changes: Vec::new(),
@@ -203,7 +203,7 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     Ok(Loaded {
         name: path.display().to_string().into(),
         folder: root,
-        text,
+        text: text.into(),
         document,
         files,
         changes: Vec::new(),
@@ -255,7 +255,8 @@ fn leaves(path: &Path) -> bool {
 
 /// The bytes of a file, or none if it has more than a file may have, even if it has grown meanwhile.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    let file = File::open(path)?;
+    let mut bytes = Vec::with_capacity(file.metadata()?.len().min(MAX_BYTES) as usize + 1);
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
 }

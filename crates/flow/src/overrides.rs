@@ -74,7 +74,7 @@ impl Loaded {
     pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
         let node = self.node_mut(id)?;
         let span = node.entry("type").map_or(node.span, |entry| entry.value.span);
-        put(node, "type", Yaml { span, layout: Layout::Loose, data: Data::Text(node_type.to_owned()) });
+        put(node, "type", Yaml { span, layout: Layout::Loose, data: Data::Text(node_type.into()) });
         self.changes.push(Change::Type { node: id.clone(), to: node_type.to_owned() });
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Loaded {
         let mut path = String::new();
         for key in way {
             if here.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
-                let map = Yaml { data: Data::Map(Vec::new()), layout: Layout::Loose, span: here.span };
+                let map = Yaml { data: Data::Map(Box::default()), layout: Layout::Loose, span: here.span };
                 put(here, key, map);
             }
             path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
@@ -108,7 +108,7 @@ impl Loaded {
         }
         remove(here, &format!("{last}File"));
         let span = here.entry(last).map_or(here.span, |entry| entry.value.span);
-        put(here, last, Yaml { span, layout: Layout::Loose, data: Data::Json(value.clone()) });
+        put(here, last, Yaml { span, layout: Layout::Loose, data: Data::Json(value.clone().into()) });
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
         Ok(())
@@ -148,13 +148,13 @@ fn put(map: &mut Yaml, key: &str, value: Yaml) {
     let Data::Map(entries) = &mut map.data else { return };
     match entries.iter_mut().find(|entry| entry.key == key) {
         Some(entry) => entry.value = value,
-        None => entries.push(Entry { key: key.to_owned(), key_span: span, value }),
+        None => map.push(Entry { key: key.into(), key_span: span, value }),
     }
 }
 
 fn remove(map: &mut Yaml, key: &str) {
     if let Data::Map(entries) = &mut map.data {
-        entries.retain(|entry| entry.key != key);
+        *entries = std::mem::take(entries).into_iter().filter(|entry| entry.key != key).collect();
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use self::{
     edge::EdgeSpec,
     fields::Key,
     header::Header,
-    node::NodeSpec,
+    node::{NodeSpec, PolicySpec},
     yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };
 use crate::diagnostic::{Code, Problem, Sink, Span, did_you_mean};
@@ -102,7 +102,7 @@ pub(crate) fn drawn_files(root: &Yaml) -> Vec<&str> {
     let header = root.get("flow").unwrap_or(root);
     found.extend(header.get("inputSchemaFile").and_then(Yaml::text));
     let nodes = match root.get("nodes").map(|nodes| &nodes.data) {
-        Some(Data::List(nodes)) => nodes.as_slice(),
+        Some(Data::List(nodes)) => &**nodes,
         _ => &[],
     };
     for node in nodes {

@@ -116,7 +116,7 @@ fn record(fixture: &str, id: &str, created_at: Timestamp) -> SessionRecord {
             hash: "0".repeat(64),
             file: format!("flows/{fixture}.yaml"),
             folder: "/nowhere".into(),
-            text: fs::read_to_string(folder.join("flow.yaml")).unwrap(),
+            text: fs::read_to_string(folder.join("flow.yaml")).unwrap().into(),
             files: drawn.into_iter().collect::<BTreeMap<_, _>>(),
             changes: Vec::new(),
         },

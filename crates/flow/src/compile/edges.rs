@@ -3,6 +3,7 @@
 use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use super::{
     World, condition,
@@ -14,14 +15,17 @@ use crate::{
     spec::{EdgeSpec, Spec, Text},
 };
 
+/// Nodes beside one.
+type Neighbours = SmallVec<[NodeIx; 4]>;
+
 /// All edges of a flow, those of `dependsOn` after those written.
 pub(super) struct Links<'a> {
     links: Vec<Link<'a>>,
     /// The sources of all edges into each node, those that close cycles included.
-    before: Vec<Vec<NodeIx>>,
+    before: Vec<Neighbours>,
     /// Over edges that close no cycle: the targets of each node, and the sources. Only loops ask for them.
-    onward: Vec<Vec<NodeIx>>,
-    back: Vec<Vec<NodeIx>>,
+    onward: Vec<Neighbours>,
+    back: Vec<Neighbours>,
 }
 
 struct Link<'a> {
@@ -78,19 +82,14 @@ impl<'a> Links<'a> {
                 links.push(Link { from, to, spec: None, span: text.1 });
             }
         }
-        let empty = || vec![Vec::new(); spec.nodes.len()];
+        let empty = || vec![Neighbours::new(); spec.nodes.len()];
         let mut found = Self { links, before: empty(), onward: Vec::new(), back: Vec::new() };
         let has_loops = found.links.iter().any(Link::is_loop);
         if has_loops {
             (found.onward, found.back) = (empty(), empty());
         }
         for link in &found.links {
-            let sources = &mut found.before[link.to.0 as usize];
-            // Most nodes have one source, and room for more is made when there are more.
-            if sources.is_empty() {
-                sources.reserve_exact(1);
-            }
-            sources.push(link.from);
+            found.before[link.to.0 as usize].push(link.from);
             if has_loops && !link.is_loop() {
                 found.onward[link.from.0 as usize].push(link.to);
                 found.back[link.to.0 as usize].push(link.from);
@@ -107,7 +106,7 @@ impl<'a> Links<'a> {
             return true;
         }
         let mut seen: FxHashSet<NodeIx> = direct.iter().copied().collect();
-        let mut open: Vec<NodeIx> = direct.clone();
+        let mut open: Vec<NodeIx> = direct.to_vec();
         while let Some(node) = open.pop() {
             for &source in &self.before[node.0 as usize] {
                 if source == first {
@@ -176,7 +175,7 @@ impl<'a> Links<'a> {
 }
 
 /// All nodes that can be reached from one, itself included.
-fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
+fn reach(start: NodeIx, next: &[Neighbours]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
     let mut open = vec![start];
     found[start.0 as usize] = true;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use super::{World, condition, files, names, names::User};
 use crate::{
@@ -26,7 +27,7 @@ pub(super) fn effective<'a>(
     let empty = Yaml {
         span: Span { end: node.span.start, ..node.span },
         layout: Layout::Loose,
-        data: Data::Map(Vec::new()),
+        data: Data::Map(Box::default()),
     };
     let mut input = match node.input {
         None => Cow::Owned(empty),
@@ -82,20 +83,18 @@ impl Draw<'_, '_, '_> {
                 let text =
                     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
                 let span = Span::at(self.sink.source(file.0), 1, 1);
-                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
+                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.into()) }
             }
-            None => Yaml { span: file.1, layout: Layout::Loose, data: Data::Text(String::new()) },
+            None => Yaml { span: file.1, layout: Layout::Loose, data: Data::Text(SmolStr::default()) },
         };
-        if let Data::Map(entries) = &mut input.data {
-            entries.push(Entry { key: "prompt".to_owned(), key_span: file.1, value });
-        }
+        input.push(Entry { key: "prompt".into(), key_span: file.1, value });
     }
 
     fn schemas(&mut self, map: &mut Yaml, whose: &str) {
         let Data::Map(entries) = &mut map.data else { return };
-        let present: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+        let present: Vec<SmolStr> = entries.iter().map(|entry| entry.key.clone()).collect();
         for entry in entries {
-            let Some(key) = schema_key(&entry.key).map(str::to_owned) else { continue };
+            let Some(key) = schema_key(&entry.key).map(SmolStr::new) else { continue };
             let place = format!("nodes[{}].{whose}.{}", self.node.at, entry.key);
             let id = self.node.id.as_ref();
             let finish = |problem: Problem| problem.node(id).key(&place);
@@ -112,7 +111,8 @@ impl Draw<'_, '_, '_> {
                 }
             };
             entry.key = key;
-            entry.value.data = Data::Json(found.unwrap_or_else(|| Value::Object(serde_json::Map::new())));
+            entry.value.data =
+                Data::Json(found.unwrap_or_else(|| Value::Object(serde_json::Map::new())).into());
         }
     }
 }

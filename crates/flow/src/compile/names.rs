@@ -57,7 +57,7 @@ impl Resolver for World<'_> {
         match name {
             "flow" => Some(Root::Flow),
             "state" => Some(Root::State),
-            "loop" => Some(Root::Local(name.to_owned())),
+            "loop" => Some(Root::Local(name.into())),
             _ => self.index.get(name).copied().map(Root::Node),
         }
     }

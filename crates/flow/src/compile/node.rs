@@ -14,9 +14,9 @@ use super::{
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
     expr::{Draft, Template},
-    graph::{Budget, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
+    graph::{Budget, EdgeList, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
     node::NodeKind,
-    spec::{Data, NodeSpec, Yaml},
+    spec::{Data, NodeSpec, PolicySpec, Yaml},
 };
 
 /// Compiles a node. What is returned is only good if no error was found.
@@ -39,15 +39,15 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
         node_type: known.as_ref().map_or_else(|| "".into(), |known| known.info().name.clone()),
         input: Template::new(spec.id.clone(), template),
         when,
-        policy: policy(spec, kind),
+        policy: policy(spec, kind, &mut world.unsaid),
         effects: spec.effects,
         session: session(spec, kind, world, sink),
         kind,
         join: if kind == NodeKind::Merge { join(&json) } else { Join::Resolved },
         occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info().occupies),
-        incoming: Vec::new(),
-        outgoing: Vec::new(),
-        loops: Vec::new(),
+        incoming: EdgeList::new(),
+        outgoing: EdgeList::new(),
+        loops: EdgeList::new(),
     }
 }
 
@@ -150,7 +150,7 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
         refuse(picture.span, "input.messages", "shows a picture", "read pictures");
     }
     let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
-    if spec.policy.budget.as_ref().is_some_and(stops) && !can.cost {
+    if spec.policy.as_ref().and_then(|policy| policy.budget.as_ref()).is_some_and(stops) && !can.cost {
         refuse(spec.id_span, "policy.budget", "stops where a price is unknown", "tell what a turn costs");
     }
 }
@@ -176,8 +176,25 @@ fn check_output_schema(spec: &NodeSpec<'_>, input: &Yaml, sink: &mut Sink) {
     files::check_schema(&value.json(), value.span, finish, sink);
 }
 
-fn policy(spec: &NodeSpec<'_>, kind: NodeKind) -> NodePolicy {
-    let written = &spec.policy;
+/// The policy of a node; those that say nothing share one for each kind of default.
+fn policy(spec: &NodeSpec<'_>, kind: NodeKind, unsaid: &mut Unsaid) -> Arc<NodePolicy> {
+    match &spec.policy {
+        Some(written) => Arc::new(complete(written, kind)),
+        None => {
+            let shared = if kind == NodeKind::Agent { &mut unsaid.agent } else { &mut unsaid.plain };
+            shared.get_or_insert_with(|| Arc::new(complete(&PolicySpec::default(), kind))).clone()
+        }
+    }
+}
+
+/// The policies of nodes that say nothing of it.
+#[derive(Default)]
+pub(super) struct Unsaid {
+    agent: Option<Arc<NodePolicy>>,
+    plain: Option<Arc<NodePolicy>>,
+}
+
+fn complete(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
     let default = Retry::default();
     let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
     NodePolicy {

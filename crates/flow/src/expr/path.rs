@@ -2,6 +2,8 @@
 //! richer is left to `program`.
 
 use serde_json::Value;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use crate::{expr::Scope, graph::NodeIx};
 
@@ -21,7 +23,7 @@ pub(crate) enum Root {
     /// `state`.
     State,
     /// A name of a frame.
-    Local(String),
+    Local(SmolStr),
 }
 
 impl Root {
@@ -31,7 +33,7 @@ impl Root {
             Self::Node(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
-            Self::Local(name) => scope.locals.get(name),
+            Self::Local(name) => scope.locals.get(name.as_str()),
         }
     }
 }
@@ -40,7 +42,7 @@ impl Root {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Into an object.
-    Key(String),
+    Key(SmolStr),
     /// Into a list; negative counts from its end.
     Index(i64),
 }
@@ -48,7 +50,7 @@ pub(crate) enum Step {
 impl Step {
     fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         match (self, value) {
-            (Self::Key(key), Value::Object(map)) => map.get(key),
+            (Self::Key(key), Value::Object(map)) => map.get(key.as_str()),
             (Self::Index(index), Value::Array(list)) => {
                 let index = if *index < 0 { index + i64::try_from(list.len()).ok()? } else { *index };
                 list.get(usize::try_from(index).ok()?)
@@ -58,18 +60,21 @@ impl Step {
     }
 }
 
+/// The steps of a path: most have one.
+pub(crate) type Steps = SmallVec<[Step; 1]>;
+
 /// A path with its root resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     root: Root,
-    steps: Vec<Step>,
+    steps: Steps,
     /// As the author wrote it.
-    pub(super) source: String,
+    pub(super) source: SmolStr,
 }
 
 impl Path {
-    pub(super) fn new(root: Root, steps: Vec<Step>, source: &str) -> Self {
-        Self { root, steps, source: source.to_owned() }
+    pub(super) fn new(root: Root, steps: Steps, source: &str) -> Self {
+        Self { root, steps, source: source.into() }
     }
 
     /// The value, or why there is none.
@@ -109,20 +114,18 @@ fn spell(name: &str, steps: &[Step]) -> String {
 }
 
 /// Reads a plain path: its first name and the steps from there. None if the text is anything else.
-pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
+pub(crate) fn plain_path(text: &str) -> Option<(&str, Steps)> {
     let text = text.trim();
     let (name, mut rest) = identifier(text)?;
     let words = RESERVED.iter().filter(|word| !matches!(**word, "flow" | "state" | "loop"));
     if words.clone().any(|word| *word == name) {
         return None;
     }
-    let mut steps = Vec::new();
-    // Most paths have one step, and room for more is made when there are more.
-    steps.reserve_exact(usize::from(!rest.is_empty()));
+    let mut steps = Steps::new();
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let (key, after) = identifier(after)?;
-            steps.push(Step::Key(key.to_owned()));
+            steps.push(Step::Key(key.into()));
             rest = after;
         } else {
             let (inner, after) = bracket(rest.strip_prefix('[')?)?;
@@ -138,7 +141,7 @@ fn bracket(text: &str) -> Option<(Step, &str)> {
         if let Some(inner) = text.strip_prefix(quote) {
             let (key, after) = inner.split_once(quote)?;
             let after = after.strip_prefix(']')?;
-            return (!key.contains('\\')).then(|| (Step::Key(key.to_owned()), after));
+            return (!key.contains('\\')).then(|| (Step::Key(key.into()), after));
         }
     }
     let (index, after) = text.split_once(']')?;

@@ -3,6 +3,7 @@
 
 use inspan_protocol::NodeId;
 use serde_json::{Map, Value};
+use smol_str::SmolStr;
 
 use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
@@ -48,7 +49,7 @@ pub(crate) enum Draft {
     /// A list with bindings somewhere.
     List(Vec<Draft>),
     /// An object with bindings somewhere.
-    Object(Vec<(String, Draft)>),
+    Object(Vec<(SmolStr, Draft)>),
 }
 
 /// A string with bindings. The large ones are boxed, since a flow has many nodes and few of those.
@@ -124,9 +125,10 @@ impl Draft {
     }
 
     /// An object, which is a literal if all its values are.
-    pub(crate) fn object(entries: Vec<(String, Draft)>) -> Self {
+    pub(crate) fn object(entries: Vec<(SmolStr, Draft)>) -> Self {
         if entries.iter().all(|(_, value)| matches!(value, Self::Literal(_))) {
-            let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value.into_literal()?)));
+            let entries =
+                entries.into_iter().filter_map(|(key, value)| Some((key.into(), value.into_literal()?)));
             Self::Literal(Value::Object(entries.collect()))
         } else {
             Self::Object(entries)
@@ -162,7 +164,7 @@ impl Draft {
             Self::Object(entries) => {
                 let mut map = Map::new();
                 for (name, value) in entries {
-                    map.insert(name.clone(), value.resolve(scope, node, &Key::Field(key, name))?);
+                    map.insert(name.to_string(), value.resolve(scope, node, &Key::Field(key, name))?);
                 }
                 Value::Object(map)
             }

@@ -18,7 +18,7 @@ impl Resolver for Names {
             "review" => Some(Root::Node(NodeIx(1))),
             "flow" => Some(Root::Flow),
             "state" => Some(Root::State),
-            "loop" => Some(Root::Local(name.to_owned())),
+            "loop" => Some(Root::Local(name.into())),
             _ => None,
         }
     }

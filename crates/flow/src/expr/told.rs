@@ -22,7 +22,7 @@ impl Condition {
         let mut paths = Vec::new();
         collect(&self.test, &mut paths);
         let value = |path: &Path| path.get(scope).cloned().unwrap_or_default();
-        paths.into_iter().map(|path| (path.source.clone(), value(path))).collect()
+        paths.into_iter().map(|path| (path.source.to_string(), value(path))).collect()
     }
 }
 
@@ -33,7 +33,7 @@ fn words(test: &Test) -> String {
         Test::Not(inner) => format!("not {}", nested(inner)),
         Test::All(parts) => joined(parts, " and "),
         Test::Any(parts) => joined(parts, " or "),
-        Test::Path(path) => path.source.clone(),
+        Test::Path(path) => path.source.to_string(),
         Test::Program(source, _) => source.clone(),
         Test::Constant(held) => held.to_string(),
     }

@@ -33,7 +33,8 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) when: Option<&'a Yaml>,
     pub(crate) session: Option<Text<'a>>,
     pub(crate) effects: Effects,
-    pub(crate) policy: PolicySpec,
+    /// Boxed, since a flow has many nodes and few policies.
+    pub(crate) policy: Option<Box<PolicySpec>>,
 }
 
 /// A node's policy as written; what is absent depends on the node's type.
@@ -130,11 +131,9 @@ fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>>
     }
 }
 
-fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> PolicySpec {
+fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec>> {
     let key = Key::Field(fields.key, "policy");
-    let Some(mut policy) = fields.get("policy").and_then(|value| Fields::open(value, &key, sink)) else {
-        return PolicySpec::default();
-    };
+    let mut policy = fields.get("policy").and_then(|value| Fields::open(value, &key, sink))?;
     let mut read = PolicySpec {
         timeout: time(&mut policy, "timeout", sink),
         on_failure: match policy.bool("continueOnError", sink) {
@@ -164,7 +163,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> PolicySpec {
         retry.finish(sink);
     }
     policy.finish(sink);
-    read
+    Some(Box::new(read))
 }
 
 fn factor(retry: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {

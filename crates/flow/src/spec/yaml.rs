@@ -8,6 +8,7 @@ pub(crate) use tree::{Data, Entry, Layout, Yaml};
 
 use rustc_hash::FxHashMap;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as Range, Tag};
+use smol_str::SmolStr;
 
 use crate::diagnostic::{Code, Position, Problem, Span};
 
@@ -85,14 +86,14 @@ struct Frame {
 
 enum Open {
     List(Vec<Yaml>),
-    Map { entries: Vec<Entry>, keys: Keys, key: Option<(String, Span)> },
+    Map { entries: Vec<Entry>, keys: Keys, key: Option<(SmolStr, Span)> },
 }
 
 /// Finds a key that a mapping has already. Most mappings are small, and looking through them is cheaper than
 /// keeping an index.
 #[derive(Default)]
 struct Keys {
-    places: FxHashMap<String, Position>,
+    places: FxHashMap<SmolStr, Position>,
     indexed: usize,
 }
 
@@ -185,15 +186,8 @@ impl Builder {
     fn close(&mut self, end: Span) -> Step {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
-            Open::List(mut items) => {
-                items.shrink_to_fit();
-                Data::List(items)
-            }
-            Open::Map { entries, .. } => {
-                let mut entries = tree::merge(entries);
-                entries.shrink_to_fit();
-                Data::Map(entries)
-            }
+            Open::List(items) => Data::List(items.into()),
+            Open::Map { entries, .. } => Data::Map(tree::merge(entries).into()),
         };
         let span = Span { end: end.end.max(frame.span.start), ..frame.span };
         let value = Yaml { span, layout: Layout::Loose, data };
@@ -219,7 +213,7 @@ impl Builder {
                 Some((key, key_span)) => entries.push(Entry { key, key_span, value }),
                 None => {
                     let text = match (plain, value.data) {
-                        (Some(plain), _) => plain.to_owned(),
+                        (Some(plain), _) => plain.into(),
                         (None, Data::Text(text)) => text,
                         _ => {
                             let message = "a key is a plain text, not a list or a mapping";

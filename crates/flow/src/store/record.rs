@@ -60,7 +60,7 @@ pub struct FlowSource {
     /// The folder of the file.
     pub folder: PathBuf,
     /// The flow's text.
-    pub text: String,
+    pub text: Arc<str>,
     /// The texts that it draws in, by their paths as the flow writes them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,

@@ -8,10 +8,10 @@ use super::Data;
 /// The value of a scalar, or why it has none.
 pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
     let Some(tag) = tag else {
-        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Data::Text(text.to_owned()) });
+        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Data::Text(text.into()) });
     };
     let found = match tag.core_suffix() {
-        Some("str") => Some(Data::Text(text.to_owned())),
+        Some("str") => Some(Data::Text(text.into())),
         Some("null") => Some(plain(text)).filter(|data| matches!(data, Data::Null)),
         Some("bool") => Some(plain(text)).filter(|data| matches!(data, Data::Bool(_))),
         Some("int" | "float") => Some(plain(text)).filter(|data| matches!(data, Data::Number(_))),
@@ -25,7 +25,7 @@ fn plain(text: &str) -> Data {
         "" | "~" | "null" | "Null" | "NULL" => Data::Null,
         "true" | "True" | "TRUE" => Data::Bool(true),
         "false" | "False" | "FALSE" => Data::Bool(false),
-        _ => number(text).map_or_else(|| Data::Text(text.to_owned()), Data::Number),
+        _ => number(text).map_or_else(|| Data::Text(text.into()), Data::Number),
     }
 }
 

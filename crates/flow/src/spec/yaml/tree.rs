@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 use serde_saphyr::granit_parser::{ScalarStyle, Span as Range};
+use smol_str::SmolStr;
 
 use crate::diagnostic::{Position, Span};
 
@@ -13,26 +14,29 @@ pub(crate) struct Yaml {
     pub(crate) data: Data,
 }
 
-/// What a value is.
+/// What a value is. There is one for each value of a file, so it is kept small, and short texts take no room of their own.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Null,
     Bool(bool),
     Number(Number),
-    Text(String),
-    List(Vec<Yaml>),
-    Map(Vec<Entry>),
+    Text(SmolStr),
+    List(Box<[Yaml]>),
+    Map(Box<[Entry]>),
     /// A value drawn in from a file, in which nothing is bound.
-    Json(Value),
+    Json(Box<Value>),
 }
 
 /// A key and its value.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) key: String,
+    pub(crate) key: SmolStr,
     pub(crate) key_span: Span,
     pub(crate) value: Yaml,
 }
+
+// Texts know their own short form by a byte that says so, and there the other kinds find room for their names.
+const _: () = assert!(size_of::<Yaml>() <= 56, "a value of a file has grown");
 
 /// How the text of a scalar lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,15 @@ impl Yaml {
         }
     }
 
+    /// Adds a key and its value, if this is a mapping.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        if let Data::Map(entries) = &mut self.data {
+            let mut grown = std::mem::take(entries).into_vec();
+            grown.push(entry);
+            *entries = grown.into();
+        }
+    }
+
     /// The text, if this is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.data {
@@ -78,22 +91,30 @@ impl Yaml {
             Data::Null => Value::Null,
             Data::Bool(value) => Value::Bool(*value),
             Data::Number(value) => Value::Number(value.clone()),
-            Data::Text(value) => Value::String(value.clone()),
+            Data::Text(value) => Value::String(value.to_string()),
             Data::List(items) => Value::Array(items.iter().map(Self::json).collect()),
             Data::Map(entries) => Value::Object(object(entries)),
-            Data::Json(value) => value.clone(),
+            Data::Json(value) => Value::clone(value),
         }
     }
 
     /// What it is, for a message.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.data {
-            Data::Null | Data::Json(Value::Null) => "nothing",
-            Data::Bool(_) | Data::Json(Value::Bool(_)) => "true or false",
-            Data::Number(_) | Data::Json(Value::Number(_)) => "a number",
-            Data::Text(_) | Data::Json(Value::String(_)) => "a text",
-            Data::List(_) | Data::Json(Value::Array(_)) => "a list",
-            Data::Map(_) | Data::Json(Value::Object(_)) => "a mapping",
+            Data::Null => "nothing",
+            Data::Bool(_) => "true or false",
+            Data::Number(_) => "a number",
+            Data::Text(_) => "a text",
+            Data::List(_) => "a list",
+            Data::Map(_) => "a mapping",
+            Data::Json(value) => match **value {
+                Value::Null => "nothing",
+                Value::Bool(_) => "true or false",
+                Value::Number(_) => "a number",
+                Value::String(_) => "a text",
+                Value::Array(_) => "a list",
+                Value::Object(_) => "a mapping",
+            },
         }
     }
 
@@ -119,7 +140,7 @@ pub(crate) fn object(entries: &[Entry]) -> Map<String, Value> {
     let mut map = Map::new();
     // Collecting them would sort them first, which costs more than putting a few in place.
     for entry in entries {
-        map.insert(entry.key.clone(), entry.value.json());
+        map.insert(entry.key.to_string(), entry.value.json());
     }
     map
 }
@@ -135,7 +156,7 @@ pub(super) fn merge(entries: Vec<Entry>) -> Vec<Entry> {
     }
     let (merged, mut own): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.key == "<<");
     let sources = merged.into_iter().flat_map(|entry| match entry.value.data {
-        Data::List(items) => items,
+        Data::List(items) => items.into_vec(),
         data => vec![Yaml { data, ..entry.value }],
     });
     for source in sources {

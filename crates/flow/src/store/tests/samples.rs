@@ -20,7 +20,7 @@ pub(crate) fn record(id: &str) -> SessionRecord {
     input.insert("topic".to_owned(), json!({ "name": "oxen", "heads": [2, 4.5, null] }));
     SessionRecord {
         session: id.into(),
-        flow: FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".to_owned(), ..Default::default() },
+        flow: FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() },
         input,
         created_at: at(-1),
         parent: None,
