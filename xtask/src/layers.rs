@@ -175,6 +175,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde",
             "serde_json",
             "signal-hook",
+            "smol_str",
             "strsim",
             "tokio",
             "tokio-util",

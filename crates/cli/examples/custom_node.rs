@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes).build();
     let result = runner.run(Map::new()).await?;
-    for (node, output) in &result.outputs {
+    for (node, output) in result.outputs.iter() {
         println!("{node}: {}", output["text"]);
     }
     Ok(())

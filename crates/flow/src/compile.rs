@@ -74,7 +74,7 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     let links = Links::read(spec, &index, sink);
     let input_schema = files::input_schema(&spec.header, loaded, sink);
     let mut types = Types::new(registry, spec.header.packs.as_deref());
-    let outputs = spec.nodes.iter().map(|node| types.get(node.node_type?.0)?.outputs()).collect();
+    let outputs = spec.nodes.iter().map(|node| types.get(node.node_type()?.0)?.outputs()).collect();
     let mut world =
         World { loaded, spec, index, links, types, outputs, input_schema, unsaid: node::Unsaid::default() };
     given::check_defaults(&world, sink);

@@ -12,7 +12,8 @@ mod vocabulary;
 use std::sync::Arc;
 
 use inspan_protocol::{AgentError, ErrorCode};
-use serde_json::{Map, Value};
+
+use crate::Compact;
 
 pub use self::{
     condition::Condition,
@@ -29,13 +30,13 @@ pub(crate) use self::{
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     /// The newest output of each node, in the order of the graph's nodes.
-    pub outputs: &'a [Option<Arc<Value>>],
+    pub outputs: &'a [Option<Compact>],
     /// `flow`: an object with `input`, `name` and `sessionId`.
-    pub flow: &'a Value,
+    pub flow: &'a Compact,
     /// `state`: the flow's own state.
-    pub state: &'a Value,
+    pub state: &'a Compact,
     /// The names of the frames: the item, and `loop`.
-    pub locals: &'a Map<String, Value>,
+    pub locals: &'a Compact,
 }
 
 /// A template or a condition that could not be worked out.

@@ -1,5 +1,6 @@
 //! The flow file, its compiler, the pure scheduler, the runtime and the node catalogue.
 
+mod compact;
 mod compile;
 mod diagnostic;
 mod error;
@@ -19,6 +20,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
+pub use compact::Compact;
 pub use compile::{Compiled, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;
@@ -34,8 +36,8 @@ pub use nodes::builtin_nodes;
 pub use overrides::{Change, OverrideError};
 pub use registry::NodeRegistry;
 pub use runtime::{
-    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, Resume, RunHandle,
-    WhenWaiting,
+    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, Outputs, Reports, Resume,
+    RunHandle, WhenWaiting,
 };
 pub use schedule::{
     Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,

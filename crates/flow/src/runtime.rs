@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use attempt::NodeContext;
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
-pub use result::{FlowRunResult, NodeReport};
+pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{
     compile::check_input,

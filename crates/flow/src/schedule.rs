@@ -22,6 +22,7 @@ use inspan_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
+    compact::Compact,
     expr::Scope,
     graph::{Graph, NodeIx},
     state::{Conversation, Ending, RunState},
@@ -33,9 +34,9 @@ pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 pub struct Run {
     graph: Arc<Graph>,
     session: SessionId,
-    flow: Value,
-    vars: Value,
-    locals: Map<String, Value>,
+    flow: Compact,
+    vars: Compact,
+    locals: Compact,
     max_concurrency: u32,
     state: RunState,
     /// Attempts that were told to end, by node: a decision is given once.
@@ -163,16 +164,16 @@ impl Run {
         max_concurrency: Option<u32>,
     ) -> Self {
         let flow = json!({ "name": graph.name, "sessionId": session, "input": input });
-        let vars = Value::Object(graph.state.clone());
+        let vars = (&graph.state).into();
         let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
         let state = RunState::new(&graph);
         let has_node_budgets = graph.nodes.iter().any(|node| node.policy.budget.is_some());
         Self {
             graph,
             session: session.clone(),
-            flow,
+            flow: (&flow).into(),
             vars,
-            locals: Map::new(),
+            locals: Compact::empty(),
             max_concurrency: limit,
             state,
             cancelled: Vec::new(),

@@ -25,18 +25,18 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration};
 
 use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptKind,
     SessionStatus, SkipReason, Timestamp, Usage,
 };
-use serde_json::Value;
 
 pub use node::{Conversation, EdgeState, NodeState};
 pub(crate) use rest::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use snapshot::SnapshotError;
 
+use crate::compact::Compact;
 use crate::graph::{Graph, NodeIx, Occupies};
 
 /// The events that are facts of a run; all others change nothing here.
@@ -94,7 +94,7 @@ pub struct RunState {
     pub(crate) last_seq: u64,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) edges: Vec<EdgeState>,
-    pub(crate) outputs: Vec<Option<Arc<Value>>>,
+    pub(crate) outputs: Vec<Option<Compact>>,
     pub(crate) prompts: Vec<PendingPrompt>,
     pub(crate) usage: Usage,
     pub(crate) cost_usd: f64,
@@ -310,7 +310,7 @@ impl RunState {
             Event::TaskStart { attempt, .. } => self.start(graph, ix, *attempt, at),
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
-                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.outputs[ix.0 as usize] = Some(Compact::from(&**result));
                 self.settling.push_back(ix);
             }
             Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
@@ -329,7 +329,7 @@ impl RunState {
                 if let Some(session_id) = session_id {
                     node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
                 }
-                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.outputs[ix.0 as usize] = Some(Compact::from(&**result));
                 self.settling.push_back(ix);
                 self.forget_prompts(graph, ix);
                 self.wake();

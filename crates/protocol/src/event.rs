@@ -99,7 +99,7 @@ events! {
         /// The node.
         task_id: NodeId,
         /// Its type.
-        node_type: String,
+        node_type: Arc<str>,
         /// Which try this is, counting from 1.
         attempt: u32,
         /// The node's place in the run, the same as the context's `task`.

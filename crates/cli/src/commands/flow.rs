@@ -63,7 +63,7 @@ pub(super) fn plan(graph: &Graph) -> Plan {
     });
     Plan {
         flow: graph.name.clone(),
-        nodes: graph.nodes.iter().map(|node| (node.id.to_string(), node.node_type.to_string())).collect(),
+        nodes: graph.nodes.iter().map(|node| (node.id.as_str().into(), node.node_type.clone())).collect(),
         loops: loops.collect(),
     }
 }

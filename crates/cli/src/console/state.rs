@@ -1,13 +1,14 @@
 //! What the console knows of a session: a fold over its events, without a clock and without output. How it
 //! looks is left to `tree`, `plain` and `summary`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, PromptId, PromptKind, RunId, SessionId,
     SkipReason, Timestamp, WaitingOn,
 };
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use super::{agent::AgentView, spent::Spent};
 
@@ -19,7 +20,7 @@ pub(crate) const COLUMN: usize = 28;
 pub(crate) struct Plan {
     pub(crate) flow: String,
     /// Ids and types, in the author's order.
-    pub(crate) nodes: Vec<(String, String)>,
+    pub(crate) nodes: Vec<(SmolStr, Arc<str>)>,
     pub(crate) loops: Vec<PlannedLoop>,
 }
 
@@ -53,8 +54,8 @@ pub(crate) struct ConsoleState {
     pub(crate) label_width: usize,
     last_seq: u64,
     loops: Vec<PlannedLoop>,
-    by_label: HashMap<String, usize>,
-    by_run: HashMap<RunId, String>,
+    by_label: HashMap<SmolStr, u32>,
+    by_run: HashMap<RunId, SmolStr>,
 }
 
 /// Whether the session goes on.
@@ -87,8 +88,8 @@ pub(crate) enum Cause {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     /// Its path without the pass.
-    pub(crate) label: String,
-    pub(crate) node_type: String,
+    pub(crate) label: SmolStr,
+    pub(crate) node_type: Arc<str>,
     pub(crate) status: NodeStatus,
     /// Which pass of its loop, counting from 1.
     pub(crate) pass: u32,
@@ -121,9 +122,10 @@ impl ConsoleState {
     pub(crate) fn new(plan: Plan) -> Self {
         let mut state = Self { flow: plan.flow, loops: plan.loops, ..Self::default() };
         state.rows.reserve_exact(plan.nodes.len());
+        state.by_label.reserve(plan.nodes.len());
         for (id, node_type) in plan.nodes {
             state.label_width = state.label_width.max(id.len().min(COLUMN));
-            state.by_label.insert(id.clone(), state.rows.len());
+            state.by_label.insert(id.clone(), state.rows.len() as u32);
             state.rows.push(Row { label: id, node_type, pass: 1, ..Row::default() });
         }
         state
@@ -159,15 +161,15 @@ impl ConsoleState {
     /// Takes over where each node stands at the end, in case events of it were missed.
     pub(crate) fn settle<'a>(
         &mut self,
-        nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<&'a AgentError>)>,
+        nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<AgentError>)>,
     ) {
         if self.missed == 0 {
             return;
         }
         for (id, status, error) in nodes {
-            if let Some(row) = self.by_label.get(id).map(|at| &mut self.rows[*at]) {
+            if let Some(row) = self.by_label.get(id).map(|at| &mut self.rows[*at as usize]) {
                 row.status = status;
-                row.error = error.cloned().map(Box::new);
+                row.error = error.map(Box::new);
             }
         }
     }
@@ -179,7 +181,7 @@ impl ConsoleState {
 
     /// The row of a place in the run.
     pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
-        self.by_label.get(label(path)).map(|at| &self.rows[*at])
+        self.by_label.get(label(path)).map(|at| &self.rows[*at as usize])
     }
 
     pub(crate) fn fold(&mut self, envelope: &Envelope) {
@@ -291,8 +293,8 @@ impl ConsoleState {
     fn begin_pass(&mut self, from: &str, to: &str) {
         let body = self.loop_between(from, to).map(|edge| edge.body.clone()).unwrap_or_default();
         for id in body {
-            if let Some(at) = self.by_label.get(&id) {
-                let row = &mut self.rows[*at];
+            if let Some(at) = self.by_label.get(id.as_str()) {
+                let row = &mut self.rows[*at as usize];
                 row.status = NodeStatus::Pending;
                 row.duration_ms = None;
                 row.skipped = None;
@@ -351,7 +353,7 @@ impl ConsoleState {
 
     fn run_row(&mut self, run: &RunId) -> Option<&mut Row> {
         let at = self.by_label.get(self.by_run.get(run)?)?;
-        Some(&mut self.rows[*at])
+        Some(&mut self.rows[*at as usize])
     }
 
     fn task_row(&mut self, task: Option<&NodePath>) -> Option<&mut Row> {
@@ -362,7 +364,7 @@ impl ConsoleState {
     fn row_mut(&mut self, path: &NodePath) -> &mut Row {
         let label = label(path);
         let at = match self.by_label.get(label) {
-            Some(at) => *at,
+            Some(at) => *at as usize,
             None => self.insert(label),
         };
         &mut self.rows[at]
@@ -374,8 +376,9 @@ impl ConsoleState {
         let last = if owner.is_empty() { None } else { self.rows.iter().rposition(family) };
         let at = last.map_or(self.rows.len(), |last| last + 1);
         self.label_width = self.label_width.max((label.len() + indent(label)).min(COLUMN));
-        self.rows.insert(at, Row { label: label.to_owned(), pass: 1, ..Row::default() });
-        self.by_label = self.rows.iter().enumerate().map(|(at, row)| (row.label.clone(), at)).collect();
+        self.rows.insert(at, Row { label: label.into(), pass: 1, ..Row::default() });
+        self.by_label =
+            self.rows.iter().enumerate().map(|(at, row)| (row.label.clone(), at as u32)).collect();
         at
     }
 }

@@ -50,7 +50,7 @@ fn node(id: &str) -> NodeId {
 
 fn start(path: &str, node_type: &str, attempt: u32) -> Event {
     let path: NodePath = serde_json::from_value(json!(path)).unwrap();
-    Event::TaskStart { task_id: node(path.node()), node_type: node_type.to_owned(), attempt, path }
+    Event::TaskStart { task_id: node(path.node()), node_type: node_type.into(), attempt, path }
 }
 
 fn agent(run: &str) -> Event {
@@ -124,7 +124,7 @@ fn review_plan() -> Plan {
     ];
     Plan {
         flow: "review-loop".to_owned(),
-        nodes: nodes.map(|(id, node_type)| (id.to_owned(), node_type.to_owned())).to_vec(),
+        nodes: nodes.map(|(id, node_type)| (id.into(), node_type.into())).to_vec(),
         loops: vec![PlannedLoop {
             from: "review".to_owned(),
             to: "code".to_owned(),
@@ -297,8 +297,8 @@ fn iterations_of_a_frame_stand_below_their_owner() {
     let plan = Plan {
         flow: "scan-all".to_owned(),
         nodes: vec![
-            ("scan".to_owned(), "control.foreach".to_owned()),
-            ("report".to_owned(), "echo".to_owned()),
+            ("scan".into(), "control.foreach".into()),
+            ("report".into(), "echo".into()),
         ],
         loops: Vec::new(),
     };

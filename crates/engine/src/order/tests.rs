@@ -46,7 +46,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         "phase:failed" => Event::PhaseFailed { name: word(1), error: error() },
         "start" => Event::TaskStart {
             task_id: node(),
-            node_type: "echo".to_owned(),
+            node_type: "echo".into(),
             attempt: words[1].parse().unwrap(),
             path: task.unwrap().clone(),
         },

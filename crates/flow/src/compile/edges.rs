@@ -69,9 +69,9 @@ impl<'a> Links<'a> {
         }
         for (at, node) in spec.nodes.iter().enumerate() {
             let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
-            for (nth, text) in node.depends_on.iter().enumerate() {
+            for (nth, text) in node.depends_on().enumerate() {
                 let key = || format!("nodes[{at}].dependsOn[{nth}]");
-                let Some(from) = end(*text, "`dependsOn` names", key, index, sink) else { continue };
+                let Some(from) = end(text, "`dependsOn` names", key, index, sink) else { continue };
                 if let Some(first) = seen.get(&(from, to)) {
                     let message = format!("the same is said by line {}", first.start.line);
                     let problem = Problem::warning(Code::DuplicateEdge, text.1, message);

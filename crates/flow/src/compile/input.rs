@@ -52,7 +52,7 @@ pub(super) fn effective<'a>(
             draw.schemas(&mut options.value, "input.options");
         }
     }
-    if let Some(file) = node.prompt_file {
+    if let Some(file) = node.prompt_file() {
         draw.prompt(input.to_mut(), file);
     }
     Some(input)

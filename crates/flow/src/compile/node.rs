@@ -220,12 +220,12 @@ fn join(input: &Value) -> Join {
 }
 
 fn session(spec: &NodeSpec<'_>, kind: NodeKind, world: &mut World<'_>, sink: &mut Sink) -> Option<NodeIx> {
-    let (name, span) = spec.session?;
+    let (name, span) = spec.session()?;
     let mut refuse = |code, message: String, help: Option<String>| {
         let problem = Problem::error(code, span, message).help(help);
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].session", spec.at)));
     };
-    if kind != NodeKind::Agent && spec.node_type.is_some_and(|(name, _)| world.types.get(name).is_some()) {
+    if kind != NodeKind::Agent && spec.node_type().is_some_and(|(name, _)| world.types.get(name).is_some()) {
         refuse(
             Code::NotAnAgent,
             format!("{} runs no agent and has no session", named(spec.id.as_ref())),

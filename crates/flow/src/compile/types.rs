@@ -90,7 +90,7 @@ impl<'a> Types<'a> {
 
     /// The type that a node names, or a problem.
     pub(super) fn find(&mut self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Arc<Known>> {
-        let (name, span) = node.node_type?;
+        let (name, span) = node.node_type()?;
         let key = || format!("nodes[{}].type", node.at);
         let Some(known) = self.get(name) else {
             let help = did_you_mean(name, self.registry.names())
@@ -143,7 +143,7 @@ impl<'a> Types<'a> {
 
     /// The kind of the node of this id, if its type is known.
     pub(super) fn kind_of(&mut self, node: &NodeSpec<'_>) -> Option<crate::NodeKind> {
-        Some(self.get(node.node_type?.0)?.info().kind)
+        Some(self.get(node.node_type()?.0)?.info().kind)
     }
 }
 

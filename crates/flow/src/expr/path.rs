@@ -1,11 +1,10 @@
 //! Plain paths such as `plan.items[0].title`: parsed once, walked without converting a value. Anything
 //! richer is left to `program`.
 
-use serde_json::Value;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::{expr::Scope, graph::NodeIx};
+use crate::{compact::Compact, expr::Scope, graph::NodeIx};
 
 /// Words of the language, and the names that are always there: no node may be called so.
 pub(crate) const RESERVED: &[&str] = &[
@@ -28,12 +27,12 @@ pub(crate) enum Root {
 
 impl Root {
     /// The value at the root, if there is one by now.
-    pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
+    pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Compact> {
         match self {
-            Self::Node(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
+            Self::Node(node) => scope.outputs.get(node.0 as usize)?.as_ref(),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
-            Self::Local(name) => scope.locals.get(name.as_str()),
+            Self::Local(name) => scope.locals.get(name),
         }
     }
 }
@@ -48,10 +47,10 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+    fn take<'a>(&self, value: &'a Compact) -> Option<&'a Compact> {
         match (self, value) {
-            (Self::Key(key), Value::Object(map)) => map.get(key.as_str()),
-            (Self::Index(index), Value::Array(list)) => {
+            (Self::Key(key), object) => object.get(key),
+            (Self::Index(index), Compact::List(list)) => {
                 let index = if *index < 0 { index + i64::try_from(list.len()).ok()? } else { *index };
                 list.get(usize::try_from(index).ok()?)
             }
@@ -78,7 +77,7 @@ impl Path {
     }
 
     /// The value, or why there is none.
-    pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
+    pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Compact, String> {
         let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {

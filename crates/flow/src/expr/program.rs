@@ -50,7 +50,7 @@ fn write_value(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &minijinja::V
 }
 
 /// How a value stands in a text: a string as it is, anything else as JSON.
-pub(super) fn spell(value: &Value) -> String {
+fn spell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -9,11 +9,11 @@ use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
     condition::dotted,
     path::{Path, plain_path},
-    program::{Program, Resolver, Script, Strictness, Use, is_guarded, spell},
+    program::{Program, Resolver, Script, Strictness, Use, is_guarded},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
-use crate::spec::Key;
+use crate::{compact::Compact, spec::Key};
 
 /// How deep blocks may be nested in a template.
 const MAX_BLOCKS: usize = 60;
@@ -175,7 +175,9 @@ impl Draft {
 impl Binding {
     fn resolve(&self, scope: &Scope<'_>) -> Result<Value, (&str, String)> {
         match self {
-            Self::Path(path) => path.get(scope).cloned().map_err(|reason| (path.source.as_str(), reason)),
+            Self::Path(path) => {
+                path.get(scope).map(Compact::to_value).map_err(|reason| (path.source.as_str(), reason))
+            }
             Self::Program(source, program) => {
                 program.value(scope).map_err(|reason| (source.as_str(), reason))
             }
@@ -187,8 +189,8 @@ impl Binding {
                         Piece::Path(path) => {
                             let value = path.get(scope).map_err(|reason| (path.source.as_str(), reason))?;
                             match value {
-                                Value::String(value) => text.push_str(value),
-                                other => text.push_str(&spell(other)),
+                                Compact::Text(value) => text.push_str(value),
+                                other => text.push_str(&other.to_string()),
                             }
                         }
                     }

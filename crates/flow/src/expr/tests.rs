@@ -3,7 +3,7 @@
 
 use inspan_protocol::NodeId;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::graph::NodeIx;
@@ -25,10 +25,10 @@ impl Resolver for Names {
 }
 
 struct Values {
-    outputs: Vec<Option<Arc<Value>>>,
-    flow: Value,
-    state: Value,
-    locals: Map<String, Value>,
+    outputs: Vec<Option<Compact>>,
+    flow: Compact,
+    state: Compact,
+    locals: Compact,
 }
 
 impl Values {
@@ -41,13 +41,12 @@ impl Values {
             "text": "<b> & \"q\"",
             "big": 9_007_199_254_740_993_u64,
         });
-        let mut locals = Map::new();
-        locals.insert("loop".to_owned(), json!({ "index": 3 }));
         Self {
-            outputs: vec![Some(Arc::new(plan)), None],
-            flow: json!({ "input": { "topic": "rust", "empty": "" }, "name": "f", "sessionId": "s" }),
-            state: json!({ "seen": [1, 2] }),
-            locals,
+            outputs: vec![Some((&plan).into()), None],
+            flow: (&json!({ "input": { "topic": "rust", "empty": "" }, "name": "f", "sessionId": "s" }))
+                .into(),
+            state: (&json!({ "seen": [1, 2] })).into(),
+            locals: (&json!({ "loop": { "index": 3 } })).into(),
         }
     }
 
@@ -204,7 +203,7 @@ fn conditions_are_strict() {
 fn a_structure_compares_values_and_takes_the_undefined_for_null() {
     let values = Values::new();
     let equals = |path: &str, value: Value| {
-        let (test, _) = parse_variable(path, value, &Names).unwrap();
+        let (test, _) = parse_variable(path, (&value).into(), &Names).unwrap();
         test
     };
     let holds = |test: Test| Condition::new("x".into(), test).holds(&values.scope());

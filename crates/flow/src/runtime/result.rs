@@ -1,15 +1,15 @@
 //! What a run gives back, read off the fold at its end.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Envelope, NodeId, NodeStatus, Outcome, PendingPrompt, RunSnapshot, SessionId, SessionStatus,
     Usage, WaitingOn,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{schedule::Run, state::NodeState};
+use crate::{compact::Compact, schedule::Run, state::NodeState};
 
 /// How a session ended.
 #[derive(Clone, Debug, Serialize)]
@@ -24,9 +24,9 @@ pub struct FlowRunResult {
     /// How it ended.
     pub outcome: Outcome,
     /// The newest output of each node that has one.
-    pub outputs: BTreeMap<NodeId, Arc<Value>>,
+    pub outputs: Outputs,
     /// How each node fared.
-    pub nodes: BTreeMap<NodeId, NodeReport>,
+    pub nodes: Reports,
     /// Tokens of all agents.
     pub usage: Usage,
     /// What they cost in US dollars; absent if any price is unknown.
@@ -55,6 +55,78 @@ impl LastState {
     pub(super) fn snapshot(&self) -> RunSnapshot {
         self.run.snapshot(&self.input)
     }
+
+    /// The ids of all nodes, in order.
+    fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        let mut ids: Vec<_> = self.run.graph().nodes.iter().map(|node| &node.id).collect();
+        ids.sort_unstable();
+        ids.into_iter()
+    }
+}
+
+/// The newest output of each node that has one. It is not copied from where the run kept it.
+#[derive(Clone)]
+pub struct Outputs(Arc<LastState>);
+
+impl Outputs {
+    /// The output of a node.
+    pub fn get(&self, node: &NodeId) -> Option<&Compact> {
+        let ix = self.0.run.graph().find(node.as_str())?;
+        self.0.run.state().outputs[ix.0 as usize].as_ref()
+    }
+
+    /// All of them, in the order of the ids.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Compact)> {
+        self.0.nodes().filter_map(|id| Some((id, self.get(id)?)))
+    }
+}
+
+impl fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Outputs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+/// How each node fared, told when it is asked for.
+#[derive(Clone)]
+pub struct Reports(Arc<LastState>);
+
+impl Reports {
+    /// How a node fared.
+    pub fn get(&self, node: &NodeId) -> Option<NodeReport> {
+        let ix = self.0.run.graph().find(node.as_str())?;
+        let node = &self.0.run.state().nodes[ix.0 as usize];
+        Some(NodeReport {
+            status: shown(node),
+            attempts: node.attempts,
+            duration_ms: node.duration_ms,
+            reused: node.status == NodeStatus::Reused,
+            error: node.error.as_deref().cloned(),
+        })
+    }
+
+    /// All of them, in the order of the ids.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, NodeReport)> {
+        self.0.nodes().filter_map(|id| Some((id, self.get(id)?)))
+    }
+}
+
+impl fmt::Debug for Reports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Reports {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
 }
 
 impl FlowRunResult {
@@ -70,7 +142,7 @@ impl FlowRunResult {
 
     /// What a session waits for that rests.
     pub fn waits_on(&self) -> Option<WaitingOn> {
-        let limit = || self.nodes.values().any(|node| node.status == NodeStatus::Waiting);
+        let limit = || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Waiting);
         match self.outcome {
             Outcome::Waiting if self.open_prompts().is_empty() && limit() => Some(WaitingOn::Limit),
             Outcome::Waiting => Some(WaitingOn::Input),
@@ -110,15 +182,6 @@ fn shown(node: &NodeState) -> NodeStatus {
 pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<Envelope>>) -> FlowRunResult {
     let run = &last.run;
     let (graph, state) = (run.graph(), run.state());
-    let ids = || graph.nodes.iter().map(|node| node.id.clone());
-    let outputs = ids().zip(&state.outputs).filter_map(|(id, output)| Some((id, output.clone()?))).collect();
-    let reports = state.nodes.iter().map(|node| NodeReport {
-        status: shown(node),
-        attempts: node.attempts,
-        duration_ms: node.duration_ms,
-        reused: node.status == NodeStatus::Reused,
-        error: node.error.as_deref().cloned(),
-    });
     FlowRunResult {
         session_id,
         flow: graph.name.clone(),
@@ -128,8 +191,8 @@ pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<En
             SessionStatus::Waiting => Outcome::Waiting,
             _ => Outcome::Failed,
         }),
-        outputs,
-        nodes: ids().zip(reports).collect(),
+        outputs: Outputs(last.clone()),
+        nodes: Reports(last.clone()),
         usage: state.usage,
         cost_usd: (!state.unpriced).then_some(state.cost_usd),
         duration_ms: match state.outcome {

@@ -78,6 +78,6 @@ nodes:
         })
         .collect();
     assert_eq!(failures, [("TIMEOUT", true), ("TIMEOUT", false)]);
-    let nodes: Vec<_> = result.nodes.values().map(|node| (node.status, node.attempts)).collect();
+    let nodes: Vec<_> = result.nodes.iter().map(|(_, node)| (node.status, node.attempts)).collect();
     assert_eq!(nodes, [(NodeStatus::Failed, 2)]);
 }

@@ -73,7 +73,7 @@ impl Run {
         if self.has_node_budgets && self.state.node_exceeded(&graph, ix).is_some() {
             attempt.input = Err(self.over_budget(ix));
         }
-        let node_type = node.node_type.to_string();
+        let node_type = node.node_type.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         actions.push(Action::Emit { task: Some(path), event });
         actions.push(Action::Start(Box::new(attempt)));

@@ -1,6 +1,6 @@
 //! One item of `nodes`.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use inspan_protocol::NodeId;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A node as written.
+/// A node as written. There are as many as the file has nodes, so the large things stay in the file's tree.
 #[derive(Debug)]
 pub(crate) struct NodeSpec<'a> {
     /// Its place in the list.
@@ -25,13 +25,12 @@ pub(crate) struct NodeSpec<'a> {
     /// Its id, unless it is none.
     pub(crate) id: Option<NodeId>,
     pub(crate) id_span: Span,
-    pub(crate) node_type: Option<Text<'a>>,
+    node_type: Option<&'a Yaml>,
     pub(crate) input: Option<&'a Yaml>,
-    /// The key of the prompt file and the file.
-    pub(crate) prompt_file: Option<Text<'a>>,
-    pub(crate) depends_on: Vec<Text<'a>>,
+    prompt_file: Option<&'a Yaml>,
+    depends_on: Option<&'a Yaml>,
     pub(crate) when: Option<&'a Yaml>,
-    pub(crate) session: Option<Text<'a>>,
+    session: Option<&'a Yaml>,
     pub(crate) effects: Effects,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
@@ -65,7 +64,8 @@ impl<'a> NodeSpec<'a> {
             let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
             fields.missing("type", &whose, sink);
         }
-        let node_type = node_type.and_then(|value| fields::text(value, &Key::Field(key, "type"), sink));
+        let node_type =
+            node_type.filter(|value| fields::text(value, &Key::Field(key, "type"), sink).is_some());
         // Names and descriptions are for people; nothing depends on them.
         fields.text("name", sink);
         fields.text("description", sink);
@@ -81,16 +81,41 @@ impl<'a> NodeSpec<'a> {
             id,
             node_type,
             input: fields.get("input"),
-            prompt_file: fields.text("promptFile", sink),
+            prompt_file: written_text(&mut fields, "promptFile", sink),
             depends_on: depends_on(&mut fields, sink),
             when: fields.get("when"),
-            session: fields.text("session", sink),
+            session: written_text(&mut fields, "session", sink),
             effects: effects.unwrap_or_default(),
             policy: policy(&mut fields, sink),
         };
         fields.finish(sink);
         Some(spec)
     }
+
+    pub(crate) fn node_type(&self) -> Option<Text<'a>> {
+        self.node_type.and_then(Yaml::placed_text)
+    }
+
+    pub(crate) fn prompt_file(&self) -> Option<Text<'a>> {
+        self.prompt_file.and_then(Yaml::placed_text)
+    }
+
+    pub(crate) fn depends_on(&self) -> impl Iterator<Item = Text<'a>> {
+        let items = match self.depends_on.map(|value| &value.data) {
+            Some(Data::List(items)) => items,
+            _ => self.depends_on.map_or(&[][..], slice::from_ref),
+        };
+        items.iter().filter_map(Yaml::placed_text)
+    }
+
+    pub(crate) fn session(&self) -> Option<Text<'a>> {
+        self.session.and_then(Yaml::placed_text)
+    }
+}
+
+/// The value under a key, which must be a text.
+fn written_text<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -> Option<&'a Yaml> {
+    fields.text(name, sink).and_then(|_| fields.get(name))
 }
 
 fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {
@@ -113,22 +138,19 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     }
 }
 
-fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
-    let Some(value) = fields.get("dependsOn") else { return Vec::new() };
+fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<&'a Yaml> {
+    let value = fields.get("dependsOn")?;
     let key = Key::Field(fields.key, "dependsOn");
     match &value.data {
-        Data::Text(one) => vec![(one, value.span)],
+        Data::Text(_) => {}
         Data::List(items) => {
-            let mut names = Vec::with_capacity(items.len());
-            let read = |(at, item)| fields::text(item, &Key::Index(&key, at), sink);
-            names.extend(items.iter().enumerate().filter_map(read));
-            names
+            for (at, item) in items.iter().enumerate() {
+                fields::text(item, &Key::Index(&key, at), sink);
+            }
         }
-        _ => {
-            wrong(value, &key, "a list of node ids", sink);
-            Vec::new()
-        }
+        _ => wrong(value, &key, "a list of node ids", sink),
     }
+    Some(value)
 }
 
 fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec>> {

@@ -33,6 +33,8 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     let mut builder = Builder {
         source,
         stack: Vec::new(),
+        items: Vec::new(),
+        entries: Vec::new(),
         anchors: FxHashMap::default(),
         root: None,
         problems: Vec::new(),
@@ -62,6 +64,10 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
 struct Builder {
     source: u16,
     stack: Vec<Frame>,
+    /// What the open lists and mappings have so far, the innermost last: each takes its part when it is closed, and no
+    /// room that it does not need.
+    items: Vec<Yaml>,
+    entries: Vec<Entry>,
     anchors: FxHashMap<usize, Anchored>,
     root: Option<Yaml>,
     problems: Vec<Problem>,
@@ -84,9 +90,10 @@ struct Frame {
     open: Open,
 }
 
+/// A list or a mapping, and where its part begins.
 enum Open {
-    List(Vec<Yaml>),
-    Map { entries: Vec<Entry>, keys: Keys, key: Option<(SmolStr, Span)> },
+    List { first: usize },
+    Map { first: usize, keys: Keys, key: Option<(SmolStr, Span)> },
 }
 
 /// Finds a key that a mapping has already. Most mappings are small, and looking through them is cheaper than
@@ -150,10 +157,10 @@ impl Builder {
                 }
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.open(span, anchor, tag.as_deref(), Open::List(Vec::new()))?
+                self.open(span, anchor, tag.as_deref(), Open::List { first: self.items.len() })?
             }
             Event::MappingStart(_, anchor, tag) => {
-                let open = Open::Map { entries: Vec::new(), keys: Keys::default(), key: None };
+                let open = Open::Map { first: self.entries.len(), keys: Keys::default(), key: None };
                 self.open(span, anchor, tag.as_deref(), open)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span)?,
@@ -163,7 +170,7 @@ impl Builder {
     }
 
     fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, open: Open) -> Step {
-        let expected = if matches!(open, Open::List(_)) { "seq" } else { "map" };
+        let expected = if matches!(open, Open::List { .. }) { "seq" } else { "map" };
         if let Some(tag) = tag.filter(|tag| tag.core_suffix() != Some(expected)) {
             let message = format!("the tag `{}` has no meaning in a flow", tag.original());
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
@@ -186,8 +193,8 @@ impl Builder {
     fn close(&mut self, end: Span) -> Step {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
-            Open::List(items) => Data::List(items.into()),
-            Open::Map { entries, .. } => Data::Map(tree::merge(entries).into()),
+            Open::List { first } => Data::List(self.items.drain(first..).collect()),
+            Open::Map { first, .. } => Data::Map(tree::merge(self.entries.drain(first..).collect())),
         };
         let span = Span { end: end.end.max(frame.span.start), ..frame.span };
         let value = Yaml { span, layout: Layout::Loose, data };
@@ -208,9 +215,9 @@ impl Builder {
     fn put(&mut self, value: Yaml, plain: Option<&str>) -> Step {
         match self.stack.last_mut().map(|frame| &mut frame.open) {
             None => self.root = Some(value),
-            Some(Open::List(items)) => items.push(value),
-            Some(Open::Map { entries, keys, key: pending }) => match pending.take() {
-                Some((key, key_span)) => entries.push(Entry { key, key_span, value }),
+            Some(Open::List { .. }) => self.items.push(value),
+            Some(Open::Map { first, keys, key: pending }) => match pending.take() {
+                Some((key, key_span)) => self.entries.push(Entry { key, key_span, value }),
                 None => {
                     let text = match (plain, value.data) {
                         (Some(plain), _) => plain.into(),
@@ -220,7 +227,7 @@ impl Builder {
                             return Err(Box::new(Problem::error(Code::YamlSyntax, value.span, message)));
                         }
                     };
-                    if let Some(first) = keys.find(&text, entries) {
+                    if let Some(first) = keys.find(&text, &self.entries[*first..]) {
                         let message = format!(
                             "`{text}` stands twice: first at line {}, column {}",
                             first.line, first.column

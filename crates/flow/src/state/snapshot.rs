@@ -54,7 +54,7 @@ impl RunState {
             format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
         };
         let outputs =
-            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_deref()?.clone())));
+            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_ref()?.to_value())));
         let agents = nodes().filter_map(|(ix, node)| {
             let known = node.conversation.as_ref()?;
             let node_type = &graph.node(ix).node_type;
@@ -147,7 +147,7 @@ impl RunState {
             {
                 node.more().asked = Some(asked.clone());
             }
-            state.outputs[at] = snapshot.outputs.get(path).cloned().map(Into::into);
+            state.outputs[at] = snapshot.outputs.get(path).map(Into::into);
         }
         for (at, edge) in graph.edges.iter().enumerate() {
             let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);

@@ -1,6 +1,6 @@
 //! What becomes of nodes and edges when an attempt begins or ends, an edge is resolved, a loop goes round.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, NodeId, NodeStatus, Outcome, Timestamp};
 use serde_json::json;
@@ -94,7 +94,7 @@ impl RunState {
             node.retry_at = Some(due);
             self.timers.push(Reverse((due, ix)));
         } else if policy.on_failure == OnFailure::Continue {
-            self.outputs[ix.0 as usize] = Some(Arc::new(json!({ "failed": true, "error": error })));
+            self.outputs[ix.0 as usize] = Some((&json!({ "failed": true, "error": error })).into());
             self.settling.push_back(ix);
         } else {
             node.tainted = true;

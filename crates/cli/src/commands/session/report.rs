@@ -1,7 +1,7 @@
 //! A session's end as the caller gets it: the exit code, the one JSON object, or the flow's own result as
 //! text.
 
-use inspan_flow::{FlowRunResult, Graph, NodeIx};
+use inspan_flow::{Compact, FlowRunResult, Graph, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId};
 use serde_json::{Value, json};
 
@@ -42,9 +42,8 @@ impl<'a> Report<'a> {
     }
 
     /// Where each node stood at the end.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, NodeStatus, Option<&AgentError>)> {
-        let nodes = self.result.nodes.iter();
-        nodes.map(|(id, report)| (id.as_str(), report.status, report.error.as_ref()))
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, NodeStatus, Option<AgentError>)> {
+        self.result.nodes.iter().map(|(id, report)| (id.as_str(), report.status, report.error))
     }
 
     /// How the session rests, and after which time, if it does.
@@ -101,7 +100,7 @@ impl<'a> Report<'a> {
     pub(super) fn print(&self, graph: &Graph) {
         let mut last = Vec::new();
         for (at, node) in graph.nodes.iter().enumerate() {
-            if node.outgoing.is_empty() && self.result.nodes.contains_key(&node.id) {
+            if node.outgoing.is_empty() {
                 self.collect(graph, NodeIx(u32::try_from(at).unwrap_or(u32::MAX)), &mut last);
             }
         }
@@ -141,17 +140,17 @@ impl<'a> Report<'a> {
 }
 
 /// What an output says, in its own words where it has some.
-fn words(output: &Value) -> String {
+fn words(output: &Compact) -> String {
     let said = ["text", "content", "stdout"].iter().find_map(|key| output.get(key)?.as_str());
     match (said, output.get("value")) {
         (Some(text), _) => text.to_owned(),
-        (None, Some(Value::String(text))) => text.clone(),
+        (None, Some(Compact::Text(text))) => text.to_string(),
         (None, Some(value)) => pretty(value),
         (None, None) => pretty(output),
     }
 }
 
-fn pretty(value: &Value) -> String {
+fn pretty(value: &Compact) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 

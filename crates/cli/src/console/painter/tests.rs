@@ -127,7 +127,7 @@ impl Scene {
             now: || Timestamp::from_millis(NOON + 5_000),
         };
         let nodes = [("ask", "human.input"), ("why", "human.input")];
-        let nodes = nodes.map(|(id, node_type)| (id.to_owned(), node_type.to_owned())).to_vec();
+        let nodes = nodes.map(|(id, node_type)| (id.into(), node_type.into())).to_vec();
         let plan = crate::console::Plan { flow: "talk".to_owned(), nodes, loops: Vec::new() };
         let painter = Painter::new(ConsoleState::new(plan), setting);
         let sent = Arc::new(Sent::default());

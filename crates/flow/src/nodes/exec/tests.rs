@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_engine::ProviderRegistry;
-use inspan_protocol::{AgentError, Environment, ErrorCode};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -25,10 +25,10 @@ async fn exec(input: Value, policy: &Value) -> (Result<Value, AgentError>, Durat
     let folder = tempfile::tempdir().unwrap();
     let runner = FlowRunner::builder(Arc::new(graph), nodes).env(env).cwd(folder.path()).build();
     let began = Instant::now();
-    let mut result = runner.run(Map::new()).await.unwrap();
+    let result = runner.run(Map::new()).await.unwrap();
     let took = began.elapsed();
     let outputs = serde_json::to_value(&result.outputs).unwrap();
-    let error = result.nodes.remove("a").and_then(|report| report.error);
+    let error = result.nodes.get(&NodeId::new("a").unwrap()).and_then(|report| report.error);
     (outputs.get("a").cloned().ok_or_else(|| error.unwrap()), took)
 }
 

@@ -58,7 +58,7 @@ async fn fails(k: usize, times: usize) -> bool {
     stage.check().await;
     let after = stage.log().await;
     assert_eq!(before, after[..before.len()], "what was kept stays");
-    let end = serde_json::to_value(&result.outputs[&NodeId::new("end").unwrap()]).unwrap();
+    let end = result.outputs.get(&NodeId::new("end").unwrap()).unwrap().to_value();
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })), "{k} {times}");
     // At most what was in flight when the store failed is done once more.
     let done = stage.effects.done();
@@ -156,7 +156,7 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     assert!(forked().build().run(Map::new()).await.is_err());
     stage.store.mend();
     let result = forked().open(&fork).await.unwrap().resume(Resume::default()).await.unwrap();
-    let end = serde_json::to_value(&result.outputs[&NodeId::new("end").unwrap()]).unwrap();
+    let end = result.outputs.get(&NodeId::new("end").unwrap()).unwrap().to_value();
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));
     assert_eq!((stage.effects.done().len(), play.calls().len()), (done, calls));
 }

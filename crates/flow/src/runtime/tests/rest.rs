@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
-    Changed, FlowRunner, NodeReport, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
+    Changed, FlowRunner, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
     testing::{Do, Talk},
 };
 
@@ -56,9 +56,8 @@ async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
     let result = whole.builder().build().run(Map::new()).await.unwrap();
     whole.check().await;
     assert_eq!(result.outcome, Outcome::Success, "{:?}", result.error);
-    let outputs = |result: &crate::FlowRunResult| {
-        serde_json::to_value(&result.outputs[&NodeId::new("end").unwrap()]).unwrap()
-    };
+    let outputs =
+        |result: &crate::FlowRunResult| result.outputs.get(&NodeId::new("end").unwrap()).unwrap().to_value();
     assert_eq!(outputs(&result), json!({ "value": "first second third nothing e#3" }));
     for at in [0, 1, 500, 1_500, 4_005, 5_000, 12_000, 20_500, 29_999] {
         let talk = talk();
@@ -114,7 +113,7 @@ async fn the_caller_says_what_agents_are_told() {
         Resume { message: Some("go on".to_owned()), messages: [("b".to_owned(), "hurry".to_owned())].into() };
     let result = stage.open().await.resume(resume).await.unwrap();
     stage.check().await;
-    let attempts = result.nodes.values().map(|node: &NodeReport| node.attempts).collect::<Vec<_>>();
+    let attempts = result.nodes.iter().map(|(_, node)| node.attempts).collect::<Vec<_>>();
     assert_eq!((result.outcome, attempts), (Outcome::Success, vec![2, 2]));
     assert_eq!(play.calls(), ["one", "two", "c-one: go on", "c-two: hurry"]);
 }
@@ -174,7 +173,7 @@ async fn a_snapshot_of_a_running_session_goes_on_elsewhere() {
         pass(600).await;
         there.pause(None).await.unwrap();
         let (_, paused) = (resumed.await.unwrap().unwrap(), elsewhere.resume().await);
-        let end = serde_json::to_value(&paused.outputs[&NodeId::new("end").unwrap()]).unwrap();
+        let end = paused.outputs.get(&NodeId::new("end").unwrap()).unwrap().to_value();
         assert_eq!(
             (paused.outcome, end),
             (Outcome::Success, json!({ "value": "first second third nothing e#3" }))
@@ -221,7 +220,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
     let left = leave(stage.builder()).build().run(Map::new()).await.unwrap();
     assert_eq!((left.outcome, left.status, stage.now()), (Outcome::Waiting, SessionStatus::Waiting, 0));
     assert_eq!(
-        left.nodes.values().map(|node| node.status).collect::<Vec<_>>(),
+        left.nodes.iter().map(|(_, node)| node.status).collect::<Vec<_>>(),
         [NodeStatus::Pending, NodeStatus::Waiting]
     );
     stage.check().await;

@@ -4,7 +4,10 @@ use serde_json::{Map, Number, Value};
 use serde_saphyr::granit_parser::{ScalarStyle, Span as Range};
 use smol_str::SmolStr;
 
-use crate::diagnostic::{Position, Span};
+use crate::{
+    diagnostic::{Position, Span},
+    spec::Text,
+};
 
 /// A value and its place.
 #[derive(Clone, Debug)]
@@ -85,6 +88,11 @@ impl Yaml {
         }
     }
 
+    /// The text and its place, if this is one.
+    pub(crate) fn placed_text(&self) -> Option<Text<'_>> {
+        Some((self.text()?, self.span))
+    }
+
     /// The value as JSON.
     pub(crate) fn json(&self) -> Value {
         match &self.data {
@@ -150,7 +158,7 @@ fn count(number: usize) -> u32 {
 }
 
 /// Takes in the mappings under `<<`; a key of the mapping itself goes before.
-pub(super) fn merge(entries: Vec<Entry>) -> Vec<Entry> {
+pub(super) fn merge(entries: Box<[Entry]>) -> Box<[Entry]> {
     if !entries.iter().any(|entry| entry.key == "<<") {
         return entries;
     }
@@ -168,7 +176,7 @@ pub(super) fn merge(entries: Vec<Entry>) -> Vec<Entry> {
             }
         }
     }
-    own
+    own.into()
 }
 
 pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> Layout {
