@@ -90,9 +90,10 @@ impl From<&Value> for Compact {
 
 impl From<&Map<String, Value>> for Compact {
     fn from(map: &Map<String, Value>) -> Self {
-        let mut entries: Vec<_> = map.iter().map(|(key, value)| (key.into(), value.into())).collect();
+        let mut entries = Vec::with_capacity(map.len());
+        entries.extend(map.iter().map(|(key, value)| (SmolStr::from(key), Self::from(value))));
         // `serde_json` keeps them in order, unless some other crate of the program asks it not to.
-        if !entries.is_sorted_by(|(a, _): &(SmolStr, _), (b, _)| a < b) {
+        if !entries.is_sorted_by(|(a, _), (b, _)| a < b) {
             entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         }
         Self::Object(entries.into())

@@ -21,7 +21,7 @@ pub use self::{
 };
 pub(crate) use self::{
     condition::{Test, parse_condition, parse_variable},
-    path::{RESERVED, Root},
+    path::{Root, is_reserved},
     program::{BUILTINS, Resolver, Use},
     template::{Draft, parse_template},
 };

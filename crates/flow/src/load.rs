@@ -183,6 +183,7 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     let bytes = bytes.ok_or_else(|| too_large(MAX_BYTES + 1))?;
     let text = String::from_utf8(bytes)
         .map_err(|error| FlowError::NotUtf8 { path: named(), at: error.utf8_error().valid_up_to() })?;
+    let text = Arc::from(text);
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
@@ -203,7 +204,7 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     Ok(Loaded {
         name: path.display().to_string().into(),
         folder: root,
-        text: text.into(),
+        text,
         document,
         files,
         changes: Vec::new(),

@@ -296,10 +296,7 @@ fn a_failure_says_what_and_why_and_what_to_do() {
 fn iterations_of_a_frame_stand_below_their_owner() {
     let plan = Plan {
         flow: "scan-all".to_owned(),
-        nodes: vec![
-            ("scan".into(), "control.foreach".into()),
-            ("report".into(), "echo".into()),
-        ],
+        nodes: vec![("scan".into(), "control.foreach".into()), ("report".into(), "echo".into())],
         loops: Vec::new(),
     };
     let mut tale = Tale::new();

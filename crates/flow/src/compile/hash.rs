@@ -1,6 +1,6 @@
 //! The hash of all that the author wrote.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 use sha2::{Digest, Sha256};
 
@@ -25,5 +25,10 @@ pub(super) fn of(loaded: &Loaded) -> String {
     for change in &loaded.changes {
         add(&serde_json::to_string(change).unwrap_or_default());
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::with_capacity(64);
+    for byte in hash.finalize() {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }

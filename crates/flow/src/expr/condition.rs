@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 use crate::compact::Compact;
 use crate::expr::{
     BindingError, Scope, SyntaxFault,
     path::{Path, plain_path},
-    program::{Program, Resolver, Strictness, Use},
+    program::{Program, Resolver, Strictness, Use, Uses},
 };
 
 /// A condition, parsed.
@@ -107,7 +109,7 @@ fn is_true(value: &Compact) -> bool {
 }
 
 /// Reads a condition that is written as an expression; braces around the whole are allowed.
-pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Test, Vec<Use>), SyntaxFault> {
+pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Test, Uses), SyntaxFault> {
     let (source, shift) = strip_braces(text);
     let (source, negated) = match source.trim_start().strip_prefix("not ") {
         Some(rest) if plain_path(rest).is_some() => (rest, true),
@@ -123,7 +125,7 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
             None => Test::Constant(false),
         };
         let test = if negated { Test::Not(Box::new(test)) } else { test };
-        return Ok((test, vec![used]));
+        return Ok((test, Uses::from([used])));
     }
     let (program, mut uses) = Program::parse(source.trim(), Strictness::Condition, resolver)?;
     let shift = shift + (source.len() - source.trim_start().len());
@@ -138,7 +140,7 @@ pub(crate) fn parse_variable(
     text: &str,
     value: Compact,
     resolver: &dyn Resolver,
-) -> Result<(Test, Vec<Use>), SyntaxFault> {
+) -> Result<(Test, Uses), SyntaxFault> {
     let reason = "`var` is a path such as `review.structuredOutput.passed`, without braces";
     let (name, steps) =
         plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
@@ -147,12 +149,12 @@ pub(crate) fn parse_variable(
         Some(root) => Test::Equals(Path::new(root, steps, text.trim()), value),
         None => Test::Constant(false),
     };
-    Ok((test, vec![used]))
+    Ok((test, Uses::from([used])))
 }
 
 /// The part of a path before any brackets.
-pub(super) fn dotted(path: &str) -> String {
-    path.trim().split('[').next().unwrap_or_default().to_owned()
+pub(super) fn dotted(path: &str) -> SmolStr {
+    path.trim().split('[').next().unwrap_or_default().into()
 }
 
 fn strip_braces(text: &str) -> (&str, usize) {

@@ -6,11 +6,14 @@ use smol_str::SmolStr;
 
 use crate::{compact::Compact, expr::Scope, graph::NodeIx};
 
-/// Words of the language, and the names that are always there: no node may be called so.
-pub(crate) const RESERVED: &[&str] = &[
-    "and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None", "flow",
-    "state", "loop", "self",
-];
+/// Words of the language: none begins a path.
+const WORDS: &[&str] =
+    &["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None", "self"];
+
+/// Whether a name is a word of the language or always there: no node may be called so.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
+}
 
 /// Where a path starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,8 +119,7 @@ fn spell(name: &str, steps: &[Step]) -> String {
 pub(crate) fn plain_path(text: &str) -> Option<(&str, Steps)> {
     let text = text.trim();
     let (name, mut rest) = identifier(text)?;
-    let words = RESERVED.iter().filter(|word| !matches!(**word, "flow" | "state" | "loop"));
-    if words.clone().any(|word| *word == name) {
+    if WORDS.contains(&name) {
         return None;
     }
     let mut steps = Steps::new();

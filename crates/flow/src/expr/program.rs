@@ -9,6 +9,8 @@ use minijinja::{
     value::{Serde, ValueKind},
 };
 use serde_json::Value;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use crate::expr::{
     Scope, SyntaxFault,
@@ -65,12 +67,15 @@ fn to_json(value: &minijinja::Value) -> Result<Value, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
     /// As `flow.input.topic`.
-    pub(crate) path: String,
+    pub(crate) path: SmolStr,
     /// Where in the text, in bytes.
     pub(crate) offset: usize,
     /// Whether it fails for certain if it is undefined.
     pub(crate) bare: bool,
 }
+
+/// The names that a text uses: most use one.
+pub(crate) type Uses = SmallVec<[Use; 1]>;
 
 impl Use {
     pub(crate) fn root(&self) -> &str {
@@ -150,7 +155,7 @@ impl Program {
         source: &str,
         strictness: Strictness,
         resolver: &dyn Resolver,
-    ) -> Result<(Self, Vec<Use>), SyntaxFault> {
+    ) -> Result<(Self, Uses), SyntaxFault> {
         let environment = match strictness {
             Strictness::Template => &*TEMPLATES,
             Strictness::Condition => &*CONDITIONS,
@@ -198,7 +203,7 @@ impl Script {
         source: &str,
         bare: impl Fn(&str) -> bool,
         resolver: &dyn Resolver,
-    ) -> Result<(Self, Vec<Use>), SyntaxFault> {
+    ) -> Result<(Self, Uses), SyntaxFault> {
         // Filters and functions are shared between the copies, so that a copy costs little.
         let mut environment = TEMPLATES.clone();
         environment.add_template_owned(SCRIPT.to_owned(), source.to_owned()).map_err(|error| {
@@ -231,14 +236,14 @@ pub(super) fn is_guarded(source: &str) -> bool {
     words.any(|word| matches!(word, "is" | "if" | "default" | "d" | "and" | "or" | "not"))
 }
 
-fn place(names: impl IntoIterator<Item = String>, source: &str, bare: impl Fn(&str) -> bool) -> Vec<Use> {
-    let mut uses: Vec<Use> = names
+fn place(names: impl IntoIterator<Item = String>, source: &str, bare: impl Fn(&str) -> bool) -> Uses {
+    let mut uses: Uses = names
         .into_iter()
         .map(|path| {
             let root = path.split('.').next().unwrap_or(&path);
             let offset = word(source, &path).or_else(|| word(source, root)).unwrap_or(0);
             let bare = bare(root);
-            Use { offset, bare, path }
+            Use { offset, bare, path: path.into() }
         })
         .collect();
     uses.sort_by(|a, b| a.offset.cmp(&b.offset).then_with(|| a.path.cmp(&b.path)));

@@ -9,7 +9,7 @@ use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
     condition::dotted,
     path::{Path, plain_path},
-    program::{Program, Resolver, Script, Strictness, Use, is_guarded},
+    program::{Program, Resolver, Script, Strictness, Use, Uses, is_guarded},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
@@ -208,7 +208,7 @@ impl Binding {
 pub(crate) fn parse_template(
     text: &str,
     resolver: &dyn Resolver,
-) -> Result<Option<(Binding, Vec<Use>)>, SyntaxFault> {
+) -> Result<Option<(Binding, Uses)>, SyntaxFault> {
     if !has_segments(text) {
         return Ok(None);
     }
@@ -248,7 +248,7 @@ fn lone_name(text: &str) -> Option<(&str, usize)> {
     vocabulary::is_plain(inner).then_some((inner, offset))
 }
 
-fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Uses), SyntaxFault> {
     let offset = offset + source.len() - source.trim_start().len();
     let source = source.trim();
     if let Some((name, steps)) = plain_path(source) {
@@ -258,7 +258,7 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
             // The compiler refuses the unknown name.
             None => Binding::Text(Vec::new()),
         };
-        return Ok((binding, vec![used]));
+        return Ok((binding, Uses::from([used])));
     }
     let (program, mut uses) = Program::parse(source, Strictness::Template, resolver)
         .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
@@ -268,9 +268,9 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
     Ok((Binding::Program(source.to_owned(), Box::new(program)), uses))
 }
 
-fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
+fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Uses) {
     let mut found = Vec::with_capacity(parts.len());
-    let mut uses = Vec::new();
+    let mut uses = Uses::new();
     for part in parts {
         match part {
             Segment::Text(text) => found.push(Piece::Text((*text).to_owned())),
@@ -293,7 +293,7 @@ fn script(
     text: &str,
     parts: &[Segment<'_>],
     resolver: &dyn Resolver,
-) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+) -> Result<(Binding, Uses), SyntaxFault> {
     check_depth(parts)?;
     // What stands outside of every block is evaluated for certain.
     let mut depth = 0_i32;

@@ -227,7 +227,7 @@ fn a_structure_compares_values_and_takes_the_undefined_for_null() {
 fn uses_tell_where_a_name_stands_and_whether_it_must_be_there() {
     let uses = |text: &str| -> Vec<(String, usize, bool)> {
         let (_, uses) = parse_template(text, &Names).unwrap().unwrap();
-        uses.into_iter().map(|used| (used.path, used.offset, used.bare)).collect()
+        uses.into_iter().map(|used| (used.path.to_string(), used.offset, used.bare)).collect()
     };
     let row = |path: &str, offset: usize, bare: bool| (path.to_owned(), offset, bare);
     assert_eq!(

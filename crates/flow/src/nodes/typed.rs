@@ -49,6 +49,25 @@ pub(super) fn write<O: Serialize>(output: &O) -> Result<Value, AgentError> {
 /// A node that computes its output at once.
 macro_rules! pure_node {
     ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
+        crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, $input => $output, |input| {
+            let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
+            crate::nodes::typed::read(input)
+                .and_then(compute)
+                .and_then(|output| crate::nodes::typed::write(&output))
+        });
+    };
+}
+
+/// A node whose output is its input, which the runtime has held against the schema.
+macro_rules! same_node {
+    ($type:ident: $name:literal in $pack:literal, $help:literal, $input:ty) => {
+        crate::nodes::typed::node_at_once!($type: $name in $pack, $help, $input => $input, Ok);
+    };
+}
+
+/// A node that makes an output of an input, both JSON, without waiting.
+macro_rules! node_at_once {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $make:expr) => {
         $(#[$meta])*
         pub(super) struct $type;
 
@@ -62,17 +81,17 @@ macro_rules! pure_node {
             }
 
             fn compute(&self, input: serde_json::Value) -> crate::node::Computed {
-                let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
-                crate::node::Computed::Done(
-                    crate::nodes::typed::read(input).and_then(compute).and_then(|output| crate::nodes::typed::write(&output)),
-                )
+                let make: fn(serde_json::Value) -> Result<serde_json::Value, inspan_protocol::AgentError> =
+                    $make;
+                crate::node::Computed::Done(make(input))
             }
 
             fn run(
                 &self,
                 _: crate::runtime::NodeContext,
                 input: serde_json::Value,
-            ) -> futures::future::BoxFuture<'static, Result<serde_json::Value, inspan_protocol::AgentError>> {
+            ) -> futures::future::BoxFuture<'static, Result<serde_json::Value, inspan_protocol::AgentError>>
+            {
                 let end = match self.compute(input) {
                     crate::node::Computed::Done(end) => end,
                     crate::node::Computed::Runs(input) => Ok(input),
@@ -82,4 +101,4 @@ macro_rules! pure_node {
         }
     };
 }
-pub(super) use pure_node;
+pub(super) use {node_at_once, pure_node, same_node};

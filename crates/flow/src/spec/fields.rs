@@ -50,6 +50,8 @@ type Asked = SmallVec<[&'static str; USUAL_KEYS]>;
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
     entries: &'a [Entry],
+    /// How long the first keys are: of the many that are asked for few are there, and most are told apart by this.
+    lengths: [u8; USUAL_KEYS],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
     asked: Asked,
@@ -62,7 +64,11 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match &value.data {
             Data::Map(entries) => {
-                Some(Self { entries, span: value.span, key, asked: Asked::new(), known: 0 })
+                let mut lengths = [0; USUAL_KEYS];
+                for (length, entry) in lengths.iter_mut().zip(entries) {
+                    *length = entry.key.len() as u8;
+                }
+                Some(Self { entries, lengths, span: value.span, key, asked: Asked::new(), known: 0 })
             }
             _ => {
                 let what = match key {
@@ -80,7 +86,11 @@ impl<'a, 'k> Fields<'a, 'k> {
     /// The value under a key, whatever it is; nothing written counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
         self.asked.push(name);
-        let at = self.entries.iter().position(|entry| entry.key == name)?;
+        let is_it = |(entry, length): (&Entry, u8)| length == name.len() as u8 && entry.key == name;
+        let at = self.entries.iter().zip(self.lengths).position(is_it).or_else(|| {
+            let rest = self.entries.iter().enumerate().skip(USUAL_KEYS);
+            rest.filter(|(_, entry)| entry.key == name).map(|(at, _)| at).next()
+        })?;
         self.known |= 1_u64.checked_shl(at as u32).unwrap_or(0);
         let entry = &self.entries[at];
         (!matches!(entry.value.data, Data::Null)).then_some(&entry.value)

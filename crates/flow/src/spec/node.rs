@@ -6,7 +6,7 @@ use inspan_protocol::NodeId;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    expr::RESERVED,
+    expr::is_reserved,
     graph::{Budget, Effects, OnFailure, OnLimit, RetryOn},
     spec::{
         Data, Key, Text, Yaml, budget, fields,
@@ -120,7 +120,7 @@ fn written_text<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut 
 
 fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {
     let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
-    if RESERVED.contains(&text) {
+    if is_reserved(text) {
         sink.push(refuse(format!(
             "`{text}` is a word of the language of templates, and no node can have its name"
         )));
