@@ -19,6 +19,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 pub(crate) use crowd::run as crowd;
+pub(crate) use flow::chain;
 use measure::{HEAD, Row};
 
 /// A part of the benches.

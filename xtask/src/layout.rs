@@ -21,27 +21,23 @@ use anyhow::{Context as _, ensure};
 use cargo_metadata::MetadataCommand;
 use object::{Object as _, ObjectSymbol as _, SymbolKind};
 
+use crate::bench::chain;
 use crate::e2e::build_by;
-use crate::workspace;
 
 /// Under this name we are the linker.
 const LINKER: &str = "inspan-linker";
 
-/// What the program is watched at: `FLOW` stands for the path of [`FLOW`]. The first counts most.
+/// What the program is watched at, with a short and a long flow in their folder. The first counts most.
 const RUNS: &[&[&str]] = &[
-    &["run", "FLOW"],
-    &["run", "--no-store", "--events", "-", "FLOW"],
-    &["check", "FLOW"],
-    &["run", "examples/review-loop/flow.yaml", "--replay"],
+    &["run", "short.yaml"],
+    &["run", "--no-store", "--events", "-", "short.yaml"],
+    &["run", "long.yaml"],
+    &["check", "long.yaml"],
     &["ps"],
 ];
 
-const FLOW: &str = "\
-flow: { name: two }
-nodes:
-  - { id: a, type: echo, input: { text: hello } }
-  - { id: b, type: echo, dependsOn: [a], input: { text: \"{{ a.text }}\" } }
-";
+/// Nodes of the short and the long flow.
+const SIZES: [(&str, usize); 2] = [("short.yaml", 2), ("long.yaml", 2_000)];
 
 /// Functions of a program by their addresses in its file.
 type Functions = BTreeMap<u64, String>;
@@ -105,15 +101,13 @@ fn lay_out(arguments: &[OsString]) -> anyhow::Result<bool> {
     let program = Path::new(after.context("the linker is not told where to")?);
     let functions = functions(program)?;
     let folder = tempfile::tempdir()?;
-    let flow = folder.path().join("flow.yaml");
-    std::fs::write(&flow, FLOW)?;
+    for (name, size) in SIZES {
+        std::fs::write(folder.path().join(name), chain(size))?;
+    }
     let mut order = Vec::new();
     for run in RUNS {
         let mut command = Command::new(program);
-        for argument in *run {
-            command.arg(if *argument == "FLOW" { flow.as_os_str() } else { OsStr::new(argument) });
-        }
-        command.env("INSPAN_HOME", folder.path()).current_dir(workspace::root());
+        command.args(*run).env("INSPAN_HOME", folder.path()).current_dir(folder.path());
         order.extend(trace::called(&command, &functions)?);
     }
     let mut known = HashSet::new();

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    diagnostic::Span,
     load::Loaded,
-    spec::{Data, Entry, Layout, Yaml},
+    spec::{Data, Layout, Node, Place, Tree, Yaml},
 };
 
 /// Why a loaded flow cannot be changed so.
@@ -72,16 +71,18 @@ impl Loaded {
 
     /// Gives a node another type.
     pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
-        let node = self.node_mut(id)?;
-        let span = node.entry("type").map_or(node.span, |entry| entry.value.span);
-        put(node, "type", Yaml { span, layout: Layout::Loose, data: Data::Text(node_type.into()) });
+        let (tree, node) = self.node_mut(id)?;
+        let written = tree.at(node);
+        let span = written.get("type").unwrap_or(written).span();
+        tree.put(node, "type", span, Node::text(span, Layout::Loose, node_type));
         self.changes.push(Change::Type { node: id.clone(), to: node_type.to_owned() });
         Ok(())
     }
 
     /// Gives an agent's node another provider: by its type, or where the node takes any agent, by its input.
     pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
-        match self.node_mut(id)?.get("type").and_then(Yaml::text) {
+        let (tree, node) = self.node_mut(id)?;
+        match tree.at(node).get("type").and_then(Yaml::text) {
             Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
             _ => self.set_type(id, &format!("{provider}.agent")),
         }
@@ -90,72 +91,51 @@ impl Loaded {
     /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
     /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
     pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
-        let mut here = self.node_mut(id)?;
+        let (tree, mut here) = self.node_mut(id)?;
         if keys == ["prompt"] {
-            remove(here, "promptFile");
+            tree.remove(here, "promptFile");
         }
         let mut way = vec!["input"];
         way.extend(keys);
         let (last, way) = way.split_last().unwrap_or((&"input", &[]));
         let mut path = String::new();
         for key in way {
-            if here.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
-                let map = Yaml { data: Data::Map(Box::default()), layout: Layout::Loose, span: here.span };
-                put(here, key, map);
+            let span = tree.at(here).span();
+            if tree.at(here).get(key).is_none_or(|value| matches!(value.data(), Data::Null)) {
+                tree.put(here, key, span, Node::empty(span));
             }
             path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
-            here = inner(here, key, id, &path)?;
+            here = inner(tree, here, key, id, &path)?;
         }
-        remove(here, &format!("{last}File"));
-        let span = here.entry(last).map_or(here.span, |entry| entry.value.span);
-        put(here, last, Yaml { span, layout: Layout::Loose, data: Data::Json(value.clone().into()) });
+        tree.remove(here, &format!("{last}File"));
+        let written = tree.at(here);
+        let span = written.get(last).unwrap_or(written).span();
+        tree.put(here, last, span, Node::json(span, value.clone()));
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
         Ok(())
     }
 
-    /// The node as written. A document without nodes has none, whatever else is wrong with it.
-    fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
-        let known = || OverrideError::UnknownNode { node: id.clone(), known: String::new() };
-        let root = self.document.root.as_mut().ok_or_else(known)?;
-        let Data::Map(entries) = &mut root.data else { return Err(known()) };
-        let nodes = entries.iter_mut().find(|entry| entry.key == "nodes").ok_or_else(known)?;
-        let Data::List(nodes) = &mut nodes.value.data else { return Err(known()) };
-        let name = |node: &Yaml| node.get("id").and_then(Yaml::text).map(str::to_owned);
-        match nodes.iter().position(|node| name(node).as_deref() == Some(id.as_str())) {
-            Some(at) => Ok(&mut nodes[at]),
-            None => {
-                let ids: Vec<_> = nodes.iter().filter_map(name).map(|name| format!("`{name}`")).collect();
-                Err(OverrideError::UnknownNode { node: id.clone(), known: ids.join(", ") })
-            }
-        }
+    /// The place of the node as written. A document without nodes has none, whatever else is wrong with it.
+    fn node_mut(&mut self, id: &NodeId) -> Result<(&mut Tree, Place), OverrideError> {
+        let unknown =
+            |known: &[String]| OverrideError::UnknownNode { node: id.clone(), known: known.join(", ") };
+        let tree = self.document.tree.as_mut().ok_or_else(|| unknown(&[]))?;
+        let nodes = tree.enter(Place::Root, "nodes").ok_or_else(|| unknown(&[]))?;
+        let names = || tree.at(nodes).items().iter().map(|node| node.get("id").and_then(Yaml::text));
+        let Some(at) = names().position(|name| name == Some(id.as_str())) else {
+            let known: Vec<_> = names().flatten().map(|name| format!("`{name}`")).collect();
+            return Err(unknown(&known));
+        };
+        let node = tree.enter_item(nodes, at).ok_or_else(|| unknown(&[]))?;
+        Ok((tree, node))
     }
 }
 
-fn inner<'a>(map: &'a mut Yaml, key: &str, node: &NodeId, path: &str) -> Result<&'a mut Yaml, OverrideError> {
-    let kind = map.get(key).map_or("nothing", Yaml::kind);
-    let refused = || OverrideError::NoMapping { node: node.clone(), key: path.to_owned(), kind };
-    let Data::Map(entries) = &mut map.data else { return Err(refused()) };
-    let entry = entries.iter_mut().find(|entry| entry.key == key).ok_or_else(refused)?;
-    match entry.value.data {
-        Data::Map(_) => Ok(&mut entry.value),
-        _ => Err(refused()),
-    }
-}
-
-fn put(map: &mut Yaml, key: &str, value: Yaml) {
-    let span: Span = value.span;
-    let Data::Map(entries) = &mut map.data else { return };
-    match entries.iter_mut().find(|entry| entry.key == key) {
-        Some(entry) => entry.value = value,
-        None => map.push(Entry { key: key.into(), key_span: span, value }),
-    }
-}
-
-fn remove(map: &mut Yaml, key: &str) {
-    if let Data::Map(entries) = &mut map.data {
-        *entries = std::mem::take(entries).into_iter().filter(|entry| entry.key != key).collect();
-    }
+fn inner(tree: &mut Tree, map: Place, key: &str, node: &NodeId, path: &str) -> Result<Place, OverrideError> {
+    let kind = tree.at(map).get(key).map_or("nothing", Yaml::kind);
+    let inner = tree.enter(map, key).filter(|inner| matches!(tree.at(*inner).data(), Data::Map(_)));
+    inner.ok_or_else(|| OverrideError::NoMapping { node: node.clone(), key: path.to_owned(), kind })
 }
 
 #[cfg(test)]
@@ -176,7 +156,7 @@ nodes:
     }
 
     fn nodes(flow: &Loaded) -> Value {
-        flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
+        flow.document.tree.as_ref().unwrap().root().get("nodes").unwrap().json()
     }
 
     #[test]
@@ -215,6 +195,28 @@ nodes:
                 },
             },
             { "id": "done", "type": "control.noop", "input": { "value": { "deep": [1] } } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn what_an_alias_shares_is_changed_for_the_one_that_is_meant() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent, input: &shared { options: { maxTurns: 3 } } }
+  - { id: b, type: claude.agent, input: *shared }
+  - { id: c, type: claude.agent, input: { <<: *shared, prompt: x } }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let set = |flow: &mut Loaded, id, value: Value| {
+            flow.set_input(&NodeId::new(id).unwrap(), &["options", "maxTurns"], &value).unwrap();
+        };
+        set(&mut flow, "a", json!(1));
+        set(&mut flow, "c", json!(5));
+        let expected = json!([
+            { "id": "a", "type": "claude.agent", "input": { "options": { "maxTurns": 1 } } },
+            { "id": "b", "type": "claude.agent", "input": { "options": { "maxTurns": 3 } } },
+            { "id": "c", "type": "claude.agent", "input": { "options": { "maxTurns": 5 }, "prompt": "x" } },
         ]);
         assert_eq!(nodes(&flow), expected);
     }

@@ -222,7 +222,7 @@ async fn session(graph: Graph, nodes: &NodeRegistry, size: usize, kept: Kept) ->
 }
 
 /// Each node takes the text of the one before it.
-pub(super) fn chain(size: usize) -> String {
+pub(crate) fn chain(size: usize) -> String {
     let mut text =
         String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
     for node in 1..size {

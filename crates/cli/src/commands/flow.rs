@@ -1,6 +1,6 @@
 //! Reading and compiling a flow for a verb, and showing its problems.
 
-use std::{panic, path::Path, thread};
+use std::path::Path;
 
 use inspan_flow::{Compiled, Diagnostics, FlowError, Graph, Loaded, NodeIx, NodeRegistry, compile, load};
 use serde_json::json;
@@ -16,13 +16,7 @@ use crate::{
 
 /// Reads a flow and the files that it draws in.
 pub(super) fn read(path: &Path) -> Result<Loaded, Failure> {
-    apart(|| load(path)).map_err(|error| refused(&error))
-}
-
-/// Reads something in a thread of its own. The C library keeps what a thread takes together: a flow's tree, large and
-/// soon dropped, goes back to the system whole then, where the graph that is made of it would lie on top of it.
-pub(super) fn apart<T: Send>(read: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| scope.spawn(read).join()).unwrap_or_else(|panic| panic::resume_unwind(panic))
+    load(path).map_err(|error| refused(&error))
 }
 
 /// Compiles a flow; its problems are shown before the failure is returned.

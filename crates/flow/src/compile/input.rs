@@ -1,16 +1,13 @@
 //! A node's input: files drawn in, strings parsed, conditions recognised. Holding it against the type's
 //! schema is left to `validate`.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use super::{World, condition, files, names, names::User};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::{Draft, parse_template},
-    spec::{Data, Entry, Key, Layout, NodeSpec, Text, Yaml, schema_key},
+    spec::{Data, Key, Layout, Node, NodeSpec, Place, Text, Tree, Yaml, schema_key},
 };
 
 /// The word in a node type's schema that makes a value a condition: it resolves to true or false.
@@ -18,44 +15,68 @@ const CONDITION: &str = "x-when";
 /// The word in a node type's schema that keeps a value as it is: what looks like a template stays a text.
 const RAW: &str = "x-raw";
 
+/// The input as it stands once files are drawn in.
+pub(super) enum Effective<'a> {
+    /// As it was written.
+    Written(Yaml<'a>),
+    /// With something drawn in, or nothing at all.
+    Own(Tree),
+}
+
+impl Effective<'_> {
+    pub(super) fn yaml(&self) -> Yaml<'_> {
+        match self {
+            Self::Written(input) => *input,
+            Self::Own(tree) => tree.root(),
+        }
+    }
+
+    /// The input, to be changed.
+    fn own(&mut self) -> &mut Tree {
+        if let Self::Written(input) = self {
+            *self = Self::Own(Tree::copy(*input));
+        }
+        match self {
+            Self::Own(tree) => tree,
+            Self::Written(_) => unreachable!("it was made our own"),
+        }
+    }
+}
+
 /// The input as it stands once files are drawn in; none if it is no mapping.
 pub(super) fn effective<'a>(
     node: &NodeSpec<'a>,
     world: &World<'_>,
     sink: &mut Sink,
-) -> Option<Cow<'a, Yaml>> {
-    let empty = Yaml {
-        span: Span { end: node.span.start, ..node.span },
-        layout: Layout::Loose,
-        data: Data::Map(Box::default()),
-    };
+) -> Option<Effective<'a>> {
     let mut input = match node.input {
-        None => Cow::Owned(empty),
-        Some(input) if matches!(input.data, Data::Map(_)) => Cow::Borrowed(input),
+        None => Effective::Own(Tree::of(Node::empty(Span { end: node.span.start, ..node.span }))),
+        Some(input) if matches!(input.data(), Data::Map(_)) => Effective::Written(input),
         Some(input) => {
             let message = format!("`input` takes a mapping, and this is {}", input.kind());
-            let problem = Problem::error(Code::WrongType, input.span, message);
+            let problem = Problem::error(Code::WrongType, input.span(), message);
             sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
             return None;
         }
     };
     let mut draw = Draw { node, world, sink };
-    if draw.has_schema_files(&input) {
-        draw.schemas(input.to_mut(), "input");
+    if has_schema_files(input.yaml()) {
+        draw.schemas(input.own(), Place::Root, "input");
     }
-    if input.get("options").is_some_and(|options| draw.has_schema_files(options)) {
-        let options = match &mut input.to_mut().data {
-            Data::Map(entries) => entries.iter_mut().find(|entry| entry.key == "options"),
-            _ => None,
-        };
-        if let Some(options) = options {
-            draw.schemas(&mut options.value, "input.options");
+    if input.yaml().get("options").is_some_and(has_schema_files) {
+        let tree = input.own();
+        if let Some(options) = tree.enter(Place::Root, "options") {
+            draw.schemas(tree, options, "input.options");
         }
     }
     if let Some(file) = node.prompt_file() {
-        draw.prompt(input.to_mut(), file);
+        draw.prompt(&mut input, file);
     }
     Some(input)
+}
+
+fn has_schema_files(map: Yaml<'_>) -> bool {
+    map.entries().keys().any(|key| schema_key(key).is_some())
 }
 
 struct Draw<'d, 'a, 'w> {
@@ -65,14 +86,10 @@ struct Draw<'d, 'a, 'w> {
 }
 
 impl Draw<'_, '_, '_> {
-    fn has_schema_files(&self, map: &Yaml) -> bool {
-        map.entries().iter().any(|entry| schema_key(&entry.key).is_some())
-    }
-
-    fn prompt(&mut self, input: &mut Yaml, file: Text<'_>) {
+    fn prompt(&mut self, input: &mut Effective<'_>, file: Text<'_>) {
         let (at, id) = (self.node.at, self.node.id.as_ref());
         let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
-        if input.get("prompt").is_some() {
+        if input.yaml().get("prompt").is_some() {
             let message = "`input.prompt` is given too; one of them is enough";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
             return;
@@ -83,36 +100,38 @@ impl Draw<'_, '_, '_> {
                 let text =
                     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
                 let span = Span::at(self.sink.source(file.0), 1, 1);
-                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.into()) }
+                Node::text(span, Layout::Block(1, 0), text)
             }
-            None => Yaml { span: file.1, layout: Layout::Loose, data: Data::Text(SmolStr::default()) },
+            None => Node::text(file.1, Layout::Loose, ""),
         };
-        input.push(Entry { key: "prompt".into(), key_span: file.1, value });
+        input.own().put(Place::Root, "prompt", file.1, value);
     }
 
-    fn schemas(&mut self, map: &mut Yaml, whose: &str) {
-        let Data::Map(entries) = &mut map.data else { return };
-        let present: Vec<SmolStr> = entries.iter().map(|entry| entry.key.clone()).collect();
-        for entry in entries {
-            let Some(key) = schema_key(&entry.key).map(SmolStr::new) else { continue };
+    /// Puts the schemas of files where their keys stand.
+    fn schemas(&mut self, tree: &mut Tree, map: Place, whose: &str) {
+        let written = tree.clone();
+        let written = written.at(map);
+        for entry in written.entries().iter() {
+            let Some(key) = schema_key(entry.key) else { continue };
             let place = format!("nodes[{}].{whose}.{}", self.node.at, entry.key);
             let id = self.node.id.as_ref();
             let finish = |problem: Problem| problem.node(id).key(&place);
-            if present.contains(&key) {
+            if written.get(key).is_some() {
                 let message = format!("`{key}` is given too; one of them is enough");
                 self.sink.push(finish(Problem::error(Code::FileConflict, entry.key_span, message)));
             }
+            let span = entry.value.span();
             let found = match entry.value.text() {
-                Some(path) => files::schema((path, entry.value.span), self.world.loaded, finish, self.sink),
+                Some(path) => files::schema((path, span), self.world.loaded, finish, self.sink),
                 None => {
                     let message = format!("`{}` takes a path, and this is {}", entry.key, entry.value.kind());
-                    self.sink.push(finish(Problem::error(Code::WrongType, entry.value.span, message)));
+                    self.sink.push(finish(Problem::error(Code::WrongType, span, message)));
                     None
                 }
             };
-            entry.key = key;
-            entry.value.data =
-                Data::Json(found.unwrap_or_else(|| Value::Object(serde_json::Map::new())).into());
+            let found = found.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+            tree.remove(map, entry.key);
+            tree.put(map, key, entry.key_span, Node::json(span, found));
         }
     }
 }
@@ -126,7 +145,7 @@ pub(super) struct Parsed {
 
 /// Parses the strings of an input. The schema is needed only if it is marked.
 pub(super) fn parse(
-    input: &Yaml,
+    input: Yaml<'_>,
     schema: Option<&Value>,
     user: &User<'_>,
     world: &World<'_>,
@@ -146,7 +165,7 @@ struct Parser<'p, 'w> {
 }
 
 impl Parser<'_, '_> {
-    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> Draft {
+    fn draft(&mut self, value: Yaml<'_>, key: &Key<'_>, schema: Option<&Value>) -> Draft {
         if marked(schema, CONDITION) {
             self.bound.push(pointer(key));
             let found = condition::compile_at(value, self.user, key, self.world, self.sink);
@@ -155,7 +174,7 @@ impl Parser<'_, '_> {
         if marked(schema, RAW) {
             return Draft::Literal(value.json());
         }
-        match &value.data {
+        match value.data() {
             Data::Text(text) => self.text(text, value, key),
             Data::List(items) => Draft::list(
                 items
@@ -171,9 +190,9 @@ impl Parser<'_, '_> {
                 entries
                     .iter()
                     .map(|entry| {
-                        let schema = part(self.root, schema, "properties", Some(&entry.key));
-                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema);
-                        (entry.key.clone(), value)
+                        let schema = part(self.root, schema, "properties", Some(entry.key));
+                        let value = self.draft(entry.value, &Key::Field(key, entry.key), schema);
+                        (entry.key.into(), value)
                     })
                     .collect(),
             ),
@@ -181,7 +200,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> Draft {
+    fn text(&mut self, text: &str, value: Yaml<'_>, key: &Key<'_>) -> Draft {
         match parse_template(text, self.world) {
             Ok(None) => Draft::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {

@@ -67,7 +67,7 @@ impl Resolver for World<'_> {
 pub(super) fn refuse(
     fault: SyntaxFault,
     code: Code,
-    text: &Yaml,
+    text: Yaml<'_>,
     user: &User<'_>,
     key: &dyn fmt::Display,
     sink: &mut Sink,
@@ -79,7 +79,7 @@ pub(super) fn refuse(
 /// Checks the names that a text uses.
 pub(super) fn check(
     uses: &[Use],
-    text: &Yaml,
+    text: Yaml<'_>,
     user: &User<'_>,
     key: &dyn fmt::Display,
     world: &World<'_>,

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     World, condition, files, input,
+    input::Effective,
     names::{User, Whose},
     types::{Known, named},
     validate::Subject,
@@ -16,7 +17,7 @@ use crate::{
     expr::{Draft, Template},
     graph::{Budget, EdgeList, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
     node::NodeKind,
-    spec::{Data, NodeSpec, PolicySpec, Yaml},
+    spec::{NodeSpec, PolicySpec, Yaml},
 };
 
 /// Compiles a node. What is returned is only good if no error was found.
@@ -27,8 +28,9 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
     let user = User { node, whose: Whose::Node(spec.id.as_ref(), spec.at), after: false };
     let when = spec.when.and_then(|when| condition::compile(when, &user, world, sink));
     let effective = input::effective(spec, world, sink);
-    let json = effective.as_ref().map_or(Value::Null, |input| input.json());
-    let template = match (&known, &effective) {
+    let effective = effective.as_ref().map(Effective::yaml);
+    let json = effective.map_or(Value::Null, Yaml::json);
+    let template = match (&known, effective) {
         (Some(known), Some(input)) => checked(spec, known, input, &json, &user, world, sink),
         (None, Some(input)) => input::parse(input, None, &user, world, sink).draft,
         (_, None) => Draft::Literal(Value::Null),
@@ -61,7 +63,7 @@ fn placeholder() -> NodeId {
 fn checked(
     spec: &NodeSpec<'_>,
     known: &Arc<Known>,
-    effective: &Yaml,
+    effective: Yaml<'_>,
     json: &Value,
     user: &User<'_>,
     world: &mut World<'_>,
@@ -86,7 +88,7 @@ fn checked(
     check_output_schema(spec, effective, sink);
     if known.info().kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
         let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
-        let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
+        let span = effective.get("mode").map_or(effective.span(), |mode| mode.span());
         let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
     }
@@ -94,7 +96,7 @@ fn checked(
 }
 
 /// Whether the provider that the input names is registered, or cannot be told yet.
-fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
+fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, sink: &mut Sink) -> bool {
     let Some(names) = known.node_type.providers() else { return true };
     let Some(value) = input.get("provider") else { return true };
     let written = value.json();
@@ -110,14 +112,14 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut S
             names => format!("registered: {}", names.join(", ")),
         });
     let message = format!("there is no provider `{name}`");
-    let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
+    let problem = Problem::error(Code::UnknownProvider, value.span(), message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));
     false
 }
 
 /// Refuses what the node asks for and its provider cannot do. Streaming and native steering are asked for by nobody: a
 /// provider without them is waited for, and interrupted.
-fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &Value, sink: &mut Sink) {
+fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, json: &Value, sink: &mut Sink) {
     if known.info().kind != NodeKind::Agent {
         return;
     }
@@ -147,7 +149,7 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
         }
     }
     if let Some(picture) = input.get("messages").and_then(picture).filter(|_| !can.images) {
-        refuse(picture.span, "input.messages", "shows a picture", "read pictures");
+        refuse(picture.span(), "input.messages", "shows a picture", "read pictures");
     }
     let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
     if spec.policy.as_ref().and_then(|policy| policy.budget.as_ref()).is_some_and(stops) && !can.cost {
@@ -156,24 +158,22 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, json: &V
 }
 
 /// The first block of the messages that is a picture.
-fn picture(messages: &Yaml) -> Option<&Yaml> {
-    fn items(of: &Yaml) -> &[Yaml] {
-        if let Data::List(items) = &of.data { items } else { &[] }
-    }
-    let mut blocks = items(messages).iter().filter_map(|message| message.get("content")).flat_map(items);
+fn picture(messages: Yaml<'_>) -> Option<Yaml<'_>> {
+    let messages = messages.items().iter().filter_map(|message| message.get("content"));
+    let mut blocks = messages.flat_map(|content| content.items().iter());
     blocks.find(|block| block.get("type").is_some_and(|kind| kind.json() == "image"))
 }
 
 /// A schema written in the flow; one from a file was checked when it was drawn in.
-fn check_output_schema(spec: &NodeSpec<'_>, input: &Yaml, sink: &mut Sink) {
+fn check_output_schema(spec: &NodeSpec<'_>, input: Yaml<'_>, sink: &mut Sink) {
     let Some(value) = input.get("options").and_then(|options| options.get("outputSchema")) else { return };
-    if value.entries().is_empty() {
+    if value.entries().len() == 0 {
         return;
     }
     let finish = |problem: Problem| {
         problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.options.outputSchema", spec.at))
     };
-    files::check_schema(&value.json(), value.span, finish, sink);
+    files::check_schema(&value.json(), value.span(), finish, sink);
 }
 
 /// The policy of a node; those that say nothing share one for each kind of default.

@@ -8,8 +8,8 @@ use crate::{
 };
 
 /// Reads a time.
-pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
-    let help = match &value.data {
+pub(super) fn read(value: Yaml<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
+    let help = match value.data() {
         Data::Text(text) => match humantime::parse_duration(text) {
             Ok(duration) => return Some(duration),
             Err(_) => "write a number and a unit, such as `30s`, `5m` or `1h30m`".to_owned(),
@@ -20,6 +20,6 @@ pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Durat
         _ => "write a number and a unit, such as `30s`, `5m` or `1h30m`".to_owned(),
     };
     let message = format!("`{}` takes a time", key.last());
-    sink.push(Problem::error(Code::WrongType, value.span, message).help(help).key(key));
+    sink.push(Problem::error(Code::WrongType, value.span(), message).help(help).key(key));
     None
 }

@@ -5,10 +5,11 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    spec::{Data, Entry, Text, Yaml},
+    spec::{Data, Entries, Items, Text, Yaml},
 };
 
 /// The way to a value in the file, spelled only when a problem needs it.
@@ -49,7 +50,7 @@ type Asked = SmallVec<[&'static str; USUAL_KEYS]>;
 
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
-    entries: &'a [Entry],
+    entries: Entries<'a>,
     /// How long the first keys are: of the many that are asked for few are there, and most are told apart by this.
     lengths: [u8; USUAL_KEYS],
     pub(super) span: Span,
@@ -61,14 +62,14 @@ pub(super) struct Fields<'a, 'k> {
 
 impl<'a, 'k> Fields<'a, 'k> {
     /// Opens a value that must be a mapping.
-    pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
-        match &value.data {
+    pub(super) fn open(value: Yaml<'a>, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
+        match value.data() {
             Data::Map(entries) => {
                 let mut lengths = [0; USUAL_KEYS];
-                for (length, entry) in lengths.iter_mut().zip(entries) {
-                    *length = entry.key.len() as u8;
+                for (length, key) in lengths.iter_mut().zip(entries.keys()) {
+                    *length = key.len() as u8;
                 }
-                Some(Self { entries, lengths, span: value.span, key, asked: Asked::new(), known: 0 })
+                Some(Self { entries, lengths, span: value.span(), key, asked: Asked::new(), known: 0 })
             }
             _ => {
                 let what = match key {
@@ -77,23 +78,21 @@ impl<'a, 'k> Fields<'a, 'k> {
                     Key::Field(..) => format!("`{}` takes a mapping", key.last()),
                 };
                 let message = format!("{what}, and this is {}", value.kind());
-                sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+                sink.push(Problem::error(Code::WrongType, value.span(), message).key(key));
                 None
             }
         }
     }
 
     /// The value under a key, whatever it is; nothing written counts as absent.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
+    pub(super) fn get(&mut self, name: &'static str) -> Option<Yaml<'a>> {
         self.asked.push(name);
-        let is_it = |(entry, length): (&Entry, u8)| length == name.len() as u8 && entry.key == name;
-        let at = self.entries.iter().zip(self.lengths).position(is_it).or_else(|| {
-            let rest = self.entries.iter().enumerate().skip(USUAL_KEYS);
-            rest.filter(|(_, entry)| entry.key == name).map(|(at, _)| at).next()
-        })?;
+        let keys = self.entries.keys();
+        let is_it = |(key, length): (&SmolStr, u8)| length == name.len() as u8 && key == name;
+        let usual = keys.clone().zip(self.lengths).position(is_it);
+        let at = usual.or_else(|| Some(USUAL_KEYS + keys.skip(USUAL_KEYS).position(|key| key == name)?))?;
         self.known |= 1_u64.checked_shl(at as u32).unwrap_or(0);
-        let entry = &self.entries[at];
-        (!matches!(entry.value.data, Data::Null)).then_some(&entry.value)
+        self.entries.get(at).map(|entry| entry.value).filter(|value| !matches!(value.data(), Data::Null))
     }
 
     /// The place of a key that was found.
@@ -108,7 +107,7 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     pub(super) fn bool(&mut self, name: &'static str, sink: &mut Sink) -> Option<bool> {
         let value = self.get(name)?;
-        if let Data::Bool(held) = value.data {
+        if let Data::Bool(held) = value.data() {
             return Some(held);
         }
         let message = format!("`{name}` takes true or false, and this is {}", value.kind());
@@ -117,7 +116,7 @@ impl<'a, 'k> Fields<'a, 'k> {
             "no" | "off" => Some("write `false`".to_owned()),
             _ => None,
         });
-        let problem = Problem::error(Code::WrongType, value.span, message).help(help);
+        let problem = Problem::error(Code::WrongType, value.span(), message).help(help);
         sink.push(problem.key(Key::Field(self.key, name)));
         None
     }
@@ -126,14 +125,14 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn count(&mut self, name: &'static str, sink: &mut Sink) -> Option<u32> {
         let value = self.get(name)?;
         let key = Key::Field(self.key, name);
-        let Data::Number(number) = &value.data else {
+        let Data::Number(number) = value.data() else {
             wrong(value, &key, "a whole number from 1 on", sink);
             return None;
         };
         let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
         if count.is_none() {
             let message = format!("`{name}` takes a whole number from 1 on, and this is {number}");
-            sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
+            sink.push(Problem::error(Code::InvalidValue, value.span(), message).key(key));
         }
         count
     }
@@ -175,24 +174,24 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
         for (at, entry) in self.entries.iter().enumerate() {
             let asked = 1_u64.checked_shl(at as u32).is_some_and(|bit| self.known & bit != 0);
-            if asked || self.asked.contains(&&*entry.key) {
+            if asked || self.asked.contains(&entry.key) {
                 continue;
             }
-            let help = advice(&entry.key).or_else(|| {
-                did_you_mean(&entry.key, self.asked.iter().copied())
+            let help = advice(entry.key).or_else(|| {
+                did_you_mean(entry.key, self.asked.iter().copied())
                     .or_else(|| Some(format!("known here: {}", self.asked.join(", "))))
             });
             let message = format!("`{}` is not known here", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            sink.push(problem.key(Key::Field(self.key, &entry.key)));
+            sink.push(problem.key(Key::Field(self.key, entry.key)));
         }
     }
 }
 
 /// A value that must be a text. A number or a truth value is taken for a slip, not for its digits.
-pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
-    match &value.data {
-        Data::Text(text) => Some((text, value.span)),
+pub(super) fn text<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
+    match value.data() {
+        Data::Text(text) => Some((text, value.span())),
         _ => {
             wrong(value, key, "a text", sink);
             None
@@ -201,23 +200,20 @@ pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Optio
 }
 
 /// A value that must be a list.
-pub(super) fn list<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> &'a [Yaml] {
-    match &value.data {
-        Data::List(items) => items,
-        Data::Null => &[],
-        _ => {
-            wrong(value, key, "a list", sink);
-            &[]
-        }
+pub(super) fn list<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Items<'a> {
+    match value.data() {
+        Data::List(_) | Data::Null => {}
+        _ => wrong(value, key, "a list", sink),
     }
+    value.items()
 }
 
-pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
+pub(super) fn wrong(value: Yaml<'_>, key: &Key<'_>, takes: &str, sink: &mut Sink) {
     let message = match key {
         Key::Index(parent, _) => {
             format!("an item of `{}` is {takes}, and this is {}", parent.last(), value.kind())
         }
         _ => format!("`{}` takes {takes}, and this is {}", key.last(), value.kind()),
     };
-    sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+    sink.push(Problem::error(Code::WrongType, value.span(), message).key(key));
 }

@@ -1,16 +1,21 @@
 //! YAML as a tree in which every key and value knows its place, with a bound on depth, aliases and size.
 //! What the keys mean is left to the rest of `spec`.
 
+mod edit;
 mod scalar;
 mod tree;
 
-pub(crate) use tree::{Data, Entry, Layout, Yaml};
+pub(crate) use edit::Place;
+pub(crate) use tree::{Data, Entries, Items, Layout, Node, Tree, Yaml};
+
+use std::slice;
 
 use rustc_hash::FxHashMap;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as Range, Tag};
 use smol_str::SmolStr;
 
 use crate::diagnostic::{Code, Position, Problem, Span};
+use tree::{Kept, Pair};
 
 /// How deep values may be nested.
 const MAX_DEPTH: usize = 100;
@@ -22,8 +27,8 @@ const MAX_TEXT: usize = 32 * 1024 * 1024;
 /// A document, as far as it could be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
-    /// The root, if the text is YAML at all.
-    pub(crate) root: Option<Yaml>,
+    /// Its values, if the text is YAML at all.
+    pub(crate) tree: Option<Tree>,
     /// What is wrong with the text.
     pub(crate) problems: Vec<Problem>,
 }
@@ -34,9 +39,10 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
         source,
         stack: Vec::new(),
         items: Vec::new(),
-        entries: Vec::new(),
+        pairs: Vec::new(),
+        tree: Tree::of(Node::empty(Span::at(source, 1, 1))),
         anchors: FxHashMap::default(),
-        root: None,
+        found: false,
         problems: Vec::new(),
         values: 0,
         bytes: 0,
@@ -50,26 +56,28 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
         if let Err(problem) = outcome {
             // Anything after a broken place would be a guess.
             builder.problems.push(*problem);
-            return Document { root: None, problems: builder.problems };
+            return Document { tree: None, problems: builder.problems };
         }
     }
-    if builder.root.as_ref().is_none_or(|root| matches!(root.data, Data::Null)) {
+    let is_empty = !builder.found || matches!(builder.tree.root.kept, Kept::Null);
+    if is_empty {
         let span = Span::at(source, 1, 1);
         builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty"));
-        builder.root = None;
     }
-    Document { root: builder.root, problems: builder.problems }
+    Document { tree: (!is_empty).then_some(builder.tree), problems: builder.problems }
 }
 
 struct Builder {
     source: u16,
     stack: Vec<Frame>,
-    /// What the open lists and mappings have so far, the innermost last: each takes its part when it is closed, and no
-    /// room that it does not need.
-    items: Vec<Yaml>,
-    entries: Vec<Entry>,
+    /// What the open lists and mappings have so far, the innermost last: each becomes a row of the tree when it is
+    /// closed.
+    items: Vec<Node>,
+    pairs: Vec<Pair>,
+    tree: Tree,
     anchors: FxHashMap<usize, Anchored>,
-    root: Option<Yaml>,
+    /// Whether there was any value.
+    found: bool,
     problems: Vec<Problem>,
     values: usize,
     bytes: usize,
@@ -77,7 +85,8 @@ struct Builder {
 }
 
 struct Anchored {
-    value: Yaml,
+    kept: Kept,
+    layout: Layout,
     values: usize,
     bytes: usize,
 }
@@ -107,14 +116,14 @@ struct Keys {
 impl Keys {
     const SMALL: usize = 16;
 
-    fn find(&mut self, key: &str, entries: &[Entry]) -> Option<Position> {
-        if entries.len() < Self::SMALL {
-            return entries.iter().find(|entry| entry.key == key).map(|entry| entry.key_span.start);
+    fn find(&mut self, key: &str, pairs: &[Pair]) -> Option<Position> {
+        if pairs.len() < Self::SMALL {
+            return pairs.iter().find(|pair| pair.key == key).map(|pair| pair.key_span.start);
         }
-        for entry in &entries[self.indexed..] {
-            self.places.entry(entry.key.clone()).or_insert(entry.key_span.start);
+        for pair in &pairs[self.indexed..] {
+            self.places.entry(pair.key.clone()).or_insert(pair.key_span.start);
         }
-        self.indexed = entries.len();
+        self.indexed = pairs.len();
         self.places.get(key).copied()
     }
 }
@@ -134,13 +143,13 @@ impl Builder {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(span, 1, text.len())?;
-                let data = scalar::resolve(&text, style, tag.as_deref())
+                let kept = scalar::resolve(&text, style, tag.as_deref())
                     .map_err(|message| Box::new(Problem::error(Code::YamlSyntax, span, message)))?;
                 let layout = match style {
-                    ScalarStyle::Literal => tree::block_layout(&range, &text),
-                    _ => tree::inline_layout(&range, &text, style),
+                    ScalarStyle::Literal => scalar::block_layout(&range, &text),
+                    _ => scalar::inline_layout(&range, &text, style),
                 };
-                let value = Yaml { span, layout, data };
+                let value = Node { span, layout, kept };
                 self.anchor(anchor, &value, 1, text.len())?;
                 self.put(value, matches!(style, ScalarStyle::Plain).then_some(&*text))?;
             }
@@ -150,17 +159,15 @@ impl Builder {
                     return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
                 };
                 let (values, bytes) = (anchored.values, anchored.bytes);
+                let value = Node { span, layout: anchored.layout, kept: anchored.kept.clone() };
                 self.count(span, values, bytes)?;
-                let value = self.anchors.get(&id).map(|anchored| anchored.value.clone());
-                if let Some(value) = value {
-                    self.put(Yaml { span, ..value }, None)?;
-                }
+                self.put(value, None)?;
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.open(span, anchor, tag.as_deref(), Open::List { first: self.items.len() })?
             }
             Event::MappingStart(_, anchor, tag) => {
-                let open = Open::Map { first: self.entries.len(), keys: Keys::default(), key: None };
+                let open = Open::Map { first: self.pairs.len(), keys: Keys::default(), key: None };
                 self.open(span, anchor, tag.as_deref(), open)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span)?,
@@ -192,42 +199,70 @@ impl Builder {
 
     fn close(&mut self, end: Span) -> Step {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
-        let data = match frame.open {
-            Open::List { first } => Data::List(self.items.drain(first..).collect()),
-            Open::Map { first, .. } => Data::Map(tree::merge(self.entries.drain(first..).collect())),
+        let kept = match frame.open {
+            Open::List { first } => Kept::List(edit::add(&mut self.tree.items, self.items.drain(first..))),
+            Open::Map { first, .. } => {
+                self.merge(first);
+                Kept::Map(edit::add(&mut self.tree.pairs, self.pairs.drain(first..)))
+            }
         };
         let span = Span { end: end.end.max(frame.span.start), ..frame.span };
-        let value = Yaml { span, layout: Layout::Loose, data };
+        let value = Node { span, layout: Layout::Loose, kept };
         let (values, bytes) = (self.values - frame.values_before, self.bytes - frame.bytes_before);
         self.anchor(frame.anchor, &value, values, bytes)?;
         self.put(value, None)
     }
 
-    fn anchor(&mut self, id: usize, value: &Yaml, values: usize, bytes: usize) -> Step {
+    /// Takes in the mappings under `<<` of the mapping that begins here; a key of the mapping itself goes before.
+    fn merge(&mut self, first: usize) {
+        if !self.pairs[first..].iter().any(|pair| pair.key == "<<") {
+            return;
+        }
+        let (merged, own): (Vec<_>, Vec<_>) = self.pairs.drain(first..).partition(|pair| pair.key == "<<");
+        self.pairs.extend(own);
+        let sources = merged.iter().flat_map(|pair| match pair.value.kept {
+            Kept::List(part) => part.of(&self.tree.items),
+            _ => slice::from_ref(&pair.value),
+        });
+        for source in sources {
+            let Kept::Map(part) = source.kept else { continue };
+            for pair in part.of(&self.tree.pairs) {
+                if !self.pairs[first..].iter().any(|known| known.key == pair.key) {
+                    self.pairs.push(pair.clone());
+                }
+            }
+        }
+    }
+
+    fn anchor(&mut self, id: usize, value: &Node, values: usize, bytes: usize) -> Step {
         if id != 0 {
             self.count(value.span, values, bytes)?;
-            self.anchors.insert(id, Anchored { value: value.clone(), values, bytes });
+            let (kept, layout) = (value.kept.clone(), value.layout);
+            self.anchors.insert(id, Anchored { kept, layout, values, bytes });
         }
         Ok(())
     }
 
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
-    fn put(&mut self, value: Yaml, plain: Option<&str>) -> Step {
+    fn put(&mut self, value: Node, plain: Option<&str>) -> Step {
         match self.stack.last_mut().map(|frame| &mut frame.open) {
-            None => self.root = Some(value),
+            None => {
+                self.tree.root = value;
+                self.found = true;
+            }
             Some(Open::List { .. }) => self.items.push(value),
             Some(Open::Map { first, keys, key: pending }) => match pending.take() {
-                Some((key, key_span)) => self.entries.push(Entry { key, key_span, value }),
+                Some((key, key_span)) => self.pairs.push(Pair { key, key_span, value }),
                 None => {
-                    let text = match (plain, value.data) {
+                    let text = match (plain, value.kept) {
                         (Some(plain), _) => plain.into(),
-                        (None, Data::Text(text)) => text,
+                        (None, Kept::Text(text)) => text,
                         _ => {
                             let message = "a key is a plain text, not a list or a mapping";
                             return Err(Box::new(Problem::error(Code::YamlSyntax, value.span, message)));
                         }
                     };
-                    if let Some(first) = keys.find(&text, &self.entries[*first..]) {
+                    if let Some(first) = keys.find(&text, &self.pairs[*first..]) {
                         let message = format!(
                             "`{text}` stands twice: first at line {}, column {}",
                             first.line, first.column

@@ -1,31 +1,31 @@
-//! What a scalar means, by the core schema of YAML 1.2: `yes` and `on` are texts.
+//! What a scalar means, by the core schema of YAML 1.2: `yes` and `on` are texts; and how its text lies in the file.
 
 use serde_json::Number;
-use serde_saphyr::granit_parser::{ScalarStyle, Tag};
+use serde_saphyr::granit_parser::{ScalarStyle, Span as Range, Tag};
 
-use super::Data;
+use super::tree::{Kept, Layout, count};
 
 /// The value of a scalar, or why it has none.
-pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
+pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Kept, String> {
     let Some(tag) = tag else {
-        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Data::Text(text.into()) });
+        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Kept::Text(text.into()) });
     };
     let found = match tag.core_suffix() {
-        Some("str") => Some(Data::Text(text.into())),
-        Some("null") => Some(plain(text)).filter(|data| matches!(data, Data::Null)),
-        Some("bool") => Some(plain(text)).filter(|data| matches!(data, Data::Bool(_))),
-        Some("int" | "float") => Some(plain(text)).filter(|data| matches!(data, Data::Number(_))),
+        Some("str") => Some(Kept::Text(text.into())),
+        Some("null") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Null)),
+        Some("bool") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Bool(_))),
+        Some("int" | "float") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Number(_))),
         _ => return Err(format!("the tag `{}` has no meaning in a flow", tag.original())),
     };
     found.ok_or_else(|| format!("`{text}` is no value of the tag `{}`", tag.original()))
 }
 
-fn plain(text: &str) -> Data {
+fn plain(text: &str) -> Kept {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Data::Null,
-        "true" | "True" | "TRUE" => Data::Bool(true),
-        "false" | "False" | "FALSE" => Data::Bool(false),
-        _ => number(text).map_or_else(|| Data::Text(text.into()), Data::Number),
+        "" | "~" | "null" | "Null" | "NULL" => Kept::Null,
+        "true" | "True" | "TRUE" => Kept::Bool(true),
+        "false" | "False" | "FALSE" => Kept::Bool(false),
+        _ => number(text).map_or_else(|| Kept::Text(text.into()), Kept::Number),
     }
 }
 
@@ -54,4 +54,26 @@ fn number(text: &str) -> Option<Number> {
         return None;
     }
     Number::from_f64(text.parse().ok()?)
+}
+
+/// How the text of a scalar on one line lies in the file.
+pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> Layout {
+    let skip = match style {
+        ScalarStyle::Plain => 0,
+        ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => 1,
+        _ => return Layout::Loose,
+    };
+    let width = range.end.col().saturating_sub(range.start.col());
+    let same_line = range.start.line() == range.end.line();
+    if same_line && width == text.chars().count() + 2 * skip {
+        Layout::Inline(count(skip))
+    } else {
+        Layout::Loose
+    }
+}
+
+/// A literal block starts, as the parser tells it, at its first line that is not blank.
+pub(super) fn block_layout(range: &Range, text: &str) -> Layout {
+    let blank = text.len() - text.trim_start_matches('\n').len();
+    Layout::Block(count(range.start.line().saturating_sub(blank)), count(range.start.col()))
 }

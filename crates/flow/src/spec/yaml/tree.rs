@@ -1,7 +1,7 @@
-//! The tree itself, and where within a text value a byte stands in the file.
+//! The tree itself: its values lie side by side in two lists, so that a large file is read with few trips to the heap,
+//! and its room goes back in one piece. Changing it is left to `edit`.
 
 use serde_json::{Map, Number, Value};
-use serde_saphyr::granit_parser::{ScalarStyle, Span as Range};
 use smol_str::SmolStr;
 
 use crate::{
@@ -9,37 +9,60 @@ use crate::{
     spec::Text,
 };
 
-/// A value and its place.
+/// The values of a document.
 #[derive(Clone, Debug)]
-pub(crate) struct Yaml {
+pub(crate) struct Tree {
+    /// The items of all lists, each list's in a row.
+    pub(super) items: Vec<Node>,
+    /// The keys and values of all mappings, each mapping's in a row.
+    pub(super) pairs: Vec<Pair>,
+    pub(super) root: Node,
+}
+
+/// A value as it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
     pub(crate) span: Span,
     pub(crate) layout: Layout,
-    pub(crate) data: Data,
+    pub(super) kept: Kept,
 }
 
 /// What a value is. There is one for each value of a file, so it is kept small, and short texts take no room of their own.
 #[derive(Clone, Debug)]
-pub(crate) enum Data {
+pub(super) enum Kept {
     Null,
     Bool(bool),
     Number(Number),
     Text(SmolStr),
-    List(Box<[Yaml]>),
-    Map(Box<[Entry]>),
-    /// A value drawn in from a file, in which nothing is bound.
+    List(Part),
+    Map(Part),
     Json(Box<Value>),
 }
 
-/// A key and its value.
+/// A row of items or of pairs. An alias has the row of what it names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+impl Part {
+    pub(super) fn of<T>(self, all: &[T]) -> &[T] {
+        let first = self.first as usize;
+        &all[first..first + self.count as usize]
+    }
+}
+
+/// A key and its value as they are kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: SmolStr,
-    pub(crate) key_span: Span,
-    pub(crate) value: Yaml,
+pub(super) struct Pair {
+    pub(super) key: SmolStr,
+    pub(super) key_span: Span,
+    pub(super) value: Node,
 }
 
 // Texts know their own short form by a byte that says so, and there the other kinds find room for their names.
-const _: () = assert!(size_of::<Yaml>() <= 56, "a value of a file has grown");
+const _: () = assert!(size_of::<Node>() <= 56, "a value of a file has grown");
 
 /// How the text of a scalar lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,150 +75,214 @@ pub(crate) enum Layout {
     Loose,
 }
 
-impl Yaml {
+/// A value and its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Yaml<'t> {
+    tree: &'t Tree,
+    node: &'t Node,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'t> {
+    Null,
+    Bool(bool),
+    Number(&'t Number),
+    Text(&'t str),
+    List(Items<'t>),
+    Map(Entries<'t>),
+    /// A value drawn in from a file, in which nothing is bound.
+    Json(&'t Value),
+}
+
+/// The items of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Items<'t> {
+    tree: &'t Tree,
+    nodes: &'t [Node],
+}
+
+/// The keys and values of a mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entries<'t> {
+    tree: &'t Tree,
+    pairs: &'t [Pair],
+}
+
+/// A key and its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'t> {
+    pub(crate) key: &'t str,
+    pub(crate) key_span: Span,
+    pub(crate) value: Yaml<'t>,
+}
+
+impl Tree {
+    /// The value that holds all others.
+    pub(crate) fn root(&self) -> Yaml<'_> {
+        self.value(&self.root)
+    }
+
+    pub(super) fn value<'t>(&'t self, node: &'t Node) -> Yaml<'t> {
+        Yaml { tree: self, node }
+    }
+}
+
+impl<'t> Yaml<'t> {
+    pub(crate) fn span(self) -> Span {
+        self.node.span
+    }
+
+    pub(crate) fn data(self) -> Data<'t> {
+        let tree = self.tree;
+        match &self.node.kept {
+            Kept::Null => Data::Null,
+            Kept::Bool(held) => Data::Bool(*held),
+            Kept::Number(number) => Data::Number(number),
+            Kept::Text(text) => Data::Text(text),
+            Kept::List(part) => Data::List(Items { tree, nodes: part.of(&tree.items) }),
+            Kept::Map(part) => Data::Map(Entries { tree, pairs: part.of(&tree.pairs) }),
+            Kept::Json(value) => Data::Json(value),
+        }
+    }
+
     /// The value under a key, if this is a mapping that has it.
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
-        self.entry(key).map(|entry| &entry.value)
+    pub(crate) fn get(self, key: &str) -> Option<Self> {
+        self.entry(key).map(|entry| entry.value)
     }
 
     /// The key and its value, if this is a mapping that has it.
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn entry(self, key: &str) -> Option<Entry<'t>> {
         self.entries().iter().find(|entry| entry.key == key)
     }
 
     /// The keys and values, none if this is no mapping.
-    pub(crate) fn entries(&self) -> &[Entry] {
-        match &self.data {
+    pub(crate) fn entries(self) -> Entries<'t> {
+        match self.data() {
             Data::Map(entries) => entries,
-            _ => &[],
+            _ => Entries { tree: self.tree, pairs: &[] },
         }
     }
 
-    /// Adds a key and its value, if this is a mapping.
-    pub(crate) fn push(&mut self, entry: Entry) {
-        if let Data::Map(entries) = &mut self.data {
-            let mut grown = std::mem::take(entries).into_vec();
-            grown.push(entry);
-            *entries = grown.into();
+    /// The items, none if this is no list.
+    pub(crate) fn items(self) -> Items<'t> {
+        match self.data() {
+            Data::List(items) => items,
+            _ => Items { tree: self.tree, nodes: &[] },
         }
     }
 
     /// The text, if this is one.
-    pub(crate) fn text(&self) -> Option<&str> {
-        match &self.data {
-            Data::Text(text) => Some(text),
+    pub(crate) fn text(self) -> Option<&'t str> {
+        match &self.node.kept {
+            Kept::Text(text) => Some(text),
             _ => None,
         }
     }
 
     /// The text and its place, if this is one.
-    pub(crate) fn placed_text(&self) -> Option<Text<'_>> {
-        Some((self.text()?, self.span))
+    pub(crate) fn placed_text(self) -> Option<Text<'t>> {
+        Some((self.text()?, self.span()))
     }
 
     /// The value as JSON.
-    pub(crate) fn json(&self) -> Value {
-        match &self.data {
+    pub(crate) fn json(self) -> Value {
+        match self.data() {
             Data::Null => Value::Null,
-            Data::Bool(value) => Value::Bool(*value),
+            Data::Bool(value) => Value::Bool(value),
             Data::Number(value) => Value::Number(value.clone()),
-            Data::Text(value) => Value::String(value.to_string()),
+            Data::Text(value) => Value::String(value.to_owned()),
             Data::List(items) => Value::Array(items.iter().map(Self::json).collect()),
             Data::Map(entries) => Value::Object(object(entries)),
-            Data::Json(value) => Value::clone(value),
+            Data::Json(value) => value.clone(),
         }
     }
 
     /// What it is, for a message.
-    pub(crate) fn kind(&self) -> &'static str {
-        match &self.data {
-            Data::Null => "nothing",
-            Data::Bool(_) => "true or false",
-            Data::Number(_) => "a number",
-            Data::Text(_) => "a text",
-            Data::List(_) => "a list",
-            Data::Map(_) => "a mapping",
-            Data::Json(value) => match **value {
-                Value::Null => "nothing",
-                Value::Bool(_) => "true or false",
-                Value::Number(_) => "a number",
-                Value::String(_) => "a text",
-                Value::Array(_) => "a list",
-                Value::Object(_) => "a mapping",
-            },
+    pub(crate) fn kind(self) -> &'static str {
+        match self.data() {
+            Data::Null | Data::Json(Value::Null) => "nothing",
+            Data::Bool(_) | Data::Json(Value::Bool(_)) => "true or false",
+            Data::Number(_) | Data::Json(Value::Number(_)) => "a number",
+            Data::Text(_) | Data::Json(Value::String(_)) => "a text",
+            Data::List(_) | Data::Json(Value::Array(_)) => "a list",
+            Data::Map(_) | Data::Json(Value::Object(_)) => "a mapping",
         }
     }
 
     /// The place of a byte of the text.
-    pub(crate) fn place(&self, offset: usize) -> Span {
-        let Some(text) = self.text() else { return self.span };
+    pub(crate) fn place(self, offset: usize) -> Span {
+        let span = self.span();
+        let Some(text) = self.text() else { return span };
         let before = text.get(..offset).unwrap_or_default();
         let line = count(before.matches('\n').count());
         let column = count(before.rsplit('\n').next().unwrap_or_default().chars().count());
-        match self.layout {
+        match self.node.layout {
             Layout::Inline(skip) if line == 0 => {
-                let start = Position { column: self.span.start.column + skip + column, ..self.span.start };
-                Span { start, ..self.span }
+                let start = Position { column: span.start.column + skip + column, ..span.start };
+                Span { start, ..span }
             }
-            Layout::Block(first, indent) => Span::at(self.span.source, first + line, indent + column + 1),
-            _ => self.span,
+            Layout::Block(first, indent) => Span::at(span.source, first + line, indent + column + 1),
+            _ => span,
         }
+    }
+
+    pub(super) fn tree_and_node(self) -> (&'t Tree, &'t Node) {
+        (self.tree, self.node)
+    }
+}
+
+impl<'t> Items<'t> {
+    pub(crate) fn len(self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub(crate) fn iter(self) -> impl ExactSizeIterator<Item = Yaml<'t>> + Clone {
+        self.nodes.iter().map(move |node| self.tree.value(node))
+    }
+
+    pub(crate) fn get(self, at: usize) -> Option<Yaml<'t>> {
+        self.nodes.get(at).map(|node| self.tree.value(node))
+    }
+}
+
+impl<'t> Entries<'t> {
+    pub(crate) fn iter(self) -> impl ExactSizeIterator<Item = Entry<'t>> + Clone {
+        self.pairs.iter().map(move |pair| self.entry(pair))
+    }
+
+    pub(crate) fn get(self, at: usize) -> Option<Entry<'t>> {
+        self.pairs.get(at).map(|pair| self.entry(pair))
+    }
+
+    /// The keys alone, which are looked through most.
+    pub(crate) fn keys(self) -> impl ExactSizeIterator<Item = &'t SmolStr> + Clone {
+        self.pairs.iter().map(|pair| &pair.key)
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.pairs.len()
+    }
+
+    fn entry(self, pair: &'t Pair) -> Entry<'t> {
+        Entry { key: &pair.key, key_span: pair.key_span, value: self.tree.value(&pair.value) }
     }
 }
 
 /// A mapping as a JSON object.
-pub(crate) fn object(entries: &[Entry]) -> Map<String, Value> {
+pub(crate) fn object(entries: Entries<'_>) -> Map<String, Value> {
     let mut map = Map::new();
     // Collecting them would sort them first, which costs more than putting a few in place.
-    for entry in entries {
-        map.insert(entry.key.to_string(), entry.value.json());
+    for entry in entries.iter() {
+        map.insert(entry.key.to_owned(), entry.value.json());
     }
     map
 }
 
-fn count(number: usize) -> u32 {
+pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// Takes in the mappings under `<<`; a key of the mapping itself goes before.
-pub(super) fn merge(entries: Box<[Entry]>) -> Box<[Entry]> {
-    if !entries.iter().any(|entry| entry.key == "<<") {
-        return entries;
-    }
-    let (merged, mut own): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.key == "<<");
-    let sources = merged.into_iter().flat_map(|entry| match entry.value.data {
-        Data::List(items) => items.into_vec(),
-        data => vec![Yaml { data, ..entry.value }],
-    });
-    for source in sources {
-        if let Data::Map(entries) = source.data {
-            for entry in entries {
-                if !own.iter().any(|known| known.key == entry.key) {
-                    own.push(entry);
-                }
-            }
-        }
-    }
-    own.into()
-}
-
-pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> Layout {
-    let skip = match style {
-        ScalarStyle::Plain => 0,
-        ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => 1,
-        _ => return Layout::Loose,
-    };
-    let width = range.end.col().saturating_sub(range.start.col());
-    let same_line = range.start.line() == range.end.line();
-    if same_line && width == text.chars().count() + 2 * skip {
-        Layout::Inline(count(skip))
-    } else {
-        Layout::Loose
-    }
-}
-
-/// A literal block starts, as the parser tells it, at its first line that is not blank.
-pub(super) fn block_layout(range: &Range, text: &str) -> Layout {
-    let blank = text.len() - text.trim_start_matches('\n').len();
-    Layout::Block(count(range.start.line().saturating_sub(blank)), count(range.start.col()))
 }
