@@ -76,7 +76,7 @@ pub(super) fn effective<'a>(
 }
 
 fn has_schema_files(map: Yaml<'_>) -> bool {
-    map.entries().keys().any(|key| schema_key(key).is_some())
+    map.entries().iter().any(|entry| schema_key(entry.key).is_some())
 }
 
 struct Draw<'d, 'a, 'w> {

@@ -5,7 +5,6 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
-use smol_str::SmolStr;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
@@ -66,8 +65,8 @@ impl<'a, 'k> Fields<'a, 'k> {
         match value.data() {
             Data::Map(entries) => {
                 let mut lengths = [0; USUAL_KEYS];
-                for (length, key) in lengths.iter_mut().zip(entries.keys()) {
-                    *length = key.len() as u8;
+                for (at, length) in lengths.iter_mut().enumerate().take(entries.len()) {
+                    *length = entries.key(at).len() as u8;
                 }
                 Some(Self { entries, lengths, span: value.span(), key, asked: Asked::new(), known: 0 })
             }
@@ -87,12 +86,12 @@ impl<'a, 'k> Fields<'a, 'k> {
     /// The value under a key, whatever it is; nothing written counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<Yaml<'a>> {
         self.asked.push(name);
-        let keys = self.entries.keys();
-        let is_it = |(key, length): (&SmolStr, u8)| length == name.len() as u8 && key == name;
-        let usual = keys.clone().zip(self.lengths).position(is_it);
-        let at = usual.or_else(|| Some(USUAL_KEYS + keys.skip(USUAL_KEYS).position(|key| key == name)?))?;
+        let length = name.len() as u8;
+        let at = (0..self.entries.len()).find(|&at| {
+            self.lengths.get(at).is_none_or(|known| *known == length) && self.entries.key(at) == name
+        })?;
         self.known |= 1_u64.checked_shl(at as u32).unwrap_or(0);
-        self.entries.get(at).map(|entry| entry.value).filter(|value| !matches!(value.data(), Data::Null))
+        Some(self.entries.value(at)).filter(|value| !matches!(value.data(), Data::Null))
     }
 
     /// The place of a key that was found.

@@ -133,6 +133,7 @@ impl<'t> Yaml<'t> {
         self.node.span
     }
 
+    #[inline]
     pub(crate) fn data(self) -> Data<'t> {
         let tree = self.tree;
         match &self.node.kept {
@@ -259,9 +260,14 @@ impl<'t> Entries<'t> {
         self.pairs.get(at).map(|pair| self.entry(pair))
     }
 
-    /// The keys alone, which are looked through most.
-    pub(crate) fn keys(self) -> impl ExactSizeIterator<Item = &'t SmolStr> + Clone {
-        self.pairs.iter().map(|pair| &pair.key)
+    /// The key at a place that there is.
+    pub(crate) fn key(self, at: usize) -> &'t str {
+        &self.pairs[at].key
+    }
+
+    /// The value at a place that there is.
+    pub(crate) fn value(self, at: usize) -> Yaml<'t> {
+        self.tree.value(&self.pairs[at].value)
     }
 
     pub(crate) fn len(self) -> usize {
