@@ -281,8 +281,7 @@ impl Place<'_> {
 impl Shared {
     #[inline]
     fn deliver(&self, table: &mut Table, envelope: &Arc<Envelope>) {
-        table.refresh(&self.subscribers);
-        table.deliver(envelope);
+        table.deliver(&self.subscribers, envelope);
         if self.has_pending.load(Ordering::Relaxed) {
             self.deliver_pending(table);
         }
@@ -293,8 +292,7 @@ impl Shared {
         loop {
             let next = lock(&self.pending).pop_front();
             let Some(next) = next else { break };
-            table.refresh(&self.subscribers);
-            table.deliver(&next);
+            table.deliver(&self.subscribers, &next);
         }
         self.has_pending.store(false, Ordering::Relaxed);
     }

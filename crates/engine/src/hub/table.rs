@@ -60,11 +60,11 @@ impl Subscribers {
     }
 }
 
-/// The subscribers of each kind of event; unknown names share the last row. It is made anew at the first
-/// delivery after a change, so that many changes in a row cost one.
+/// The subscribers of each kind of event; unknown names share the last row. A row is made at the first delivery after a
+/// change, so that many changes in a row cost one, and kinds that a session never sees cost nothing.
 #[derive(Default)]
 pub(crate) struct Table {
-    rows: Vec<Vec<Row>>,
+    rows: Vec<Option<Vec<Row>>>,
     version: u64,
 }
 
@@ -75,40 +75,46 @@ struct Row {
 }
 
 impl Table {
+    /// Lets go of all subscribers if any came or went.
     #[inline]
     pub(crate) fn refresh(&mut self, subscribers: &Subscribers) {
-        if self.version != subscribers.version.load(Ordering::Acquire) {
-            self.rebuild(subscribers);
+        let version = subscribers.version.load(Ordering::Acquire);
+        if self.version != version {
+            self.rows.clear();
+            self.version = version;
         }
-    }
-
-    #[cold]
-    fn rebuild(&mut self, subscribers: &Subscribers) {
-        let list = lock(&subscribers.list);
-        let unknown = Event::NAMES.len();
-        self.rows.iter_mut().for_each(Vec::clear);
-        self.rows.resize_with(unknown + 1, Vec::new);
-        for subscriber in list.iter() {
-            let filter = &subscriber.filter;
-            for (kind, name) in Event::NAMES.iter().enumerate() {
-                if filter.matches_name(name) {
-                    let look = filter.asks_for_context().then(|| Arc::clone(subscriber));
-                    self.rows[kind].push(Row { sink: subscriber.sink.clone(), look });
-                }
-            }
-            let row = Row { sink: subscriber.sink.clone(), look: Some(Arc::clone(subscriber)) };
-            self.rows[unknown].push(row);
-        }
-        self.version = subscribers.version.load(Ordering::Relaxed);
     }
 
     /// Serves the subscribers of an event, one after the other.
     #[inline]
-    pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
-        match self.rows.get(envelope.event.kind()).map(Vec::as_slice) {
-            None | Some([]) => {}
-            Some(rows) => serve(rows, envelope),
+    pub(crate) fn deliver(&mut self, subscribers: &Subscribers, envelope: &Arc<Envelope>) {
+        self.refresh(subscribers);
+        match self.rows.get(envelope.event.kind()) {
+            Some(Some(rows)) if rows.is_empty() => {}
+            Some(Some(rows)) => serve(rows, envelope),
+            _ => serve(self.build(subscribers, envelope.event.kind()), envelope),
         }
+    }
+
+    /// Makes a row. It may know of a subscriber that came since the table was refreshed; the next delivery makes it anew.
+    #[cold]
+    fn build(&mut self, subscribers: &Subscribers, kind: usize) -> &[Row] {
+        let unknown = Event::NAMES.len();
+        let list = lock(&subscribers.list);
+        let rows = list.iter().filter_map(|subscriber| {
+            let filter = &subscriber.filter;
+            let look = match Event::NAMES.get(kind) {
+                Some(name) if !filter.matches_name(name) => return None,
+                Some(_) => filter.asks_for_context(),
+                None => true,
+            };
+            Some(Row { sink: subscriber.sink.clone(), look: look.then(|| Arc::clone(subscriber)) })
+        });
+        let rows = rows.collect();
+        if self.rows.len() <= kind {
+            self.rows.resize_with(unknown + 1, || None);
+        }
+        self.rows[kind].insert(rows)
     }
 }
 
