@@ -80,22 +80,17 @@ pub(crate) fn as_linker(mut arguments: impl Iterator<Item = OsString>) -> Option
 }
 
 fn link(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
-    if !cc(arguments, &[])? {
-        return Ok(ExitCode::FAILURE);
+    let mut linked = cc(arguments, &[])?;
+    if linked && let Err(error) = lay_out(arguments) {
+        // The program only takes more memory so; what the attempt left of it may not be whole.
+        eprintln!("warning: the program's functions stay as they come: {error:#}");
+        linked = cc(arguments, &[])?;
     }
-    match lay_out(arguments) {
-        Ok(true) => Ok(ExitCode::SUCCESS),
-        Ok(false) => Ok(ExitCode::FAILURE),
-        Err(error) => {
-            // What is linked already is whole; it only takes more memory. Cargo shows this with `-vv` alone.
-            eprintln!("warning: the program's functions stay as they come: {error:#}");
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    Ok(if linked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Links once more, by what the program called. False if only that failed.
-fn lay_out(arguments: &[OsString]) -> anyhow::Result<bool> {
+/// Links once more, by what the program called.
+fn lay_out(arguments: &[OsString]) -> anyhow::Result<()> {
     ensure!(arguments.iter().any(|argument| argument == "-fuse-ld=lld"), "the linker is not lld");
     let after = arguments.iter().skip_while(|argument| *argument != "-o").nth(1);
     let program = Path::new(after.context("the linker is not told where to")?);
@@ -116,7 +111,8 @@ fn lay_out(arguments: &[OsString]) -> anyhow::Result<bool> {
     std::fs::write(&listed, order.join("\n"))?;
     let mut by_order = OsString::from("-Wl,--no-warn-symbol-ordering,--symbol-ordering-file=");
     by_order.push(&listed);
-    cc(arguments, &[by_order])
+    ensure!(cc(arguments, &[by_order])?, "it cannot be linked so");
+    Ok(())
 }
 
 /// Calls the linker that rustc would have called.

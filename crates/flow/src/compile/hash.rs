@@ -1,6 +1,6 @@
 //! The hash of all that the author wrote.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
@@ -25,10 +25,6 @@ pub(super) fn of(loaded: &Loaded) -> String {
     for change in &loaded.changes {
         add(&serde_json::to_string(change).unwrap_or_default());
     }
-    let mut hex = String::with_capacity(64);
-    for byte in hash.finalize() {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }

@@ -150,7 +150,7 @@ impl Builder {
                     _ => scalar::inline_layout(&range, &text, style),
                 };
                 let value = Node { span, layout, kept };
-                self.anchor(anchor, &value, 1, text.len())?;
+                self.anchor(anchor, &value, 1, text.len());
                 self.put(value, matches!(style, ScalarStyle::Plain).then_some(&*text))?;
             }
             Event::Alias(id) => {
@@ -209,7 +209,7 @@ impl Builder {
         let span = Span { end: end.end.max(frame.span.start), ..frame.span };
         let value = Node { span, layout: Layout::Loose, kept };
         let (values, bytes) = (self.values - frame.values_before, self.bytes - frame.bytes_before);
-        self.anchor(frame.anchor, &value, values, bytes)?;
+        self.anchor(frame.anchor, &value, values, bytes);
         self.put(value, None)
     }
 
@@ -234,13 +234,11 @@ impl Builder {
         }
     }
 
-    fn anchor(&mut self, id: usize, value: &Node, values: usize, bytes: usize) -> Step {
+    fn anchor(&mut self, id: usize, value: &Node, values: usize, bytes: usize) {
         if id != 0 {
-            self.count(value.span, values, bytes)?;
             let (kept, layout) = (value.kept.clone(), value.layout);
             self.anchors.insert(id, Anchored { kept, layout, values, bytes });
         }
-        Ok(())
     }
 
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
