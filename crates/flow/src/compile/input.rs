@@ -2,6 +2,8 @@
 //! schema is left to `validate`.
 
 use serde_json::Value;
+use smallvec::SmallVec;
+use smol_str::{SmolStr, SmolStrBuilder};
 
 use super::{World, condition, files, names, names::User};
 use crate::{
@@ -136,11 +138,14 @@ impl Draw<'_, '_, '_> {
     }
 }
 
+/// Places within an input, as JSON pointers: most inputs have one that is bound.
+pub(super) type Places = SmallVec<[SmolStr; 1]>;
+
 /// What became of an input.
 pub(super) struct Parsed {
     pub(super) draft: Draft,
-    /// The places whose values are known only when the node runs, as JSON pointers.
-    pub(super) bound: Vec<String>,
+    /// The places whose values are known only when the node runs.
+    pub(super) bound: Places,
 }
 
 /// Parses the strings of an input. The schema is needed only if it is marked.
@@ -151,7 +156,7 @@ pub(super) fn parse(
     world: &World<'_>,
     sink: &mut Sink,
 ) -> Parsed {
-    let mut parser = Parser { user, world, sink, root: schema.unwrap_or(&Value::Null), bound: Vec::new() };
+    let mut parser = Parser { user, world, sink, root: schema.unwrap_or(&Value::Null), bound: Places::new() };
     let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), schema);
     Parsed { draft, bound: parser.bound }
 }
@@ -161,7 +166,7 @@ struct Parser<'p, 'w> {
     world: &'p World<'w>,
     sink: &'p mut Sink,
     root: &'p Value,
-    bound: Vec<String>,
+    bound: Places,
 }
 
 impl Parser<'_, '_> {
@@ -218,14 +223,28 @@ impl Parser<'_, '_> {
 }
 
 /// The JSON pointer, within an input, of what lies under a key.
-fn pointer(key: &Key<'_>) -> String {
+fn pointer(key: &Key<'_>) -> SmolStr {
+    let mut text = SmolStrBuilder::new();
+    spell(key, &mut text);
+    text.finish()
+}
+
+fn spell(key: &Key<'_>, pointer: &mut SmolStrBuilder) {
     match key {
-        Key::Root | Key::Field(Key::Root, _) => String::new(),
-        Key::Field(parent, name) if name.contains(['~', '/']) => {
-            format!("{}/{}", pointer(parent), name.replace('~', "~0").replace('/', "~1"))
+        Key::Root | Key::Field(Key::Root, _) => {}
+        Key::Field(parent, name) => {
+            spell(parent, pointer);
+            pointer.push('/');
+            if name.contains(['~', '/']) {
+                pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
+            } else {
+                pointer.push_str(name);
+            }
         }
-        Key::Field(parent, name) => pointer(parent) + "/" + name,
-        Key::Index(parent, at) => format!("{}/{at}", pointer(parent)),
+        Key::Index(parent, at) => {
+            spell(parent, pointer);
+            pointer.push_str(&format!("/{at}"));
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub(super) struct Driver {
     learned: Vec<Arc<Envelope>>,
     root: Hub,
     phase: Hub,
+    /// When the newest event was emitted, until that is used: what is decided right after it is decided at its time.
+    just_now: Option<Timestamp>,
     /// The newest place that was emitted from, and its handle.
     place: Option<(NodePath, Hub)>,
     around: Surroundings,
@@ -94,6 +96,7 @@ impl Driver {
             learned: Vec::new(),
             root,
             phase,
+            just_now: None,
             place: None,
             around,
             tasks: JoinSet::new(),
@@ -120,7 +123,8 @@ impl Driver {
         let mut steps = 0_u32;
         while self.stage == Stage::Running {
             self.learn()?;
-            self.run.next(self.now(), &mut actions);
+            let now = self.just_now.take().unwrap_or_else(|| self.now());
+            self.run.next(now, &mut actions);
             if !actions.is_empty() {
                 self.carry_out(&mut actions).await?;
                 steps += 1;
@@ -248,11 +252,13 @@ impl Driver {
             let hub = task.map_or_else(|| self.phase.clone(), |path| self.phase.with_task(path));
             return hub.with_agent(run_id.clone()).emit(event);
         }
-        match task {
+        let envelope = match task {
             Some(path) => self.hub_at(path).emit(event),
             None if matches!(event, HarnessStart { .. } | HarnessComplete { .. }) => self.root.emit(event),
             None => self.phase.emit(event),
-        }
+        };
+        self.just_now = Some(envelope.timestamp);
+        envelope
     }
 
     fn hub_at(&mut self, path: NodePath) -> &Hub {
