@@ -30,7 +30,7 @@ pub(super) fn called(command: &Command, functions: &Functions) -> anyhow::Result
     let program = Path::new(command.get_program()).canonicalize()?;
     // The shell waits until it is watched, and becomes the program.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "read -r _ && exec \"$@\" <&-", "sh"]).arg(&program).args(command.get_args());
+    shell.args(["-c", "read -r _ && exec \"$@\" </dev/null", "sh"]).arg(&program).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => shell.env(name, value),
