@@ -220,22 +220,22 @@ impl Shared {
                 (Stage::Drawing, Progress::Live) => false,
             };
             inner = self.changed.wait_while(inner, idle).unwrap_or_else(PoisonError::into_inner);
-            let over = inner.stage == Stage::Over;
+            drop(inner);
+            // The screen first: a question that comes now waits until what was said before it stands there.
+            let mut screen = lock(&self.screen);
+            inner = lock(&self.inner);
+            let stage = inner.stage;
+            if stage == Stage::Asking {
+                continue;
+            }
             let lines = inner.take();
             let picture = self.picture(&mut inner, 1);
             drop(inner);
-            if over {
-                lock(&self.screen).leave(&lines);
+            if stage == Stage::Over {
+                screen.leave(&lines);
                 return;
             }
-            let mut screen = lock(&self.screen);
-            if lock(&self.inner).stage == Stage::Drawing {
-                screen.draw(&lines, &picture);
-            } else {
-                // A question came in between: the lines wait for its answer.
-                let mut inner = lock(&self.inner);
-                lines.into_iter().rev().for_each(|line| inner.lines.push_front(line));
-            }
+            screen.draw(&lines, &picture);
             drop(screen);
             if self.terminal.progress == Progress::Live {
                 let inner = lock(&self.inner);
