@@ -44,8 +44,7 @@ type Functions = BTreeMap<u64, String>;
 
 /// Builds the program for release, and says where it is.
 pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut arguments: Vec<OsString> =
-        ["rustc", "--package", "inspan-cli", "--release"].map(OsString::from).to_vec();
+    let mut arguments: Vec<OsString> = ["--package", "inspan-cli", "--release"].map(OsString::from).to_vec();
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         // A place that stays the same: the linker's path is among what cargo compares before it builds anew.
         let metadata = MetadataCommand::new().current_dir(root).no_deps().exec()?;
@@ -56,7 +55,7 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
         setting.push(&linker);
         arguments.extend(["--".into(), setting]);
     }
-    build_by(root, &arguments)
+    build_by(root, "rustc", &arguments)
 }
 
 #[cfg(unix)]

@@ -56,11 +56,32 @@ impl LastState {
         self.run.snapshot(&self.input)
     }
 
-    /// The ids of all nodes, in order.
-    fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        let mut ids: Vec<_> = self.run.graph().nodes.iter().map(|node| &node.id).collect();
-        ids.sort_unstable();
-        ids.into_iter()
+    /// The ids of all nodes in their order, with the places of the nodes.
+    fn nodes(&self) -> impl Iterator<Item = (&NodeId, usize)> {
+        let nodes = self.run.graph().nodes.iter().enumerate();
+        let mut nodes: Vec<_> = nodes.map(|(at, node)| (&node.id, at)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter()
+    }
+
+    /// The place of a node.
+    fn find(&self, node: &NodeId) -> Option<usize> {
+        self.run.graph().find(node.as_str()).map(|ix| ix.0 as usize)
+    }
+
+    fn output(&self, at: usize) -> Option<&Compact> {
+        self.run.state().outputs[at].as_ref()
+    }
+
+    fn report(&self, at: usize) -> NodeReport {
+        let node = &self.run.state().nodes[at];
+        NodeReport {
+            status: shown(node),
+            attempts: node.attempts,
+            duration_ms: node.duration_ms,
+            reused: node.status == NodeStatus::Reused,
+            error: node.error.as_deref().cloned(),
+        }
     }
 }
 
@@ -71,13 +92,12 @@ pub struct Outputs(Arc<LastState>);
 impl Outputs {
     /// The output of a node.
     pub fn get(&self, node: &NodeId) -> Option<&Compact> {
-        let ix = self.0.run.graph().find(node.as_str())?;
-        self.0.run.state().outputs[ix.0 as usize].as_ref()
+        self.0.output(self.0.find(node)?)
     }
 
     /// All of them, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Compact)> {
-        self.0.nodes().filter_map(|id| Some((id, self.get(id)?)))
+        self.0.nodes().filter_map(|(id, at)| Some((id, self.0.output(at)?)))
     }
 }
 
@@ -100,20 +120,12 @@ pub struct Reports(Arc<LastState>);
 impl Reports {
     /// How a node fared.
     pub fn get(&self, node: &NodeId) -> Option<NodeReport> {
-        let ix = self.0.run.graph().find(node.as_str())?;
-        let node = &self.0.run.state().nodes[ix.0 as usize];
-        Some(NodeReport {
-            status: shown(node),
-            attempts: node.attempts,
-            duration_ms: node.duration_ms,
-            reused: node.status == NodeStatus::Reused,
-            error: node.error.as_deref().cloned(),
-        })
+        Some(self.0.report(self.0.find(node)?))
     }
 
     /// All of them, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeId, NodeReport)> {
-        self.0.nodes().filter_map(|id| Some((id, self.get(id)?)))
+        self.0.nodes().map(|(id, at)| (id, self.0.report(at)))
     }
 }
 
@@ -142,7 +154,7 @@ impl FlowRunResult {
 
     /// What a session waits for that rests.
     pub fn waits_on(&self) -> Option<WaitingOn> {
-        let limit = || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Waiting);
+        let limit = || self.last.run.state().nodes.iter().any(|node| shown(node) == NodeStatus::Waiting);
         match self.outcome {
             Outcome::Waiting if self.open_prompts().is_empty() && limit() => Some(WaitingOn::Limit),
             Outcome::Waiting => Some(WaitingOn::Input),

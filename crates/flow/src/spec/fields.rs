@@ -100,8 +100,13 @@ impl<'a, 'k> Fields<'a, 'k> {
     }
 
     pub(super) fn text(&mut self, name: &'static str, sink: &mut Sink) -> Option<Text<'a>> {
-        let value = self.get(name)?;
-        text(value, &Key::Field(self.key, name), sink)
+        self.text_value(name, sink).and_then(Yaml::placed_text)
+    }
+
+    /// The value under a key, if it is a text.
+    pub(super) fn text_value(&mut self, name: &'static str, sink: &mut Sink) -> Option<Yaml<'a>> {
+        let key = Key::Field(self.key, name);
+        self.get(name).filter(|value| text(*value, &key, sink).is_some())
     }
 
     pub(super) fn bool(&mut self, name: &'static str, sink: &mut Sink) -> Option<bool> {
@@ -189,13 +194,11 @@ impl<'a, 'k> Fields<'a, 'k> {
 
 /// A value that must be a text. A number or a truth value is taken for a slip, not for its digits.
 pub(super) fn text<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
-    match value.data() {
-        Data::Text(text) => Some((text, value.span())),
-        _ => {
-            wrong(value, key, "a text", sink);
-            None
-        }
+    let text = value.placed_text();
+    if text.is_none() {
+        wrong(value, key, "a text", sink);
     }
+    text
 }
 
 /// A value that must be a list.

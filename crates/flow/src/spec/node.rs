@@ -81,10 +81,10 @@ impl<'a> NodeSpec<'a> {
             id,
             node_type,
             input: fields.get("input"),
-            prompt_file: written_text(&mut fields, "promptFile", sink),
+            prompt_file: fields.text_value("promptFile", sink),
             depends_on: depends_on(&mut fields, sink),
             when: fields.get("when"),
-            session: written_text(&mut fields, "session", sink),
+            session: fields.text_value("session", sink),
             effects: effects.unwrap_or_default(),
             policy: policy(&mut fields, sink),
         };
@@ -109,11 +109,6 @@ impl<'a> NodeSpec<'a> {
     pub(crate) fn session(&self) -> Option<Text<'a>> {
         self.session.and_then(Yaml::placed_text)
     }
-}
-
-/// The value under a key, which must be a text.
-fn written_text<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -> Option<Yaml<'a>> {
-    fields.text(name, sink).and_then(|_| fields.get(name))
 }
 
 fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {

@@ -40,9 +40,8 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
         stack: Vec::new(),
         items: Vec::new(),
         pairs: Vec::new(),
-        tree: Tree::of(Node::empty(Span::at(source, 1, 1))),
+        tree: Tree::of(Node { span: Span::at(source, 1, 1), layout: Layout::Loose, kept: Kept::Null }),
         anchors: FxHashMap::default(),
-        found: false,
         problems: Vec::new(),
         values: 0,
         bytes: 0,
@@ -59,7 +58,7 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
             return Document { tree: None, problems: builder.problems };
         }
     }
-    let is_empty = !builder.found || matches!(builder.tree.root.kept, Kept::Null);
+    let is_empty = matches!(builder.tree.root.kept, Kept::Null);
     if is_empty {
         let span = Span::at(source, 1, 1);
         builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty"));
@@ -76,8 +75,6 @@ struct Builder {
     pairs: Vec<Pair>,
     tree: Tree,
     anchors: FxHashMap<usize, Anchored>,
-    /// Whether there was any value.
-    found: bool,
     problems: Vec<Problem>,
     values: usize,
     bytes: usize,
@@ -244,10 +241,7 @@ impl Builder {
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
     fn put(&mut self, value: Node, plain: Option<&str>) -> Step {
         match self.stack.last_mut().map(|frame| &mut frame.open) {
-            None => {
-                self.tree.root = value;
-                self.found = true;
-            }
+            None => self.tree.root = value,
             Some(Open::List { .. }) => self.items.push(value),
             Some(Open::Map { first, keys, key: pending }) => match pending.take() {
                 Some((key, key_span)) => self.pairs.push(Pair { key, key_span, value }),
