@@ -88,7 +88,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "async-stream",
             "futures",
             "jsonschema",
-            "memchr",
             "process-wrap",
             "reqwest",
             "rmcp",
@@ -101,6 +100,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "tokio-util",
             "tracing",
             "uuid",
+            "wide",
         ],
     },
     Layer {

@@ -45,6 +45,7 @@ const PURE: &[Pure] = &[
     Pure { module: "crates/providers/src/*/decode", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/*/ledger", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/exchange/books", must_not: &[WORLD, WAITING] },
+    Pure { module: "crates/providers/src/json", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/providers/src/streamed/event", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/compact", must_not: &[WORLD, WAITING] },
     Pure { module: "crates/flow/src/compile", must_not: &[WORLD, WAITING] },

@@ -13,6 +13,7 @@ mod exchange;
 mod greeting;
 mod ids;
 mod instructed;
+mod json;
 mod kind;
 mod openai;
 mod opencode;

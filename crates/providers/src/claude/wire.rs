@@ -11,10 +11,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
-mod outgoing;
-mod text;
+use crate::json;
 
-pub(super) use text::Text;
+mod outgoing;
 
 pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
 
@@ -52,7 +51,7 @@ pub(super) fn line_type(line: &str) -> Option<Cow<'_, str>> {
     {
         return Some(Cow::Borrowed(&rest[..end]));
     }
-    serde_json::from_str::<Peek<'_>>(line).ok().map(|peek| peek.kind.0)
+    json::from_str::<Peek<'_>>(line).ok().map(|peek| peek.kind.0)
 }
 
 /// `stream_event`: one event of the model's own stream.
@@ -89,9 +88,9 @@ pub(super) struct MessageHead<'a> {
 #[derive(Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
-    pub(super) text: Option<Text<'a>>,
+    pub(super) text: Option<Str<'a>>,
     #[serde(borrow, default)]
-    pub(super) thinking: Option<Text<'a>>,
+    pub(super) thinking: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Option<Str<'a>>,
 }
@@ -146,9 +145,9 @@ pub(super) struct Block<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
     #[serde(borrow, default)]
-    pub(super) text: Option<Text<'a>>,
+    pub(super) text: Option<Str<'a>>,
     #[serde(borrow, default)]
-    pub(super) thinking: Option<Text<'a>>,
+    pub(super) thinking: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) id: Option<Str<'a>>,
     #[serde(borrow, default)]
@@ -157,7 +156,7 @@ pub(super) struct Block<'a> {
     pub(super) input: Option<Value>,
     #[serde(borrow, default)]
     pub(super) tool_use_id: Option<Str<'a>>,
-    #[serde(default, deserialize_with = "text::any_value")]
+    #[serde(default)]
     pub(super) content: Option<Value>,
     #[serde(default)]
     pub(super) is_error: Option<bool>,

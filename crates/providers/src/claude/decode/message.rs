@@ -132,7 +132,7 @@ impl Decoder {
     }
 
     fn blocks(&mut self, blocks: Vec<wire::Block<'_>>, whose: Whose, out: &mut Vec<Decoded>) {
-        let owned = |text: Option<wire::Text<'_>>| text.map(wire::Text::into_string).unwrap_or_default();
+        let owned = |text: Option<wire::Str<'_>>| text.map(wire::Str::into_string).unwrap_or_default();
         for block in blocks {
             match &*block.kind {
                 "tool_use" => self.tool_start(block, out),
