@@ -66,8 +66,15 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let (value, parsed) = decoded_and_parsed(&lines)?;
     let reference = Some(("serde_json to Value", parsed));
     let mut rows = vec![Row { work: work.clone(), value, reference, goal: Some(Goal::Times(0.47)), unit }];
-    if let Some(node) = node(&lines)? {
-        rows.push(Row { work, value, reference: Some(("node, JSON.parse", node)), goal: None, unit });
+    let runtimes = [
+        ("node", "the least adapter in node", None),
+        ("bun", "the least adapter in bun", Some(Goal::Times(1.0 / 1.4))),
+    ];
+    for (runtime, what, goal) in runtimes {
+        if let Some(adapted) = script(runtime, &lines)? {
+            let reference = Some((what, adapted));
+            rows.push(Row { work: work.clone(), value, reference, goal, unit });
+        }
     }
     // No program is known that prints so, and the type has to be looked for before the line is read.
     let sorted = sorted(&lines)?;
@@ -99,15 +106,37 @@ fn decoded_and_parsed(lines: &[String]) -> anyhow::Result<(f64, f64)> {
     Ok(values)
 }
 
-/// What parsing alone costs in Node; nothing if it is not there.
-fn node(lines: &[String]) -> anyhow::Result<Option<f64>> {
+/// What the least adapter costs in a JavaScript runtime; nothing if that is not there. It parses each line, makes an
+/// object of what it says, and joins the text.
+fn script(runtime: &str, lines: &[String]) -> anyhow::Result<Option<f64>> {
     const SCRIPT: &str = "
-        const lines = require('fs').readFileSync(process.argv[1], 'utf8').trimEnd().split('\\n');
+        const lines = require('fs').readFileSync(process.env.LINES, 'utf8').trimEnd().split('\\n');
+        const blocks = (content, out) => {
+            let said = '';
+            for (const block of content) switch (block.type) {
+                case 'text': out.push({ type: 'text', content: block.text }); said += block.text; break;
+                case 'thinking': out.push({ type: 'thinking', content: block.thinking }); break;
+                case 'tool_use': out.push({ type: 'start', id: block.id, name: block.name, input: block.input }); break;
+                case 'tool_result': out.push({ type: 'complete', id: block.tool_use_id, result: block.content }); break;
+            }
+            return said;
+        };
+        const adapt = (line, out) => {
+            const value = JSON.parse(line);
+            if (value.type !== 'stream_event') return blocks(value.message.content, out);
+            out.push({ type: 'text', content: value.event.delta.text });
+            return value.event.delta.text;
+        };
         const rounds = [];
         let kept = 0;
         for (let round = 0; round < 12; round++) {
             const began = process.cpuUsage();
-            for (let pass = 0; pass < 5; pass++) for (const line of lines) kept += JSON.parse(line).type.length;
+            for (let pass = 0; pass < 5; pass++) {
+                const out = [];
+                let said = '';
+                for (const line of lines) said += adapt(line, out);
+                kept += out.length + said.length;
+            }
             const took = process.cpuUsage(began);
             rounds.push((took.user + took.system) * 1000 / (5 * lines.length));
         }
@@ -117,8 +146,9 @@ fn node(lines: &[String]) -> anyhow::Result<Option<f64>> {
     ";
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), lines.join("\n"))?;
-    let said = Command::new("node").args(["-e", SCRIPT]).arg(file.path()).stdin(Stdio::null()).output();
+    let mut command = Command::new(runtime);
+    let said = command.args(["-e", SCRIPT]).env("LINES", file.path()).stdin(Stdio::null()).output();
     let Ok(said) = said else { return Ok(None) };
     let said = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-    Ok(Some(said.parse().with_context(|| format!("node says {said:?}"))?))
+    Ok(Some(said.parse().with_context(|| format!("{runtime} says {said:?}"))?))
 }
