@@ -167,7 +167,7 @@ impl Decoder {
     /// Takes one line.
     pub fn push_line(&mut self, line: &str) -> Vec<Decoded> {
         let mut out = Vec::with_capacity(1);
-        if !line.trim().is_empty() {
+        if !line.trim_start().is_empty() {
             self.take(Line::Text(line), &mut out);
         }
         out

@@ -95,7 +95,7 @@ fn next_line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match std::str::from_utf8(line) {
-        Ok(text) if text.trim().is_empty() => {}
+        Ok(text) if text.trim_start().is_empty() => {}
         Ok(text) => each(Line::Text(text)),
         Err(_) => each(Line::Repaired(String::from_utf8_lossy(line))),
     }
