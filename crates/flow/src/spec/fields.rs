@@ -182,8 +182,12 @@ impl<'a, 'k> Fields<'a, 'k> {
                 continue;
             }
             let help = advice(entry.key).or_else(|| {
-                did_you_mean(entry.key, self.asked.iter().copied())
-                    .or_else(|| Some(format!("known here: {}", self.asked.join(", "))))
+                did_you_mean(entry.key, self.asked.iter().copied()).or_else(|| {
+                    // Some are asked for twice, one time after the other.
+                    let mut known = self.asked.to_vec();
+                    known.dedup();
+                    Some(format!("known here: {}", known.join(", ")))
+                })
             });
             let message = format!("`{}` is not known here", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
