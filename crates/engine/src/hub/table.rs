@@ -2,6 +2,7 @@
 //! The order of events, and the lock that keeps it, are the hub's.
 
 use std::{
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
@@ -121,13 +122,17 @@ impl Table {
 /// Whoever emits must not die of a fault of whoever watches. The others are served all the same, and the one whose
 /// fault it was is not served again.
 fn serve(rows: &[Row], envelope: &Arc<Envelope>) {
-    let mut rest = rows.iter();
-    while !rest.as_slice().is_empty() {
-        let serve = || rest.by_ref().for_each(|row| row.serve(envelope));
-        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-            let event = envelope.event.name();
-            tracing::error!(seq = envelope.seq, event, "an observer panicked");
+    let taken = Cell::new(0);
+    let serve = || {
+        for (index, row) in rows.iter().enumerate().skip(taken.get()) {
+            // Only ever written while nobody panics, so that one call does not wait for the other.
+            taken.set(index + 1);
+            row.serve(envelope);
         }
+    };
+    while catch_unwind(AssertUnwindSafe(serve)).is_err() {
+        let event = envelope.event.name();
+        tracing::error!(seq = envelope.seq, event, "an observer panicked");
     }
 }
 
