@@ -43,6 +43,32 @@ impl serde::de::Error for Unread {
     }
 }
 
+/// Reads what begins so, and nothing else.
+macro_rules! only {
+    ($($method:ident)+: $first:pat) => {
+        $(
+            #[inline]
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unread> {
+                match self.peek() {
+                    Some($first) => self.deserialize_any(visitor),
+                    _ => Err(Unread),
+                }
+            }
+        )+
+    };
+}
+
+/// Left to `serde_json`: no line's struct asks for it.
+macro_rules! unread {
+    ($(fn $method:ident($($argument:ty),*);)+) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, $(_: $argument,)* _: V) -> Result<V::Value, Unread> {
+                Err(Unread)
+            }
+        )+
+    };
+}
+
 impl<'de> Deserializer<'de> for &mut Reader<'de> {
     type Error = Unread;
 
@@ -78,11 +104,6 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         }
     }
 
-    #[inline]
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unread> {
-        self.deserialize_str(visitor)
-    }
-
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unread> {
         match self.peek() {
             Some(b'n') => self.take_word("null").and_then(|()| visitor.visit_none()),
@@ -98,23 +119,40 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Unread> {
-        Err(Unread)
-    }
-
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unread> {
         self.skip()?;
         visitor.visit_unit()
     }
 
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Unread> {
+        self.deserialize_map(visitor)
+    }
+
+    // Whoever asks for one of these gets no other, even if it would take it: `serde_json` is as strict.
+    only!(deserialize_bool: b't' | b'f');
+    only! {
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8 deserialize_u16 deserialize_u32
+        deserialize_u64 deserialize_f32 deserialize_f64: b'-' | b'0'..=b'9'
+    }
+    only!(deserialize_unit: b'n');
+    only!(deserialize_seq: b'[');
+    only!(deserialize_map: b'{');
+    only!(deserialize_string deserialize_identifier deserialize_char: b'"');
+
+    unread! {
+        fn deserialize_i128();
+        fn deserialize_u128();
+        fn deserialize_bytes();
+        fn deserialize_byte_buf();
+        fn deserialize_unit_struct(&'static str);
+        fn deserialize_tuple(usize);
+        fn deserialize_tuple_struct(&'static str, usize);
+        fn deserialize_enum(&'static str, &'static [&'static str]);
     }
 }
 

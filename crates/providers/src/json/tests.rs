@@ -23,7 +23,8 @@ struct Typed<'a> {
     float: f64,
     small: u8,
     signed: i64,
-    pairs: Vec<(u64, bool)>,
+    list: Vec<u64>,
+    pair: Option<(u64, bool)>,
     by_name: BTreeMap<String, Value>,
     by_number: BTreeMap<u8, ()>,
     word: Option<Word>,
@@ -83,7 +84,7 @@ fn what_is_sound_is_read() {
 #[test]
 fn each_type_is_read() {
     let line = r#"{"text":"as it is","maybe":true,"owned":"a\tb","float":3,"small":255,"signed":-5,
-        "pairs":[[1,true],[2,false]],"by_name":{"a":1.5,"b\"":[]},"unknown":{"a":[1,-2,"\u00e4"]},
+        "list":[1,2],"by_name":{"a":1.5,"b\"":[]},"unknown":{"a":[1,-2,"\u00e4"]},
         "inner":{"maybe":null,"text":"a\\b"}}"#;
     let inner = Typed { text: "a\\b".into(), ..Typed::default() };
     let expected = Typed {
@@ -93,7 +94,7 @@ fn each_type_is_read() {
         float: 3.0,
         small: 255,
         signed: -5,
-        pairs: vec![(1, true), (2, false)],
+        list: vec![1, 2],
         by_name: BTreeMap::from([("a".to_owned(), json!(1.5)), ("b\"".to_owned(), json!([]))]),
         inner: Some(Box::new(inner)),
         ..Typed::default()
@@ -103,10 +104,80 @@ fn each_type_is_read() {
         matches!((&typed.text, &typed.inner.as_ref().unwrap().text), (Cow::Borrowed(_), Cow::Owned(_)));
     assert_eq!((typed, borrowed), (expected, true));
     // What is seldom is left to the other reader, and read all the same.
-    let line = r#"{"word":"one","by_number":{"7":null}}"#;
-    let by_number = BTreeMap::from([(7, ())]);
+    let line = r#"{"word":"one","by_number":{"7":null},"pair":[1,true]}"#;
+    let (by_number, pair) = (BTreeMap::from([(7, ())]), Some((1, true)));
     assert_eq!(read::<Typed<'_>>(line), None);
-    assert_eq!(from_str(line).ok(), Some(Typed { word: Some(Word::One), by_number, ..Typed::default() }));
+    assert_eq!(
+        from_str(line).ok(),
+        Some(Typed { word: Some(Word::One), by_number, pair, ..Typed::default() })
+    );
+}
+
+/// Asks for one kind, and would take any.
+#[derive(Debug, PartialEq)]
+struct Greedy<const KIND: usize>;
+
+impl<'de, const KIND: usize> Deserialize<'de> for Greedy<KIND> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = ();
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+                Ok(())
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+                Ok(())
+            }
+            fn visit_str<E>(self, _: &str) -> Result<(), E> {
+                Ok(())
+            }
+            fn visit_unit<E>(self) -> Result<(), E> {
+                Ok(())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(())
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+                while items.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(())
+            }
+        }
+        let taken = match KIND {
+            0 => deserializer.deserialize_bool(Any),
+            1 => deserializer.deserialize_u64(Any),
+            2 => deserializer.deserialize_str(Any),
+            3 => deserializer.deserialize_string(Any),
+            4 => deserializer.deserialize_unit(Any),
+            5 => deserializer.deserialize_seq(Any),
+            6 => deserializer.deserialize_map(Any),
+            _ => deserializer.deserialize_struct("", &[], Any),
+        };
+        taken.map(|()| Self)
+    }
+}
+
+#[test]
+fn who_asks_for_one_kind_gets_no_other() {
+    for text in ["true", "1", "\"a\"", "null", "[1]", "{\"a\":1}"] {
+        let taken = [
+            read::<Greedy<0>>(text).is_some(),
+            read::<Greedy<1>>(text).is_some(),
+            read::<Greedy<2>>(text).is_some(),
+            read::<Greedy<3>>(text).is_some(),
+            read::<Greedy<4>>(text).is_some(),
+            read::<Greedy<5>>(text).is_some(),
+            read::<Greedy<6>>(text).is_some(),
+            read::<Greedy<7>>(text).is_some(),
+        ];
+        let kind = text.as_bytes()[0];
+        let expected = [b't', b'1', b'"', b'"', b'n', b'[', b'{', b'{'].map(|asked| asked == kind);
+        assert_eq!(taken, expected, "{text}");
+    }
 }
 
 #[test]
@@ -168,8 +239,10 @@ fn what_is_wrong_is_told_as_the_other_reader_tells_it() {
         r#"{"small":1.5}"#,
         r#"{"signed":18446744073709551615}"#,
         r#"{"owned":1}"#,
-        r#"{"pairs":[[1]]}"#,
-        r#"{"pairs":[[1,true,2]]}"#,
+        r#"{"list":[true]}"#,
+        r#"{"list":"1"}"#,
+        r#"{"pair":[1]}"#,
+        r#"{"pair":[1,true,2]}"#,
         r#"{"by_number":{"a":null}}"#,
         r#"{"word":"two"}"#,
         r#"{"small":1,"small":2}"#,

@@ -111,6 +111,10 @@ fn a_broken_line_is_a_fault_that_quotes_nothing() {
             "line 1 of the program's output (type `assistant`, 40 bytes) does not have the shape that is known at column 39",
         ),
         (
+            "{\"type\":\"assistant\",\"message\":{\"id\":\"m\",\"content\":\"planted\"}}",
+            "line 1 of the program's output (type `assistant`, 61 bytes) does not have the shape that is known at column 59",
+        ),
+        (
             "{\"type\":\"stream_event\",\"event\":{\"type\":\"planted",
             "line 1 of the program's output (type `stream_event`, 47 bytes) is broken JSON at column 47",
         ),
