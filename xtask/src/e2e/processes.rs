@@ -14,6 +14,8 @@ pub(crate) const MARK: &str = "INSPAN_E2E_MARK";
 
 /// How long a process may take to go after whoever started it has gone.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long it takes to look again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Whether processes can be looked for on this system.
 pub(crate) fn check_supported() -> anyhow::Result<()> {
@@ -37,6 +39,17 @@ pub(crate) fn marked(mark: &str) -> BTreeMap<i32, String> {
         .collect()
 }
 
+/// As [`marked`], and looked for once more if there are none: one that is about to become another program shows no
+/// environment for an instant.
+fn surely_marked(mark: &str) -> BTreeMap<i32, String> {
+    let found = marked(mark);
+    if !found.is_empty() {
+        return found;
+    }
+    pause(AGAIN);
+    marked(mark)
+}
+
 /// Process ids of the living processes with this command line, marked or not.
 pub(crate) fn called(line: &str) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -48,7 +61,7 @@ pub(crate) fn called(line: &str) -> Vec<i32> {
 pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
     let deadline = Deadline::after(LINGER);
     loop {
-        let left = marked(mark);
+        let left = surely_marked(mark);
         if left.is_empty() {
             return Ok(());
         }
@@ -57,7 +70,7 @@ pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
             let left: Vec<_> = left.iter().map(|(pid, line)| format!("{pid} {line}")).collect();
             anyhow::bail!("left behind after {LINGER:?}: {}", left.join("; "));
         }
-        pause(Duration::from_millis(10));
+        pause(AGAIN);
     }
 }
 
@@ -65,7 +78,7 @@ pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
 pub(crate) fn end_all(mark: &str) {
     let deadline = Deadline::after(Duration::from_secs(5));
     loop {
-        let left = marked(mark);
+        let left = surely_marked(mark);
         if left.is_empty() || deadline.is_over() {
             return;
         }
@@ -73,7 +86,7 @@ pub(crate) fn end_all(mark: &str) {
             // One that has gone meanwhile is what was wanted.
             let _ = kill_process(pid, Signal::KILL);
         }
-        pause(Duration::from_millis(10));
+        pause(AGAIN);
     }
 }
 
@@ -102,7 +115,7 @@ mod tests {
         let output = shell.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut started).unwrap();
         assert_eq!(started, "started\n");
-        let wanted = |line: &String| line.ends_with("sleep 600");
+        let wanted = |line: &String| line == "sleep 600";
         let deadline = Deadline::after(Duration::from_secs(10));
         while !marked(&mark).values().any(wanted) && !deadline.is_over() {
             pause(Duration::from_millis(5));
