@@ -83,13 +83,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             _ => match self.digits() {
                 Some(number) => visitor.visit_u64(number),
                 None => {
-                    let number: Number = serde_json::from_str(self.number()).map_err(|_| Unread)?;
-                    match (number.as_u64(), number.as_i64(), number.as_f64()) {
-                        (Some(number), ..) => visitor.visit_u64(number),
-                        (_, Some(number), _) => visitor.visit_i64(number),
-                        (.., Some(number)) => visitor.visit_f64(number),
-                        _ => Err(Unread),
-                    }
+                    let number = serde_json::from_str::<Number>(self.number());
+                    number.and_then(|number| number.deserialize_any(visitor)).map_err(|_| Unread)
                 }
             },
         }
