@@ -34,7 +34,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     for file in workspace.rust() {
         findings.extend(check_name(file));
         if !file.text.starts_with("//!") {
-            let sentence = "say in a first `//!` line what the file owns and what it leaves to others";
+            let sentence = "say in a first `//!` line what the file is for";
             findings.push(Finding::broken(&file.path, sentence));
         }
         let code = blank(&file.text);
@@ -109,7 +109,7 @@ mod tests {
                 "crates/a/src/id.rs",
                 "// Owns.\n",
                 vec![
-                    "crates/a/src/id.rs: say in a first `//!` line what the file owns and what it leaves to others",
+                    "crates/a/src/id.rs: say in a first `//!` line what the file is for",
                 ],
             ),
             (
