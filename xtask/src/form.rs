@@ -108,9 +108,7 @@ mod tests {
             (
                 "crates/a/src/id.rs",
                 "// Owns.\n",
-                vec![
-                    "crates/a/src/id.rs: say in a first `//!` line what the file is for",
-                ],
+                vec!["crates/a/src/id.rs: say in a first `//!` line what the file is for"],
             ),
             (
                 "crates/a/src/hub/mod.rs",

@@ -208,6 +208,11 @@ impl OrderCheck {
                 let id = NodeId::new(path.node()).map_err(|error| error.to_string())?;
                 self.end_task(envelope, &id, |attempt| Task::Again { attempt })
             }
+            Event::ExecOutput { .. } => {
+                let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
+                let is_open = matches!(self.tasks.get(path), Some(Task::Open { .. }));
+                ensure(is_open, || format!("task `{path}` is not open"))
+            }
             Event::TaskSkipped { .. } | Event::TaskReused { .. } => {
                 let path = envelope.context.task.clone().ok_or("its context names no task")?;
                 let fits = matches!(self.tasks.get(&path), None | Some(Task::Again { .. }));

@@ -9,7 +9,9 @@ use serde_json::{Map, Value};
 
 mod words;
 
-pub use words::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, SteerStrength, WaitingOn};
+pub use words::{
+    LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,
+};
 
 use crate::{
     AgentError, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason,
@@ -296,6 +298,17 @@ events! {
         /// How long it ran, in milliseconds.
         duration_ms: u64,
     }
+    /// A program that a node runs printed something. Pieces of one stream follow each other as the program wrote them;
+    /// what came within a short time is one event.
+    "exec:output" ExecOutput {
+        /// Which of its two streams.
+        stream: OutputStream,
+        /// What it printed, without secrets.
+        text: String,
+        /// Whether the output is too long to be reported in full: no more of either stream follows in this attempt.
+        #[serde(default, skip_serializing_if = "is_false")]
+        truncated: bool,
+    }
     /// A message for one run, one agent, or every run that listens.
     "session:message" SessionMessage {
         /// The message.
@@ -451,6 +464,11 @@ events! {
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         fields: Map<String, Value>,
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// An event of another version or of an extension (whose names start with `_`).

@@ -27,7 +27,9 @@ pub use context::EventContext;
 pub use envelope::Envelope;
 pub use error::{AgentError, ErrorCode, ErrorTag};
 pub use event::{Event, UnknownEvent};
-pub use event::{LogLevel, MessageMode, Outcome, PromptKind, SkipReason, SteerStrength, WaitingOn};
+pub use event::{
+    LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,
+};
 pub use id::{EventId, InvalidNodeId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId};
 pub use message::{Content, ContentBlock, Message, Role};
 pub use provider::{

@@ -97,6 +97,12 @@ impl PlainLog {
             Event::AgentRetract { run_id } => {
                 self.texts.remove(run_id);
             }
+            Event::ExecOutput { text, truncated, .. } => {
+                text.lines().for_each(&mut show);
+                if *truncated {
+                    show("(the rest of the output is not shown)");
+                }
+            }
             Event::AgentToolStart { run_id, .. }
             | Event::AgentUsage { run_id, .. }
             | Event::AgentComplete { run_id, .. } => {

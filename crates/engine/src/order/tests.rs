@@ -91,6 +91,11 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
             usage: Usage::default(),
             duration_ms: 0,
         },
+        "output" => Event::ExecOutput {
+            stream: inspan_protocol::OutputStream::Stdout,
+            text: "x".to_owned(),
+            truncated: false,
+        },
         "skipped" => Event::TaskSkipped { task_id: node(), reason: inspan_protocol::SkipReason::When },
         "limit" => Event::LimitWait { provider: "p".to_owned(), until: Default::default() },
         "abort" => Event::SessionAbort { reason: None },
@@ -324,6 +329,7 @@ fn each_broken_rule_is_named() {
             &["- r agent:start", "- r tool:start t", "- r agent:complete"],
             "event 3 `agent:complete`: tools {\"t\"} are open",
         ),
+        (&["a - start 1", "a - complete", "a - output"], "event 3 `exec:output`: task `a` is not open"),
         (&["- - reply p"], "event 1 `session:reply`: prompt `p` is not open"),
         (&["- - prompt p", "- - reply p", "- - reply p"], "event 3 `session:reply`: prompt `p` is not open"),
     ];

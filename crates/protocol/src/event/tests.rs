@@ -46,6 +46,11 @@ fn known_event() -> impl Strategy<Value = Event> {
         (".*", prop::option::of(run), prop::option::of(".*")).prop_map(|(content, run_id, agent_name)| {
             Event::SessionMessage { content, run_id, agent_name, mode: Some(MessageMode::Steer) }
         }),
+        (".*", any::<bool>()).prop_map(|(text, truncated)| Event::ExecOutput {
+            stream: OutputStream::Stderr,
+            text,
+            truncated,
+        }),
         (".*", payload()).prop_map(|(message, fields)| Event::Log { level: LogLevel::Warn, message, fields }),
     ]
 }
@@ -77,7 +82,7 @@ proptest! {
         // Every field that any event has, each with a value that fits none.
         let mut map = Map::new();
         for field in ["name", "taskId", "from", "agentName", "runId", "content", "promptId", "command", "nodeIds",
-            "on", "tokens", "limit", "provider", "level", "success", "reason"] {
+            "on", "tokens", "limit", "provider", "level", "success", "reason", "stream"] {
             map.insert(field.to_owned(), wrong.clone());
         }
         map.insert("type".to_owned(), Value::String(name.to_owned()));
