@@ -21,3 +21,5 @@ mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
 mod tools;
+#[cfg(unix)]
+mod working_folder;

@@ -139,9 +139,9 @@ async fn run(
 }
 
 fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -> AgentRun {
-    let cwd = context.folder(input.pointer("/options/cwd").and_then(Value::as_str));
+    // The provider itself applies the option `cwd`.
     AgentRun::new(context.hub.clone(), context.node.to_string(), provider.clone(), input)
-        .cwd(cwd)
+        .cwd(context.cwd.clone())
         .env(context.env.clone())
         .permissions(context.permissions)
         .tools(context.tools.clone())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::options::AcpOptions;
 use super::preset::Preset;
 use crate::transport::environment::{fits, for_vendor};
-use crate::transport::program::{Wanted, find};
+use crate::transport::program::{Wanted, directory, find, not_a_directory};
 use crate::transport::redact::Redactor;
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
@@ -78,7 +78,7 @@ impl Launch {
         options: &AcpOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let root = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
+        let root = root(options.cwd.as_deref(), context.cwd.as_deref())?;
         if let Some(schema) = &options.output_schema {
             jsonschema::validator_for(schema)
                 .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
@@ -131,14 +131,10 @@ pub(super) fn program(
     find(&Wanted { option: command, variable, name, hint }, environment, cwd)
 }
 
-fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
-    let here = cwd.unwrap_or(Path::new("."));
-    let chosen = option.map_or_else(|| here.to_path_buf(), |option| here.join(option));
-    // The protocol wants an absolute path; that it has no links is what lets it be held against others.
-    match chosen.canonicalize() {
-        Ok(path) if path.is_dir() => Ok(path),
-        _ => Err(invalid(format!("the working directory {} is no directory", chosen.display()))),
-    }
+/// The protocol wants an absolute path, and one without links can be compared with others.
+fn root(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError> {
+    let folder = directory(option, cwd)?.unwrap_or_else(|| PathBuf::from("."));
+    folder.canonicalize().map_err(|_| not_a_directory(&folder))
 }
 
 fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> Vec<(String, String)> {

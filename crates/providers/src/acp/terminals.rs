@@ -142,7 +142,7 @@ impl Terminals {
 fn folder(root: &Path, cwd: Option<&str>) -> Result<PathBuf, Refusal> {
     let Some(cwd) = cwd else { return Ok(root.to_path_buf()) };
     let path = within(root, cwd)?;
-    if path.is_dir() { Ok(path) } else { Err(Refusal::new(INVALID, format!("{cwd} is no directory"))) }
+    if path.is_dir() { Ok(path) } else { Err(Refusal::new(INVALID, format!("{cwd} is not a directory"))) }
 }
 
 /// Reads what a command says until it ends or is killed.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::options::ClaudeOptions;
 use crate::pool::Reuse;
 use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, find};
+use crate::transport::program::{Wanted, directory, find};
 use crate::transport::redact::Redactor;
 
 /// How to get the program.
@@ -130,20 +130,6 @@ pub(super) fn program(
 ) -> Result<PathBuf, AgentError> {
     let wanted = Wanted { option, variable: "INSPAN_CLAUDE", name: "claude", hint: HINT };
     find(&wanted, environment, cwd)
-}
-
-fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
-    let chosen = match (option, cwd) {
-        (Some(option), Some(cwd)) => Some(cwd.join(option)),
-        (Some(option), None) => Some(PathBuf::from(option)),
-        (None, cwd) => cwd.map(Path::to_path_buf),
-    };
-    match chosen {
-        Some(path) if !path.is_dir() => {
-            Err(invalid(format!("the working directory {} is no directory", path.display())))
-        }
-        chosen => Ok(chosen),
-    }
 }
 
 fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::config;
 use super::options::CodexOptions;
 use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, find};
+use crate::transport::program::{Wanted, directory, find};
 use crate::transport::redact::Redactor;
 
 /// How to get the program.
@@ -154,20 +154,6 @@ fn key(environment: &Environment) -> Key {
         (Some(key), _) => Key::First(key),
         (None, Some(key)) => Key::Else(key),
         (None, None) => Key::None,
-    }
-}
-
-fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
-    let chosen = match (option, cwd) {
-        (Some(option), Some(cwd)) => Some(cwd.join(option)),
-        (Some(option), None) => Some(PathBuf::from(option)),
-        (None, cwd) => cwd.map(Path::to_path_buf),
-    };
-    match chosen {
-        Some(path) if !path.is_dir() => {
-            Err(invalid(format!("the working directory {} is no directory", path.display())))
-        }
-        chosen => Ok(chosen),
     }
 }
 

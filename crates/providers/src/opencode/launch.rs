@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
 use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, find};
+use crate::transport::program::{Wanted, directory, find};
 use crate::transport::redact::Redactor;
 
 /// How to get the program.
@@ -79,20 +79,6 @@ pub(super) fn program(
 ) -> Result<PathBuf, AgentError> {
     let wanted = Wanted { option, variable: "INSPAN_OPENCODE", name: "opencode", hint: HINT };
     find(&wanted, environment, cwd)
-}
-
-fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
-    let chosen = match (option, cwd) {
-        (Some(option), Some(cwd)) => Some(cwd.join(option)),
-        (Some(option), None) => Some(PathBuf::from(option)),
-        (None, cwd) => cwd.map(Path::to_path_buf),
-    };
-    match chosen {
-        Some(path) if !path.is_dir() => {
-            Err(invalid(format!("the working directory {} is no directory", path.display())))
-        }
-        chosen => Ok(chosen),
-    }
 }
 
 /// The settings of the server: those that the caller's environment has, and ours over them.

@@ -1,5 +1,4 @@
-//! Finds a vendor's program by name or path, and says what to do when it is not there.
-//! Running it is left to `process.rs`.
+//! Finds an agent's program by name or path, says what to do when it is missing, and finds the folder it works in.
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,26 @@ pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
     /// The sentence that says how to get it.
     pub(crate) hint: &'static str,
+}
+
+/// The folder that an agent works in: the option `cwd`, which starts at the caller's folder if it is relative, else that
+/// folder. No caller joins the two, so that a relative option is applied once.
+pub(crate) fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
+    let chosen = match (option, cwd) {
+        (Some(option), Some(cwd)) => Some(cwd.join(option)),
+        (Some(option), None) => Some(PathBuf::from(option)),
+        (None, cwd) => cwd.map(Path::to_path_buf),
+    };
+    match chosen {
+        Some(path) if !path.is_dir() => Err(not_a_directory(&path)),
+        chosen => Ok(chosen),
+    }
+}
+
+/// The error for a working folder that is missing or a file.
+pub(crate) fn not_a_directory(path: &Path) -> AgentError {
+    let message = format!("the working directory {} is not a directory", path.display());
+    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 /// The path of the program: by the option, else by the variable, else by its name on the path.

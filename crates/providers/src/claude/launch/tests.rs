@@ -133,7 +133,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     let rows = [
         (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0".to_owned()),
         (json!({ "maxBudgetUsd": 0 }), "`maxBudgetUsd` must be greater than 0".to_owned()),
-        (json!({ "cwd": "missing" }), format!("the working directory {missing} is no directory")),
+        (json!({ "cwd": "missing" }), format!("the working directory {missing} is not a directory")),
         (json!({ "mcpServers": { "x": 1 } }), "the MCP server `x` is no object".to_owned()),
         (
             json!({ "mcpServers": { "x": { "type": "sdk" } } }),

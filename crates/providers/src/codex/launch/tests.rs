@@ -93,7 +93,7 @@ fn what_cannot_be_is_refused_before_anything_is_started() {
     let (_folder, context) = context(&[]);
     let rows = [
         (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0"),
-        (json!({ "cwd": "/nowhere" }), "the working directory /nowhere is no directory"),
+        (json!({ "cwd": "/nowhere" }), "the working directory /nowhere is not a directory"),
         (json!({ "mcpServers": { "s": 1 } }), "the MCP server `s` is no object"),
         (json!({ "outputSchema": { "type": 7 } }), "`outputSchema` is no JSON Schema: "),
     ];
