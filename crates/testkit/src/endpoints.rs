@@ -37,11 +37,40 @@ impl Endpoints {
         format!("{}/v1", self.base)
     }
 
+    /// For clients of the Gemini API.
+    #[must_use]
+    pub fn gemini(&self) -> String {
+        self.base.clone()
+    }
+
     /// The variables in which clients look for an address, Claude Code among them. The keys are up to the caller: any
     /// will do.
     #[must_use]
-    pub fn variables(&self) -> [(&'static str, String); 2] {
-        [("ANTHROPIC_BASE_URL", self.anthropic()), ("OPENAI_BASE_URL", self.openai())]
+    pub fn variables(&self) -> [(&'static str, String); 3] {
+        [
+            ("ANTHROPIC_BASE_URL", self.anthropic()),
+            ("OPENAI_BASE_URL", self.openai()),
+            ("GOOGLE_GEMINI_BASE_URL", self.gemini()),
+        ]
+    }
+
+    /// The `settings.json` of Droid in `.factory` of the user's folder: one model of the user's own, asked in the
+    /// Anthropic format. Its key stands in the file.
+    #[must_use]
+    pub fn droid_settings(&self, key: &str) -> Value {
+        json!({
+            "customModels": [{
+                "model": "scripted-model",
+                "displayName": "Scripted",
+                "provider": "anthropic",
+                "baseUrl": self.anthropic(),
+                "apiKey": key,
+                "maxOutputTokens": 8192
+            }],
+            "model": "custom:scripted-model",
+            "enableDroidShield": false,
+            "cloudSessionSync": false
+        })
     }
 
     /// The `config.toml` of Codex, which takes no variable for it. Its key comes from `OPENAI_API_KEY`. It does not

@@ -4,6 +4,7 @@
 mod anthropic;
 mod endpoints;
 mod fixtures;
+mod gemini;
 mod golden;
 mod harm;
 mod mcp;

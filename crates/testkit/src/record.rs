@@ -180,6 +180,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("x-api-key", "planted"),
+            ("x-goog-api-key", "planted"),
             ("authorization", "Bearer planted"),
             ("cookie", "planted"),
             ("x-team-token", "planted"),
@@ -193,6 +194,7 @@ mod tests {
             ("authorization", SECRET_PRESENT),
             ("cookie", SECRET_PRESENT),
             ("x-api-key", SECRET_PRESENT),
+            ("x-goog-api-key", SECRET_PRESENT),
             ("x-team-token", SECRET_PRESENT),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));

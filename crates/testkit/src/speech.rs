@@ -12,8 +12,14 @@ use crate::wire::sorted;
 const STRUCTURED_TOOL: &str = "StructuredOutput";
 
 /// What agents call the tool that runs a shell command, and the key of its command.
-const SHELL_TOOLS: [(&str, &str); 4] =
-    [("Bash", "command"), ("bash", "command"), ("exec_command", "cmd"), ("shell_command", "command")];
+const SHELL_TOOLS: [(&str, &str); 6] = [
+    ("Bash", "command"),
+    ("bash", "command"),
+    ("exec_command", "cmd"),
+    ("shell_command", "command"),
+    ("run_shell_command", "command"),
+    ("Execute", "command"),
+];
 
 /// A block as one request can take it: what a scenario leaves open is decided.
 #[derive(Debug, Clone, PartialEq)]

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::send::{respond, send};
 use super::shared::{Exchange, Shared};
 use crate::anthropic::Anthropic;
+use crate::gemini::{self, Method as Asked};
 use crate::openai::{self, Chat, Responses};
 use crate::plan::{Headers, Plan, Reply, plan};
 use crate::record::{Ending, RecordedRequest, RequestKind, safe_headers, safe_path};
@@ -33,8 +34,9 @@ const MODEL: &str = "scripted-model";
 
 /// What a path means.
 enum Route {
-    Model(&'static dyn Wire),
-    CountTokens,
+    Model(Box<dyn Wire>),
+    /// The answer from the number of tokens that the scenario says.
+    CountTokens(fn(u64) -> Value),
     Models,
     OneModel(String),
     Alive,
@@ -54,15 +56,14 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
     let parsed =
         body.as_ref().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or(Value::Null);
     let (plan, exchange) = match route(&parts.method, parts.uri.path()) {
-        Route::Model(wire) if body.is_ok() => ask(&shared, &parts, parsed, wire),
+        Route::Model(wire) if body.is_ok() => ask(&shared, &parts, parsed, &*wire),
         Route::Model(wire) => {
             let message = "Request exceeds the maximum size";
             fixed(&shared, &parts, Value::Null, 413, wire.error_body(413, None, message, "other"))
         }
-        Route::CountTokens => {
-            let count =
-                json!({ "input_tokens": shared.change(|inner| inner.script.scenario().count_tokens) });
-            fixed(&shared, &parts, parsed, 200, count.to_string())
+        Route::CountTokens(answer) => {
+            let tokens = shared.change(|inner| inner.script.scenario().count_tokens);
+            fixed(&shared, &parts, parsed, 200, answer(tokens).to_string())
         }
         Route::Models => {
             let list = match speaks_openai(&parts.headers) {
@@ -93,12 +94,19 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
 
 fn route(method: &Method, path: &str) -> Route {
     match (method.as_str(), path) {
-        ("POST", "/v1/messages") => Route::Model(&Anthropic),
-        ("POST", "/v1/messages/count_tokens") => Route::CountTokens,
-        ("POST", "/v1/responses" | "/responses") => Route::Model(&Responses),
-        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(&Chat),
+        ("POST", "/v1/messages") => Route::Model(Box::new(Anthropic)),
+        ("POST", "/v1/messages/count_tokens") => {
+            Route::CountTokens(|tokens| json!({ "input_tokens": tokens }))
+        }
+        ("POST", "/v1/responses" | "/responses") => Route::Model(Box::new(Responses)),
+        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(Box::new(Chat)),
         ("GET", "/v1/models" | "/models") => Route::Models,
         ("HEAD" | "GET", "/") => Route::Alive,
+        ("POST", path) => match gemini::method(path) {
+            Some(Asked::Generate(wire)) => Route::Model(Box::new(wire)),
+            Some(Asked::CountTokens) => Route::CountTokens(gemini::counted),
+            None => Route::Unknown,
+        },
         ("GET", path) => match path.strip_prefix("/v1/models/") {
             Some(id) if !id.is_empty() => Route::OneModel(id.to_owned()),
             _ => Route::Unknown,

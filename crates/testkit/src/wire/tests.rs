@@ -6,16 +6,26 @@ use serde_json::json;
 
 use super::*;
 use crate::anthropic::Anthropic;
+use crate::gemini::Gemini;
 use crate::openai::{Chat, Responses};
 use crate::plan::{Reply, Step, plan};
 use crate::request::Delivery;
 use crate::scenario::{Block, Scenario};
 use crate::script::Script;
 
-const FORMATS: [&dyn Wire; 3] = [&Anthropic, &Responses, &Chat];
+fn formats() -> [Box<dyn Wire>; 4] {
+    let gemini = Gemini { model: "m".to_owned(), delivery: Delivery::Stream };
+    [Box::new(Anthropic), Box::new(Responses), Box::new(Chat), Box::new(gemini)]
+}
 
 /// Keys and words that the readers look for, so that random bodies get far into them.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 26] = [
+    "contents",
+    "parts",
+    "functionDeclarations",
+    "functionResponse",
+    "response",
+    "systemInstruction",
     "model",
     "messages",
     "input",
@@ -76,7 +86,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 fn any_item() -> impl Strategy<Value = Value> {
     let word = || prop::sample::select(&WORDS[..]);
     (word(), word(), any_json(), any_json()).prop_map(|(role, kind, content, output)| {
-        json!({ "role": role, "type": kind, "name": role, "content": content, "output": output, "tools": output,
+        json!({ "role": role, "type": kind, "name": role, "content": content, "parts": content, "functionDeclarations": output, "output": output, "tools": output,
                 "function": content })
     })
 }
@@ -87,7 +97,7 @@ fn any_request() -> impl Strategy<Value = Value> {
     let parts = || prop_oneof![items(), any_json()];
     (parts(), parts(), any_json(), any_json()).prop_map(|(messages, tools, system, stream)| {
         json!({
-            "model": "m", "messages": messages, "input": messages, "tools": tools, "system": system,
+            "model": "m", "messages": messages, "input": messages, "contents": messages, "systemInstruction": system, "tools": tools, "system": system,
             "instructions": system, "stream": stream, "stream_options": stream
         })
     })
@@ -118,6 +128,13 @@ fn data_of(stream: &str) -> Vec<Value> {
 fn put_together(events: &[Value]) -> [String; 3] {
     let mut parts = [const { String::new() }; 3];
     for event in events {
+        // The Gemini API says by a key what a text is, and sends arguments whole.
+        for part in
+            event.pointer("/candidates/0/content/parts").and_then(Value::as_array).into_iter().flatten()
+        {
+            parts[usize::from(part["thought"] != true)].push_str(part["text"].as_str().unwrap_or_default());
+            parts[2].push_str(&part.pointer("/functionCall/args").map(Value::to_string).unwrap_or_default());
+        }
         // In the Responses format the type of an event says what its delta is, in the others the key does.
         let kind = event["type"].as_str().unwrap_or_default();
         let keys = [
@@ -147,13 +164,13 @@ proptest! {
 
     #[test]
     fn no_body_makes_a_reader_stumble(body in prop_oneof![any_json(), any_request()]) {
-        for format in FORMATS {
+        for format in formats() {
             match format.view(&body) {
                 Err(complaint) => prop_assert!(!complaint.message.is_empty()),
                 Ok(view) => {
                     let scenario = Scenario::of([Turn::text("a").when(crate::Matcher::any("user")), Turn::text("b")]);
                     let choice = Script::new(scenario.clone()).choose(&view);
-                    let body = body_of(plan(format, &scenario, &choice.turn, &view, &choice.stem).reply);
+                    let body = body_of(plan(&*format, &scenario, &choice.turn, &view, &choice.stem).reply);
                     prop_assert!(!body.is_empty());
                 }
             }
@@ -176,8 +193,8 @@ proptest! {
         let turn = Turn { blocks, ..Turn::default() };
         let view = |delivery| RequestView { model: "m".to_owned(), delivery, ..RequestView::default() };
         let scenario = Scenario::of([]);
-        for format in FORMATS {
-            let played = |delivery| body_of(plan(format, &scenario, &turn, &view(delivery), "main_1").reply);
+        for format in formats() {
+            let played = |delivery| body_of(plan(&*format, &scenario, &turn, &view(delivery), "main_1").reply);
             let [thoughts, texts, arguments] = put_together(&data_of(&played(Delivery::Stream)));
             prop_assert_eq!((thoughts, texts), (thought.clone(), text.clone()));
             prop_assert_eq!(serde_json::from_str::<Value>(&arguments).ok(), Some(input.clone()));

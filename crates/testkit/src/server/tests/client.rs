@@ -65,6 +65,14 @@ pub(super) fn ask_chat(message: &str) -> Value {
     })
 }
 
+/// The same for the Gemini API, whose path says the rest.
+pub(super) fn ask_gemini(message: &str) -> Value {
+    json!({
+        "tools": [{"functionDeclarations": [{"name": "run_shell_command", "parameters": {}}]}],
+        "contents": [{"role": "user", "parts": [{"text": message}]}]
+    })
+}
+
 pub(super) fn post(server: &ModelServer, body: &Value) -> Answer {
     Call::post(server, body).finish().expect("an answer")
 }

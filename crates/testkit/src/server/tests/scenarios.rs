@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::client::{Call, ask, ask_chat, ask_responses};
+use super::client::{Call, ask, ask_chat, ask_gemini, ask_responses};
 use crate::{ModelServer, Scenario, check_golden, fixture_dir};
 
 /// What the requests say in turn, so that rules have something to fit.
@@ -20,10 +20,15 @@ struct Format {
     ask: fn(&str) -> Value,
 }
 
-const FORMATS: [Format; 3] = [
+const FORMATS: [Format; 4] = [
     Format { answers: "answers", path: "/v1/messages?beta=true", ask },
     Format { answers: "answers/responses", path: "/v1/responses", ask: ask_responses },
     Format { answers: "answers/chat", path: "/v1/chat/completions", ask: ask_chat },
+    Format {
+        answers: "answers/gemini",
+        path: "/v1beta/models/gemini-test:streamGenerateContent?alt=sse",
+        ask: ask_gemini,
+    },
 ];
 
 #[test]
