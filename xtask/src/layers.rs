@@ -96,6 +96,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "schemars",
             "serde",
             "serde_json",
+            "strsim",
             "tokio",
             "tokio-util",
             "tracing",

@@ -1,4 +1,4 @@
-//! The providers `acp`, `droid` and `gemini`: agents driven over the Agent Client Protocol, version 1, by the stdin and
+//! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the stdin and
 //! stdout of their programs. Retries, validation of structured output and the turns of a run are left to those who
 //! call them.
 
@@ -67,6 +67,11 @@ impl AcpProvider {
     /// The provider `gemini`: Google's Gemini CLI.
     pub fn gemini() -> Self {
         Self::of(&preset::GEMINI)
+    }
+
+    /// The provider `qwen`: Qwen Code.
+    pub fn qwen() -> Self {
+        Self::of(&preset::QWEN)
     }
 
     fn of(preset: &'static Preset) -> Self {

@@ -15,6 +15,7 @@ mod ids;
 mod instructed;
 mod json;
 mod kind;
+mod nearest;
 mod openai;
 mod opencode;
 mod output;

@@ -21,6 +21,7 @@ pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
         Arc::new(Erased(AcpProvider::gemini())),
         Arc::new(Erased(OpenAiProvider::new())),
         Arc::new(Erased(OpenCodeProvider::new())),
+        Arc::new(Erased(AcpProvider::qwen())),
         Arc::new(Erased(ScriptedProvider)),
     ]
 }
@@ -48,6 +49,7 @@ mod tests {
                 "gemini",
                 "openai",
                 "opencode",
+                "qwen",
                 "scripted"
             ]
         );
@@ -105,6 +107,7 @@ mod tests {
                 json!({ "messages": said(), "options": { "agent": "plan" } }),
                 more(json!({ "agent": "plan", "resume": "s-1" })),
             ),
+            ("qwen", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
             (
                 "scripted",
                 json!({ "prompt": "a", "options": { "turns": turns() } }),
@@ -136,6 +139,7 @@ mod tests {
                 "maxThinkingTokens",
             ),
             ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
+            ("qwen", json!({ "prompt": "a", "options": { "temperature": 1 } }), "temperature"),
             ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
         ];
         assert_eq!(rows.len(), builtin().len());

@@ -34,10 +34,10 @@ pub fn find(name: &str) -> Vec<Arc<dyn Rig>> {
 }
 
 /// Providers that no rig meets, each with its reason.
-pub fn unmet() -> [(&'static str, &'static str); 2] {
+pub fn unmet() -> [(&'static str, &'static str); 3] {
     const WHY: &str =
         "the program cannot be led to a model server of ours without an account; it is `acp` with a name";
-    [("droid", WHY), ("gemini", WHY)]
+    [("droid", WHY), ("gemini", WHY), ("qwen", WHY)]
 }
 
 #[cfg(test)]

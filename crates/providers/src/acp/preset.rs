@@ -31,6 +31,8 @@ pub(super) struct Program {
     pub(super) login: &'static str,
     /// How to log in.
     pub(super) log_in: &'static str,
+    /// The version that the adapter was tested with.
+    pub(super) tested: &'static str,
 }
 
 /// Any agent.
@@ -45,11 +47,12 @@ pub(super) static DROID: Preset = Preset {
         name: "droid",
         arguments: &["exec", "--output-format", "acp"],
         variable: "INSPAN_DROID",
-        hint: "install it as docs.factory.ai says, or name it by the option `command` or the environment variable \
-               INSPAN_DROID",
+        hint: "install it with `npm install -g @factory/cli`, or name it by the option `command` or the environment \
+               variable INSPAN_DROID",
         keys: &["FACTORY_API_KEY"],
         login: ".factory/auth.json",
         log_in: "log in by running `droid`, or set FACTORY_API_KEY",
+        tested: "0.225.2",
     }),
     vendor: Vendor::Droid,
 };
@@ -67,6 +70,28 @@ pub(super) static GEMINI: Preset = Preset {
         keys: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
         login: ".gemini/oauth_creds.json",
         log_in: "log in by running `gemini`, or set GEMINI_API_KEY",
+        tested: "0.61.0",
     }),
     vendor: Vendor::Gemini,
 };
+
+/// Qwen Code.
+pub(super) static QWEN: Preset = Preset {
+    provider: "qwen",
+    name: "Qwen Code",
+    program: Some(&Program {
+        name: "qwen",
+        arguments: &["--acp"],
+        variable: "INSPAN_QWEN",
+        hint: "install it with `npm install -g @qwen-code/qwen-code`, or name it by the option `command` or the \
+               environment variable INSPAN_QWEN",
+        keys: &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"],
+        login: ".qwen/oauth_creds.json",
+        log_in: "log in by running `qwen`, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL",
+        tested: "0.15.10",
+    }),
+    vendor: Vendor::Qwen,
+};
+
+/// Those that run a program of their own.
+pub(super) static NAMED: [&Preset; 3] = [&DROID, &GEMINI, &QWEN];

@@ -1,22 +1,19 @@
-//! Whether the programs of the agents with a provider of their own are there, and whether they have a login or a key.
-//! Telling the user is left to whoever asks.
+//! Whether the programs of `droid`, `gemini` and `qwen` are installed, and whether they have a login or a key.
 
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, Supervisor};
 
 use super::launch;
-use super::preset::{DROID, GEMINI, Preset, Program};
+use super::preset::{NAMED, Preset, Program};
 use crate::status::ProgramStatus;
 use crate::transport::environment::for_vendor;
 use crate::transport::version::{self, Asked};
 
 /// Looks for each program as a call would, asks it for its version, and looks for a login. Nothing is sent anywhere.
-///
-/// The adapter was never tested with these programs, but with others that speak their protocol.
 pub async fn probe(environment: &Environment, supervisor: Option<Supervisor>) -> Vec<ProgramStatus> {
     let mut statuses = Vec::new();
-    for preset in [&DROID, &GEMINI] {
+    for preset in NAMED {
         if let Some(program) = preset.program {
             statuses.push(status(preset, program, environment, supervisor.clone()).await);
         }
@@ -27,7 +24,7 @@ pub async fn probe(environment: &Environment, supervisor: Option<Supervisor>) ->
 /// Where the program of a provider is, found as a call without options would find it; it is not started. `None` for
 /// a provider that has no program of its own.
 pub fn find(provider: &str, environment: &Environment) -> Option<Result<PathBuf, AgentError>> {
-    let preset = [&DROID, &GEMINI].into_iter().find(|preset| preset.provider == provider)?;
+    let preset = NAMED.into_iter().find(|preset| preset.provider == provider)?;
     Some(launch::program(preset, None, environment, None))
 }
 
@@ -40,7 +37,7 @@ async fn status(
     let mut status = ProgramStatus {
         provider: preset.provider.to_owned(),
         program: program.name.to_owned(),
-        tested_version: String::new(),
+        tested_version: program.tested.to_owned(),
         path: None,
         version: None,
         login: login(program, environment),

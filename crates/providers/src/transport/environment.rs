@@ -18,6 +18,8 @@ pub(crate) enum Vendor {
     Gemini,
     /// OpenCode, which asks the models of many vendors and so may see their keys.
     OpenCode,
+    /// Qwen Code, which speaks OpenAI's format.
+    Qwen,
 }
 
 /// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
@@ -32,7 +34,7 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("CODEX_MANAGED_*", &[]),
     ("ANTHROPIC_*", &[Vendor::Claude, Vendor::OpenCode]),
     ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
+    ("OPENAI_*", &[Vendor::Codex, Vendor::OpenCode, Vendor::Qwen]),
     ("AZURE_OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
     ("CODEX_*", &[Vendor::Codex]),
     // What is said of another server, and what would loosen the rules that ours is given.
@@ -44,6 +46,9 @@ const RULES: &[(&str, &[Vendor])] = &[
     ("GOOGLE_API_KEY", &[Vendor::Gemini, Vendor::OpenCode]),
     ("GOOGLE_GENERATIVE_AI_API_KEY", &[Vendor::OpenCode]),
     ("FACTORY_API_KEY", &[Vendor::Droid]),
+    ("DASHSCOPE_API_KEY", &[Vendor::Qwen]),
+    ("BAILIAN_*", &[Vendor::Qwen]),
+    ("QWEN_*", &[Vendor::Qwen]),
     ("CURSOR_API_KEY", &[]),
     ("OPENROUTER_API_KEY", &[Vendor::OpenCode]),
     ("MISTRAL_API_KEY", &[Vendor::OpenCode]),

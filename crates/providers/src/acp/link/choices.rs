@@ -11,6 +11,7 @@ use super::super::error::Kind;
 use super::super::launch::Choices;
 use super::super::wire::{ConfigOption, Configured, Opened};
 use super::Link;
+use crate::nearest::offers;
 
 impl Link {
     /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
@@ -73,9 +74,9 @@ impl Link {
         let values = option.values();
         let Some(value) = words(level).iter().find(|word| values.iter().any(|value| value == *word)) else {
             let message = format!(
-                "the agent does not offer to think `{}`; it offers {}",
+                "the agent does not offer to think `{0}`; {1}",
                 words(level)[0],
-                list(&values)
+                offers(words(level)[0], &values)
             );
             return Err(AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered"));
         };
@@ -132,23 +133,11 @@ fn offered(values: &[String], wanted: &str, what: &str, code: ErrorCode) -> Resu
     if values.iter().any(|value| value == wanted) {
         return Ok(());
     }
-    let message = format!("the agent does not offer the {what} `{wanted}`; it offers {}", list(values));
+    let message = format!("the agent does not offer the {what} `{wanted}`; {}", offers(wanted, values));
     Err(AgentError::new(code, message).kind("notOffered"))
 }
 
 fn not_offered(what: &str) -> AgentError {
-    let message = format!("the agent offers no choice of its {what}; leave the option `{what}` away");
+    let message = format!("the agent offers no choice of its {what}; leave out the option `{what}`");
     AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered")
-}
-
-/// As many values as a sentence can hold.
-fn list(values: &[String]) -> String {
-    const SHOWN: usize = 20;
-    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("`{value}`")).collect();
-    let more = values.len().saturating_sub(SHOWN);
-    match (shown.is_empty(), more) {
-        (true, _) => "none".to_owned(),
-        (false, 0) => shown.join(", "),
-        (false, more) => format!("{} and {more} more", shown.join(", ")),
-    }
 }

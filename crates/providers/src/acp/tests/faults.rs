@@ -210,7 +210,7 @@ async fn a_missing_program_says_what_to_do() {
     let statuses = probe::probe(&fake.context().env, None).await;
     let seen: Vec<_> =
         statuses.iter().map(|status| (status.provider.as_str(), status.path.is_some())).collect();
-    assert_eq!(seen, [("droid", false), ("gemini", false)]);
+    assert_eq!(seen, [("droid", false), ("gemini", false), ("qwen", false)]);
     assert_eq!(statuses[0].problem.as_ref(), Some(&error.message));
 }
 
@@ -219,13 +219,13 @@ async fn a_program_that_is_there_is_probed() {
     let fake = Fake::new("echo 0.51.2");
     let path = fake.outside().join("agent").display().to_string();
     let env = fake.context().env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
-    let status = probe::probe(&env, None).await.pop().unwrap();
+    let status = probe::probe(&env, None).await.swap_remove(1);
     assert_eq!(
         serde_json::to_value(&status).unwrap(),
         json!({
             "provider": "gemini",
             "program": "gemini",
-            "testedVersion": "",
+            "testedVersion": "0.61.0",
             "path": path,
             "version": "0.51.2",
             "login": "environment variable GEMINI_API_KEY",

@@ -170,7 +170,7 @@ async fn what_is_not_offered_fails_before_it_costs_anything() {
             nothing,
             model("big"),
             ErrorCode::ConfigInvalid,
-            "the agent offers no choice of its model; leave the option `model` away",
+            "the agent offers no choice of its model; leave out the option `model`",
         ),
         (
             &offers,
@@ -188,7 +188,7 @@ async fn what_is_not_offered_fails_before_it_costs_anything() {
             nothing,
             mode("plan"),
             ErrorCode::ConfigInvalid,
-            "the agent offers no choice of its mode; leave the option `mode` away",
+            "the agent offers no choice of its mode; leave out the option `mode`",
         ),
         (
             &offers,
