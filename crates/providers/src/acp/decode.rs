@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent};
+use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent, Usage};
 use serde_json::Value;
 
 use super::wire;
@@ -69,6 +69,8 @@ struct Turn {
     said: Said,
     tools: Tools,
     warned: BTreeSet<String>,
+    /// Tokens of its requests to the model, where the agent counts those.
+    used: Option<Usage>,
 }
 
 impl Decoder {
@@ -151,7 +153,12 @@ impl Decoder {
             return;
         }
         match update.session_update.as_str() {
-            "agent_message_chunk" => self.chunk(&update, Voice::Answer, out),
+            "agent_message_chunk" => {
+                if let Some(used) = update.tool.meta.as_ref().and_then(spent::of_request) {
+                    *self.turn.used.get_or_insert_default() += used;
+                }
+                self.chunk(&update, Voice::Answer, out);
+            }
             "agent_thought_chunk" => self.chunk(&update, Voice::Thought, out),
             "tool_call" => {
                 self.turn.said.boundary();

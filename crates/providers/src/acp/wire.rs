@@ -206,6 +206,9 @@ pub(super) struct Prompted {
     pub(super) stop_reason: String,
     #[serde(default)]
     pub(super) usage: Option<TokenUsage>,
+    /// What the agent adds to the protocol.
+    #[serde(default, rename = "_meta")]
+    pub(super) meta: Option<Value>,
 }
 
 /// Tokens of one prompt; an extension that most agents offer.

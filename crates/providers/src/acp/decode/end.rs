@@ -45,7 +45,8 @@ impl Decoder {
         let mut end = TurnEnd::default();
         match result {
             Ok(Ok(prompted)) => {
-                end.usage = prompted.usage.map(spent::usage).unwrap_or_default();
+                let own = || prompted.meta.as_ref().and_then(spent::of_quota).or(self.turn.used);
+                end.usage = prompted.usage.map(spent::usage).or_else(own).unwrap_or_default();
                 if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
                     let what = "took the turn for complete, which ended for the unknown reason";
                     self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);

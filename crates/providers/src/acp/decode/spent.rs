@@ -2,6 +2,7 @@
 //! When a turn begins and ends is left to the decoder.
 
 use inspan_protocol::Usage;
+use serde_json::Value;
 
 use super::super::wire;
 
@@ -81,8 +82,23 @@ pub(super) fn usage(said: wire::TokenUsage) -> Usage {
     }
 }
 
+/// Tokens of one request to the model, which some agents put beside a chunk of the answer.
+pub(super) fn of_request(meta: &Value) -> Option<Usage> {
+    serde_json::from_value(meta.get("usage")?.clone()).ok().map(usage)
+}
+
+/// Tokens of the turn, which some agents put beside its end as the share of a quota.
+pub(super) fn of_quota(meta: &Value) -> Option<Usage> {
+    let count = meta.pointer("/quota/token_count")?;
+    let tokens = |name: &str| count.get(name).and_then(Value::as_u64);
+    let (input_tokens, output_tokens) = (tokens("input_tokens")?, tokens("output_tokens")?);
+    Some(Usage { input_tokens, output_tokens, ..Usage::default() })
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn tokens(total: u64, input: u64, output: u64, read: u64, thought: u64) -> wire::TokenUsage {
@@ -110,6 +126,24 @@ mod tests {
             let seen = usage(said);
             let seen = (seen.input_tokens, seen.output_tokens, seen.cache_read_tokens, seen.reasoning_tokens);
             assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_agents_add_to_the_protocol_is_counted() {
+        let said = json!({ "usage": { "inputTokens": 100, "outputTokens": 20, "totalTokens": 120, "cachedReadTokens": 40 } });
+        let expected =
+            Usage { input_tokens: 60, output_tokens: 20, cache_read_tokens: 40, ..Usage::default() };
+        assert_eq!(of_request(&said), Some(expected));
+        let quota = json!({ "quota": { "token_count": { "input_tokens": 100, "output_tokens": 20 } } });
+        let expected = Usage { input_tokens: 100, output_tokens: 20, ..Usage::default() };
+        assert_eq!(of_quota(&quota), Some(expected));
+        for other in [
+            json!(null),
+            json!({ "usage": 1 }),
+            json!({ "quota": { "token_count": { "input_tokens": -1 } } }),
+        ] {
+            assert_eq!((of_request(&other), of_quota(&other)), (None, None), "{other}");
         }
     }
 
