@@ -269,6 +269,16 @@ pub struct Retry {
     pub on: RetryOn,
 }
 
+/// A wait of this length between two attempts is no surprise, whatever the author says.
+const ORDINARY_WAIT: Duration = Duration::from_secs(5 * 60);
+
+impl Retry {
+    /// The longest wait between two attempts that a vendor may ask for; a longer one is a usage limit.
+    pub(crate) fn longest_wish(&self) -> Duration {
+        self.max_backoff.unwrap_or_default().max(ORDINARY_WAIT)
+    }
+}
+
 impl Default for Retry {
     fn default() -> Self {
         Self { max_attempts: 1, backoff: Duration::ZERO, factor: 1.0, max_backoff: None, on: RetryOn::Any }

@@ -63,9 +63,9 @@ pub struct NodeTypeInfo {
     pub pack: &'static str,
     /// One line for people.
     pub help: String,
-    /// The JSON Schema of its input. Two words of our own steer the compiler: a value under `"x-when": true`
+    /// The JSON Schema of its input. Three words of our own steer the compiler: a value under `"x-when": true`
     /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
-    /// what looks like a template stays text.
+    /// what looks like a template stays text; a text under `"x-time": true` is a time such as `30s`.
     pub input: Value,
     /// The JSON Schema of its output.
     pub output: Value,

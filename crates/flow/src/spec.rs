@@ -10,6 +10,7 @@ mod node;
 mod schema;
 mod yaml;
 
+pub(crate) use self::duration::parse as parse_time;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
     edge::EdgeSpec,

@@ -315,7 +315,7 @@ impl RunState {
             }
             Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
             Event::TaskCancelled { .. } => self.end(graph, ix, NodeStatus::Cancelled, None),
-            Event::LimitWait { until, .. } => self.wait_for_limit(graph, ix, *until),
+            Event::LimitWait { until, .. } => self.wait_for_limit(graph, ix, *until, at),
             Event::TaskSkipped { reason, .. } => {
                 let node = &mut self.nodes[ix.0 as usize];
                 node.status = NodeStatus::Skipped;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::ProviderSessionId;
@@ -28,18 +28,33 @@ pub struct Usage {
 impl Usage {
     /// All tokens, each counted once.
     pub fn total(&self) -> u64 {
-        self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_creation_tokens
+        [self.output_tokens, self.cache_read_tokens, self.cache_creation_tokens]
+            .into_iter()
+            .fold(self.input_tokens, u64::saturating_add)
     }
 }
 
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.input_tokens += other.input_tokens;
-        self.output_tokens += other.output_tokens;
-        self.cache_read_tokens += other.cache_read_tokens;
-        self.cache_creation_tokens += other.cache_creation_tokens;
-        self.reasoning_tokens += other.reasoning_tokens;
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cache_read_tokens = self.cache_read_tokens.saturating_add(other.cache_read_tokens);
+        self.cache_creation_tokens = self.cache_creation_tokens.saturating_add(other.cache_creation_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
     }
+}
+
+/// The most that one turn is believed to cost, in US dollars.
+const MOST_USD: f64 = 1e6;
+
+/// A cost in US dollars as it comes from outside: one that cannot be is unknown.
+pub fn believable_cost(usd: Option<f64>) -> Option<f64> {
+    usd.filter(|usd| (0.0..=MOST_USD).contains(usd))
+}
+
+/// For fields with a cost.
+pub(crate) fn read_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    Option::deserialize(deserializer).map(believable_cost)
 }
 
 /// Why a turn or a run ended.
@@ -132,4 +147,48 @@ pub struct OutputFacts {
     pub cost_usd: Option<f64>,
     /// Model turns that this call took.
     pub num_turns: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Event;
+
+    #[test]
+    fn a_cost_that_cannot_be_is_unknown() {
+        let rows = [
+            (Some(0.0), Some(0.0)),
+            (Some(0.0042), Some(0.0042)),
+            (Some(-5.0), None),
+            (Some(1e308), None),
+            (Some(f64::INFINITY), None),
+            (Some(f64::NAN), None),
+            (None, None),
+        ];
+        assert_eq!(rows.map(|(usd, _)| believable_cost(usd)), rows.map(|(_, known)| known));
+        let usage = |cost: serde_json::Value| json!({ "type": "agent:usage", "usage": {}, "costUsd": cost, "runId": "run-1" });
+        let read = |cost| serde_json::from_value::<Event>(usage(cost)).unwrap();
+        let expected =
+            |cost_usd| Event::AgentUsage { usage: Usage::default(), cost_usd, run_id: "run-1".into() };
+        let seen = [json!(1e308), json!(-1), json!(null), json!(1.5)].map(read);
+        assert_eq!(seen, [None, None, None, Some(1.5)].map(expected));
+    }
+
+    proptest! {
+        #[test]
+        fn counts_of_tokens_never_overflow(counts in prop::array::uniform5(any::<u64>())) {
+            let [input_tokens, output_tokens, cache_read_tokens, cache_creation_tokens, reasoning_tokens] = counts;
+            let one = Usage {
+                input_tokens, output_tokens, cache_read_tokens, cache_creation_tokens, reasoning_tokens,
+            };
+            let mut sum = one;
+            sum += Usage { input_tokens: u64::MAX, ..one };
+            prop_assert_eq!(sum.input_tokens, u64::MAX);
+            prop_assert_eq!(sum.total(), u64::MAX);
+            prop_assert_eq!(serde_json::from_value::<Usage>(json!(sum)).unwrap(), sum);
+        }
+    }
 }

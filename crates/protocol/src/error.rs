@@ -107,6 +107,9 @@ impl fmt::Display for ErrorCode {
     }
 }
 
+/// The longest wait that is believed to be a vendor's: 31 days. Beyond it, a number was meant otherwise.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(31 * 86_400);
+
 /// What went wrong, in a form that can be acted on, logged and sent. No key, token or header value stands
 /// in it: those who make one see to that.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
@@ -155,6 +158,15 @@ impl AgentError {
     #[must_use]
     pub fn with_detail(mut self, detail: Value) -> Self {
         self.detail = Some(Box::new(detail));
+        self
+    }
+
+    /// The same error without a wait or a reset that no vendor can mean: one that lies more than [`LONGEST_WAIT`]
+    /// ahead. Whoever takes an error from outside calls this.
+    #[must_use]
+    pub fn believable(mut self, now: Timestamp) -> Self {
+        self.retry_after = self.retry_after.filter(|wait| *wait <= LONGEST_WAIT);
+        self.resets_at = self.resets_at.filter(|moment| *moment <= now + LONGEST_WAIT);
         self
     }
 
@@ -256,6 +268,24 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&error).unwrap(), wire);
         assert_eq!(serde_json::from_value::<AgentError>(wire).unwrap(), error);
+    }
+
+    #[test]
+    fn waits_of_more_than_31_days_are_not_believed() {
+        let now = Timestamp::from_millis(1_767_780_000_000);
+        let day = Duration::from_secs(86_400);
+        let limited = |wait: Duration| {
+            let mut error = AgentError::new(ErrorCode::RateLimited, "slow down").with_retry_after(Some(wait));
+            error.resets_at = Some(now + wait);
+            error.believable(now)
+        };
+        let kept = limited(31 * day);
+        assert_eq!((kept.retry_after, kept.resets_at), (Some(31 * day), Some(now + 31 * day)));
+        for wait in
+            [31 * day + Duration::from_millis(1), Duration::from_secs(1_000_000_000_000), Duration::MAX]
+        {
+            assert_eq!(limited(wait), AgentError::new(ErrorCode::RateLimited, "slow down"), "{wait:?}");
+        }
     }
 
     #[test]

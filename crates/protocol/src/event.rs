@@ -269,7 +269,7 @@ events! {
         /// Tokens of the turn.
         usage: Usage,
         /// Cost of the turn in US dollars; absent means unknown.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::agent::read_cost")]
         cost_usd: Option<f64>,
         /// The run.
         run_id: RunId,

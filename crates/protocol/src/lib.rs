@@ -20,12 +20,12 @@ mod timestamp;
 mod tool;
 mod version;
 
-pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage};
+pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage, believable_cost};
 pub use classify::{classify_status, classify_text};
 pub use command::{Command, CommandKind, Rejection};
 pub use context::EventContext;
 pub use envelope::Envelope;
-pub use error::{AgentError, ErrorCode, ErrorTag};
+pub use error::{AgentError, ErrorCode, ErrorTag, LONGEST_WAIT};
 pub use event::{Event, UnknownEvent};
 pub use event::{
     LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,

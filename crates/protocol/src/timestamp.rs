@@ -1,15 +1,17 @@
-//! A moment as data: milliseconds since 1970, written as RFC 3339. Reading a clock is left to the engine.
+//! A moment as data: milliseconds since 1970, written as RFC 3339. Every value can be written and read again.
 
 use std::{fmt, time::Duration};
 
+use jiff::civil;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A moment in UTC with millisecond precision, on the wire `2026-01-07T10:00:00.000Z`.
+/// A moment in UTC with millisecond precision, on the wire `2026-01-07T10:00:00.000Z`, in the years 0 to 9999. What
+/// lies outside is taken for the first or the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// A text or number that is no moment between the years -9999 and 9999.
+/// A text that is no moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an RFC 3339 moment")]
 pub struct InvalidTimestamp(
@@ -18,9 +20,31 @@ pub struct InvalidTimestamp(
 );
 
 impl Timestamp {
+    /// The first moment: the beginning of the year 0.
+    pub const MIN: Self = Self(-62_167_219_200_000);
+    /// The last moment that `jiff` knows, 26 hours before the end of the year 9999.
+    pub const MAX: Self = Self(253_402_207_200_000);
+
     /// From milliseconds since 1970.
     pub const fn from_millis(millis: i64) -> Self {
-        Self(millis)
+        if millis < Self::MIN.0 {
+            Self::MIN
+        } else if millis > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(millis)
+        }
+    }
+
+    /// From a number of a vendor that should be seconds since 1970. Some servers write milliseconds: a number that
+    /// would be a moment after the year 5138 is read so. What then is no moment after 1970 is nothing.
+    pub const fn from_vendor(number: i64) -> Option<Self> {
+        const SECONDS: i64 = 100_000_000_000;
+        match number {
+            1..SECONDS => Some(Self::from_millis(number * 1000)),
+            SECONDS.. if number <= Self::MAX.0 => Some(Self(number)),
+            _ => None,
+        }
     }
 
     /// Milliseconds since 1970.
@@ -38,16 +62,14 @@ impl std::ops::Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration.as_millis().try_into().unwrap_or(i64::MAX)))
+        Self::from_millis(self.0.saturating_add(duration.as_millis().try_into().unwrap_or(i64::MAX)))
     }
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_millisecond(self.0) {
-            Ok(moment) => write!(f, "{moment:.3}"),
-            Err(_) => write!(f, "{}ms", self.0),
-        }
+        let moment = jiff::Timestamp::from_millisecond(self.0).map_err(|_| fmt::Error)?;
+        write!(f, "{moment:.3}")
     }
 }
 
@@ -55,8 +77,13 @@ impl std::str::FromStr for Timestamp {
     type Err = InvalidTimestamp;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let moment: jiff::Timestamp = text.parse().map_err(|_| InvalidTimestamp(text.to_owned()))?;
-        Ok(Self(moment.as_millisecond()))
+        if let Ok(moment) = text.parse::<jiff::Timestamp>() {
+            return Ok(Self::from_millis(moment.as_millisecond()));
+        }
+        // The last hours of the year 9999 are a date, and more than `jiff` takes for a moment.
+        let date = text.strip_suffix(['Z', 'z']).and_then(|date| date.parse::<civil::DateTime>().ok());
+        date.map(|date| if date.year() > 0 { Self::MAX } else { Self::MIN })
+            .ok_or_else(|| InvalidTimestamp(text.to_owned()))
     }
 }
 
@@ -69,7 +96,9 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
+        // Earlier versions wrote so what lies beyond the year 9999.
+        let beyond = text.strip_suffix("ms").and_then(|millis| millis.parse().ok());
+        beyond.map_or_else(|| text.parse().map_err(de::Error::custom), |millis| Ok(Self::from_millis(millis)))
     }
 }
 
@@ -85,7 +114,37 @@ impl JsonSchema for Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn read(text: &str) -> Result<Timestamp, String> {
+        serde_json::from_value(text.into()).map_err(|error| error.to_string())
+    }
+
+    proptest! {
+        #[test]
+        fn every_moment_can_be_written_and_read_again(
+            millis in prop_oneof![any::<i64>(), Timestamp::MIN.0..=Timestamp::MAX.0],
+        ) {
+            let moment = Timestamp::from_millis(millis);
+            let text = serde_json::to_string(&moment).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), moment);
+            prop_assert_eq!(moment.to_string().len(), "2026-01-07T10:00:00.000Z".len());
+        }
+
+        #[test]
+        fn no_sum_leaves_the_range(millis in any::<i64>(), more in any::<u64>()) {
+            let moment = Timestamp::from_millis(millis) + Duration::from_millis(more);
+            prop_assert!((Timestamp::MIN..=Timestamp::MAX).contains(&moment));
+        }
+
+        #[test]
+        fn a_number_of_a_vendor_is_a_moment_or_nothing(number in any::<i64>()) {
+            let moment = Timestamp::from_vendor(number);
+            prop_assert!(moment.is_none_or(|moment| read(&moment.to_string()) == Ok(moment)));
+        }
+    }
 
     #[test]
     fn a_moment_survives_its_text() {
@@ -94,5 +153,35 @@ mod tests {
         assert_eq!(texts[3], "2026-01-07T10:00:00.000Z");
         assert_eq!(texts.map(|text| text.parse()), moments.map(Ok));
         assert_eq!("noon".parse::<Timestamp>(), Err(InvalidTimestamp("noon".to_owned())));
+        assert_eq!("5000ms".parse::<Timestamp>(), Err(InvalidTimestamp("5000ms".to_owned())));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_range_is_read_as_its_end() {
+        let rows = [
+            ("99999999999999000ms", Timestamp::MAX),
+            ("9223372036854775807ms", Timestamp::MAX),
+            ("-9223372036854775808ms", Timestamp::MIN),
+            ("9999-12-31T23:59:59.999Z", Timestamp::MAX),
+            ("-009999-01-02T01:59:59.000Z", Timestamp::MIN),
+            ("9999-12-30T22:00:00.999Z", Timestamp::MAX),
+            ("0000-01-01T00:00:00.000Z", Timestamp::MIN),
+        ];
+        assert_eq!(rows.map(|(text, _)| read(text)), rows.map(|(_, moment)| Ok(moment)));
+    }
+
+    #[test]
+    fn milliseconds_of_a_vendor_are_told_from_seconds() {
+        let noon = Some(Timestamp::from_millis(1_795_385_434_000));
+        let rows = [
+            (1_795_385_434, noon),
+            (1_795_385_434_000, noon),
+            (0, None),
+            (-99_999_999_999_999, None),
+            (99_999_999_999_999_999, None),
+            (i64::MAX, None),
+            (i64::MIN, None),
+        ];
+        assert_eq!(rows.map(|(number, _)| Timestamp::from_vendor(number)), rows.map(|(_, moment)| moment));
     }
 }

@@ -70,6 +70,9 @@ pub(super) fn node_message(text: &str) -> Result<(String, String), String> {
     pair(text, "NODE=TEXT").map(|(node, text)| (node.to_owned(), text.to_owned()))
 }
 
+/// The longest time that the command line takes.
+const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
+
 /// A length of time, as in `30d`.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -83,7 +86,8 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         _ => return Err("expected a time such as `90s`, `15m`, `12h`, `30d` or `4w`".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| format!("`{text}` does not begin with a number"))?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| format!("`{text}` is too long"))
+    let time = number.checked_mul(seconds).map(Duration::from_secs).filter(|time| *time <= LONGEST);
+    time.ok_or_else(|| format!("`{text}` is longer than ten years (`3650d`)"))
 }
 
 /// A session's id becomes part of file names and of what people type.

@@ -34,6 +34,10 @@ impl Live {
         live
     }
 
+    pub(super) fn now(&self) -> Timestamp {
+        self.hub.clock().now()
+    }
+
     pub(super) fn apply(&mut self, input: Input<'_>) {
         for event in self.state.apply(input) {
             self.hub.emit(event);

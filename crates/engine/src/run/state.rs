@@ -23,7 +23,7 @@
 
 use inspan_protocol::{
     Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason, StreamEvent,
-    Usage,
+    Usage, believable_cost,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -164,7 +164,7 @@ impl RunState {
         vec![match event {
             StreamEvent::Session { session_id } => return self.tell_session(session_id),
             StreamEvent::Usage { usage, cost_usd } => {
-                self.turn_usage = Some((usage, cost_usd));
+                self.turn_usage = Some((usage, believable_cost(cost_usd)));
                 return Vec::new();
             }
             StreamEvent::Text { content, chunk } => {

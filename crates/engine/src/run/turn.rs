@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, HostTools, OutputFacts,
-    PermissionBroker, ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor,
+    PermissionBroker, ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor, believable_cost,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -156,7 +156,8 @@ impl Setting {
                 }
                 Next::Item(Some(Ok(ProviderItem::Output(output)))) => {
                     let end = match self.provider.output_facts(&output) {
-                        Ok(facts) => {
+                        Ok(mut facts) => {
+                            facts.cost_usd = believable_cost(facts.cost_usd);
                             live.apply(Input::TurnEnds(Some(&facts)));
                             TurnEnd::Output(output, facts)
                         }
@@ -166,7 +167,8 @@ impl Setting {
                     return (end, cut);
                 }
                 Next::Item(Some(Err(error))) => {
-                    return (TurnEnd::Failed(error.from_provider(&self.provider_type)), cut);
+                    let error = error.from_provider(&self.provider_type).believable(live.now());
+                    return (TurnEnd::Failed(error), cut);
                 }
                 Next::Item(None) if cut.is_some() => return (TurnEnd::Interrupted, cut),
                 Next::Item(None) => {

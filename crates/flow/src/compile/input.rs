@@ -1,5 +1,5 @@
-//! A node's input: files drawn in, strings parsed, conditions recognised. Holding it against the type's
-//! schema is left to `validate`.
+//! A node's input: files drawn in, strings parsed, conditions and times recognised. `validate` holds it against the
+//! type's schema.
 
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -9,13 +9,15 @@ use super::{World, condition, files, names, names::User};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::{Draft, parse_template},
-    spec::{Data, Key, Layout, Node, NodeSpec, Place, Text, Tree, Yaml, schema_key},
+    spec::{Data, Key, Layout, Node, NodeSpec, Place, Text, Tree, Yaml, parse_time, schema_key},
 };
 
 /// The word in a node type's schema that makes a value a condition: it resolves to true or false.
 const CONDITION: &str = "x-when";
 /// The word in a node type's schema that keeps a value as it is: what looks like a template stays a text.
 const RAW: &str = "x-raw";
+/// The word in a node type's schema that makes a text a time such as `30s`.
+const TIME: &str = "x-time";
 
 /// The input as it stands once files are drawn in.
 pub(super) enum Effective<'a> {
@@ -180,7 +182,12 @@ impl Parser<'_, '_> {
             return Draft::Literal(value.json());
         }
         match value.data() {
-            Data::Text(text) => self.text(text, value, key),
+            Data::Text(text) => {
+                if marked(schema, TIME) && !text.contains('{') {
+                    self.time(text, value, key);
+                }
+                self.text(text, value, key)
+            }
             Data::List(items) => Draft::list(
                 items
                     .iter()
@@ -202,6 +209,14 @@ impl Parser<'_, '_> {
                     .collect(),
             ),
             _ => Draft::Literal(value.json()),
+        }
+    }
+
+    fn time(&mut self, text: &str, value: Yaml<'_>, key: &Key<'_>) {
+        if let Err(help) = parse_time(text) {
+            let message = format!("`{}` takes a time", key.last());
+            let problem = Problem::error(Code::InvalidValue, value.span(), message).help(help.to_owned());
+            self.sink.push(self.user.told(problem, key));
         }
     }
 
@@ -272,7 +287,8 @@ fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option
 pub(super) fn is_marked(schema: &Value) -> bool {
     match schema {
         Value::Object(map) => {
-            marked(Some(schema), CONDITION) || marked(Some(schema), RAW) || map.values().any(is_marked)
+            [CONDITION, RAW, TIME].iter().any(|word| marked(Some(schema), word))
+                || map.values().any(is_marked)
         }
         Value::Array(items) => items.iter().any(is_marked),
         _ => false,

@@ -108,7 +108,7 @@ pub(crate) fn registry() -> NodeRegistry {
     let prompt = json!({
         "prompt": { "type": "string" },
         "choices": { "type": "array", "items": { "type": "string" } },
-        "timeout": { "type": "string" },
+        "timeout": { "type": "string", "x-time": true },
         "default": { "type": "string" },
     });
     add("human.input", "human", NodeKind::Plain, object(prompt, &["prompt"]));

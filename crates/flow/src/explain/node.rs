@@ -272,7 +272,8 @@ impl Walk<'_> {
         let graph = self.graph();
         let (policy, node) = (&graph.node(ix).policy.retry, self.node(ix));
         let wait = node.retry_at.map(|due| due.since(envelope.timestamp)).unwrap_or_default();
-        let wait = match (wait.is_zero(), error.retry_after) {
+        let asked = error.retry_after.filter(|asked| *asked <= policy.longest_wish());
+        let wait = match (wait.is_zero(), asked) {
             (true, _) => "at once".to_owned(),
             (false, Some(_)) => format!("in {}, as the vendor asks", length(wait)),
             (false, None) => format!("in {}", length(wait)),

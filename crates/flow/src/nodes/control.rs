@@ -15,6 +15,7 @@ use crate::{
     node::{NodeKind, NodeType, NodeTypeInfo},
     registry::NodeRegistry,
     runtime::NodeContext,
+    spec::parse_time,
 };
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -155,8 +156,9 @@ pure_node!(
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Wait {
-    /// How long to wait, in milliseconds.
+    /// How long to wait, in milliseconds; ten years at most.
     #[serde(default)]
+    #[schemars(range(max = 315_360_000_000_u64))]
     ms: Option<u64>,
     /// What to wait for: a moment such as `2026-01-07T10:00:00Z`, or the name of an event such as
     /// `session:message`.
@@ -164,6 +166,7 @@ struct Wait {
     until: Option<String>,
     /// How long to wait for an event before the node fails, as `30s`, `5m`, `2h`.
     #[serde(default)]
+    #[schemars(extend("x-time" = true))]
     timeout: Option<String>,
 }
 
@@ -225,8 +228,7 @@ impl Wait {
             wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}"))
         })?;
         let limit = match &self.timeout {
-            Some(text) => humantime::parse_duration(text)
-                .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?,
+            Some(text) => parse_time(text).map_err(|why| wrong(format!("`timeout: {text}`: {why}")))?,
             None => Duration::MAX,
         };
         let mut events = context.hub.subscribe(filter);

@@ -1,5 +1,4 @@
-//! The `human` pack: a question to a person. Who asks it on a screen and brings the answer is left to the
-//! channels.
+//! The `human` pack: a question to a person. The channels ask it on a screen and bring the answer.
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::Prompt;
@@ -13,6 +12,7 @@ use crate::{
     graph::Occupies,
     node::{NodeType, NodeTypeInfo},
     runtime::NodeContext,
+    spec::parse_time,
 };
 
 #[derive(Deserialize, JsonSchema)]
@@ -28,6 +28,7 @@ struct Question {
     allow_text: Option<bool>,
     /// How long to wait, as `30s`, `5m`, `8h`; then the default is taken, or the node fails.
     #[serde(default)]
+    #[schemars(extend("x-time" = true))]
     timeout: Option<String>,
     /// The answer that is taken when the time is up.
     #[serde(default)]
@@ -89,8 +90,7 @@ impl Question {
         }
         let deadline = match &self.timeout {
             Some(text) => {
-                let limit = humantime::parse_duration(text)
-                    .map_err(|error| wrong(format!("`timeout: {text}`: {error}")))?;
+                let limit = parse_time(text).map_err(|why| wrong(format!("`timeout: {text}`: {why}")))?;
                 Some(context.since() + limit)
             }
             None => None,

@@ -48,6 +48,7 @@ impl Run {
                     Some(CancelReason::OverBudget) => self.over_budget(node),
                     _ => error,
                 };
+                let error = error.believable(now);
                 match self.lifted_at(node, &error, now) {
                     Some(until) => Event::LimitWait { provider: error.provider.unwrap_or_default(), until },
                     None => Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error },
@@ -66,14 +67,21 @@ impl Run {
         )
     }
 
-    /// When a usage limit is lifted that is to be waited out.
+    /// When a usage limit is lifted that is to be waited out. A server that asks for a longer wait than the node's
+    /// retries may take is a usage limit too.
     fn lifted_at(&self, node: NodeIx, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
         let spec = self.graph.node(node);
-        let waits = spec.kind == NodeKind::Agent
-            && spec.policy.on_limit == OnLimit::Wait
-            && matches!(error.code, ErrorCode::RateLimited | ErrorCode::Billing)
-            && self.state.ending.is_none();
-        error.resets_at.filter(|until| waits && *until > now)
+        if spec.kind != NodeKind::Agent
+            || spec.policy.on_limit != OnLimit::Wait
+            || self.state.ending.is_some()
+        {
+            return None;
+        }
+        let limited = matches!(error.code, ErrorCode::RateLimited | ErrorCode::Billing);
+        let reset = error.resets_at.filter(|until| limited && *until > now);
+        let longest = spec.policy.retry.longest_wish();
+        let asked = error.retry_after.filter(|wait| error.is_retryable() && *wait > longest);
+        reset.or_else(|| asked.map(|wait| now + wait))
     }
 
     fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {

@@ -2,7 +2,9 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, NodeId, NodeStatus, Outcome, Timestamp};
+use inspan_protocol::{
+    AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodeId, NodeStatus, Outcome, Timestamp,
+};
 use serde_json::json;
 
 use super::{Ending, NodeState, RunState, rest::CONTINUE};
@@ -110,7 +112,9 @@ impl RunState {
     }
 
     /// A vendor's limit ended the attempt; it goes on, in its own conversation if there is one, once it is lifted.
-    pub(super) fn wait_for_limit(&mut self, graph: &Graph, ix: NodeIx, until: Timestamp) {
+    pub(super) fn wait_for_limit(&mut self, graph: &Graph, ix: NodeIx, until: Timestamp, at: Timestamp) {
+        // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
+        let until = if until > at + LONGEST_WAIT { at } else { until };
         self.end(graph, ix, NodeStatus::Waiting, None);
         let node = &mut self.nodes[ix.0 as usize];
         node.interrupted = true;
@@ -201,9 +205,9 @@ impl RunState {
     }
 }
 
-/// The vendor's wish wins over the author's backoff.
+/// The vendor's wish wins over the author's backoff, up to a length.
 fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
-    if let Some(wait) = error.retry_after {
+    if let Some(wait) = error.retry_after.filter(|wait| *wait <= retry.longest_wish()) {
         return wait;
     }
     let grown = retry.backoff.as_secs_f64() * retry.factor.powi(failures.saturating_sub(1).min(1_000) as i32);

@@ -60,9 +60,8 @@ pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> 
     }
     if error.code == ErrorCode::RateLimited && text("anthropic-ratelimit-unified-status") == Some("rejected")
     {
-        let seconds =
-            text("anthropic-ratelimit-unified-reset").and_then(|seconds| seconds.parse::<i64>().ok());
-        error.resets_at = seconds.map(|seconds| Timestamp::from_millis(seconds.saturating_mul(1000)));
+        let reset = text("anthropic-ratelimit-unified-reset").and_then(|number| number.parse().ok());
+        error.resets_at = reset.and_then(Timestamp::from_vendor);
     }
     limit(error, &words)
 }

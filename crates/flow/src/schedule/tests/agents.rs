@@ -253,3 +253,103 @@ fn a_limit_fails_the_attempt_where_the_author_wants_it() {
     assert_eq!(sim.run.state().outcome, Some(Outcome::Failed));
     assert!(!story(&sim.log).contains("limit:wait"));
 }
+
+/// An agent whose server fails once and says how long to wait.
+fn asks_to_wait(code: ErrorCode, wait: Duration) -> impl Fn(&StartNode, &Run) -> Vec<Step> {
+    move |start, run| {
+        if start.attempt > 1 {
+            return talk(start, run);
+        }
+        let error = AgentError::new(code, "come back later").from_provider("talk");
+        let end = AttemptEnd::Error(error.with_retry_after(Some(wait)));
+        vec![Step::Begin, Step::Complete, Step::End(end)]
+    }
+}
+
+#[test]
+fn a_server_is_waited_for_as_long_as_it_can_mean() {
+    let second = Duration::from_secs(1);
+    let hour = 3_600 * second;
+    let day = 24 * hour;
+    let retry = "retry: { maxAttempts: 2, backoff: 2s }";
+    let rows = [
+        // What an ordinary retry waits for.
+        (retry, ErrorCode::RateLimited, 7 * second, "failed", 7 * second),
+        (
+            "retry: { maxAttempts: 2, maxBackoff: 1s }",
+            ErrorCode::RateLimited,
+            7 * second,
+            "failed",
+            7 * second,
+        ),
+        ("retry: { maxAttempts: 2, maxBackoff: 2h }", ErrorCode::RateLimited, hour, "failed", hour),
+        // What is a usage limit, with or without retries.
+        (retry, ErrorCode::RateLimited, hour, "limit:wait", hour),
+        ("retry: { maxAttempts: 1 }", ErrorCode::Overloaded, hour, "limit:wait", hour),
+        (
+            "retry: { maxAttempts: 2, maxBackoff: 1s }",
+            ErrorCode::RateLimited,
+            31 * day,
+            "limit:wait",
+            31 * day,
+        ),
+        // What the author does not want to wait for, and what nobody can mean.
+        (
+            "retry: { maxAttempts: 2, backoff: 2s }, onLimit: fail",
+            ErrorCode::RateLimited,
+            hour,
+            "failed",
+            2 * second,
+        ),
+        (retry, ErrorCode::RateLimited, 32 * day, "failed", 2 * second),
+        (retry, ErrorCode::RateLimited, Duration::from_secs(1_000_000_000_000), "failed", 2 * second),
+        (retry, ErrorCode::RateLimited, Duration::MAX, "failed", 2 * second),
+    ];
+    for (policy, code, asked, how, waited) in rows {
+        let text = ONE.replace("go } }", &format!("go }}, policy: {{ {policy} }} }}"));
+        let mut sim = Sim::new(&graph(&text), &[]);
+        sim.drive(asks_to_wait(code, asked));
+        sim.check();
+        let events = ["limit:wait", "task:failed a"].map(|event| story(&sim.log).contains(event));
+        let outcome = (sim.now.as_millis(), sim.run.state().outcome);
+        let expected = (waited.as_millis() as i64, Some(Outcome::Success));
+        assert_eq!(
+            (events, outcome),
+            ([how == "limit:wait", how == "failed"], expected),
+            "{policy} {asked:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reset_that_nobody_can_mean_is_no_limit() {
+    let text = ONE.replace("go } }", "go }, policy: { retry: { maxAttempts: 2, backoff: 2s } } }");
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.drive(|start, run| {
+        if start.attempt > 1 {
+            return talk(start, run);
+        }
+        let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
+        error.resets_at = Some(Timestamp::MAX);
+        vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Error(error))]
+    });
+    sim.check();
+    assert_eq!((sim.now.as_millis(), sim.run.state().outcome), (2_000, Some(Outcome::Success)));
+}
+
+#[test]
+fn a_log_with_a_limit_that_nobody_can_mean_goes_on_at_once() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("flow:waiting", limited);
+    for envelope in &mut sim.log {
+        if let Event::LimitWait { until, .. } | Event::FlowWaiting { until: Some(until), .. } =
+            &mut envelope.event
+        {
+            *until = Timestamp::MAX;
+        }
+    }
+    let mut resumed = resumed(&sim, None);
+    resumed.drive(limited);
+    resumed.check();
+    assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome), (0, Some(Outcome::Success)));
+}

@@ -82,6 +82,14 @@ fn value(schema: &mut Value) {
         *schema = json!({ "$ref": "#/$defs/condition" });
         return;
     }
+    if schema.get("x-time").is_some() {
+        let time = json!({ "$ref": "#/$defs/duration" });
+        let template = json!({ "type": "string", "pattern": "\\{[{%]" });
+        let description = schema.get("description").cloned();
+        *schema = json!({ "anyOf": [time, template] });
+        describe(schema, description);
+        return;
+    }
     if schema.get("x-raw").is_some() {
         *schema = json!({});
         return;
@@ -93,8 +101,12 @@ fn value(schema: &mut Value) {
     if !(plain_text || anything) {
         let description = schema.get("description").cloned();
         *schema = json!({ "anyOf": [schema.take(), { "type": "string", "pattern": "\\{[{%]" }] });
-        if let (Some(description), Some(map)) = (description, schema.as_object_mut()) {
-            map.insert("description".to_owned(), description);
-        }
+        describe(schema, description);
+    }
+}
+
+fn describe(schema: &mut Value, description: Option<Value>) {
+    if let (Some(description), Some(map)) = (description, schema.as_object_mut()) {
+        map.insert("description".to_owned(), description);
     }
 }

@@ -65,7 +65,7 @@ impl Decoder {
 
     pub(super) fn rate_limit(&mut self, line: &wire::RateLimitLine<'_>, out: &mut Vec<Decoded>) {
         let info = &line.rate_limit_info;
-        let resets_at = info.resets_at.map(|seconds| Timestamp::from_millis(seconds.saturating_mul(1000)));
+        let resets_at = info.resets_at.and_then(Timestamp::from_vendor);
         let until = resets_at.map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
         match info.status.as_deref() {
             Some("rejected") => self.turn.resets_at = resets_at,

@@ -88,9 +88,7 @@ impl Decoder {
 
     fn limits(&mut self, line: &wire::LimitsLine, out: &mut Vec<Decoded>) {
         let windows = [line.rate_limits.primary, line.rate_limits.secondary].into_iter().flatten();
-        let moment = |window: &wire::Window| {
-            window.resets_at.map(|seconds| Timestamp::from_millis(seconds.saturating_mul(1000)))
-        };
+        let moment = |window: &wire::Window| window.resets_at.and_then(Timestamp::from_vendor);
         let used_up = windows.clone().filter(|window| window.used_percent >= 100.0);
         self.resets_at = used_up.filter_map(|window| moment(&window)).max();
         let near = windows.filter(|window| (NEAR_PERCENT..100.0).contains(&window.used_percent));
