@@ -1,5 +1,5 @@
 //! Where the user's sessions are kept: finding the file, opening it to read or to write, and saying what is wrong
-//! with it. What is read and written is left to the verbs.
+//! with it.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -27,11 +27,11 @@ pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
 
 /// The sessions, to be read. Where there is no file yet there are no sessions, and none is made.
 pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
-    let path = path(invocation)?;
-    if !path.exists() {
-        return Ok(Arc::new(MemoryStore::new()));
+    match SqliteStore::open_reader(path(invocation)?) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(StoreError::Absent { .. }) => Ok(Arc::new(MemoryStore::new())),
+        Err(error) => Err(error.into()),
     }
-    Ok(Arc::new(SqliteStore::open_reader(path)?))
 }
 
 /// The sessions, to be read and written; the file is made if it is missing.

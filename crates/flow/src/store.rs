@@ -1,5 +1,5 @@
 //! Where sessions are kept: the contract of a run store. `memory` keeps it for as long as the process lives,
-//! `sqlite` on disk. What the events mean is left to `state`.
+//! `sqlite` on disk.
 
 mod digest;
 mod memory;
@@ -81,7 +81,8 @@ pub trait RunStore: Send + Sync {
     /// Where a session stands.
     fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>>;
 
-    /// Where each session stands whose id begins so, newest first.
+    /// Where each session stands whose id begins so, newest first. One that cannot be read, or was lost, is an entry
+    /// that says so.
     fn entries<'a>(
         &'a self,
         prefix: &'a str,
@@ -208,6 +209,24 @@ pub struct SessionEntry {
     pub liveness: Liveness,
     /// Commands that wait for an answer.
     pub unanswered: u64,
+    /// Why the session cannot be read; then the fields above say only what is known of it.
+    pub damage: Option<String>,
+}
+
+impl SessionEntry {
+    /// The entry of a session of which nothing can be read but its id.
+    pub(crate) fn damaged(session: SessionId, damage: String) -> Self {
+        Self {
+            session,
+            flow: String::new(),
+            created_at: Timestamp::default(),
+            digest: Digest::default(),
+            owner: None,
+            liveness: Liveness::Gone,
+            unanswered: 0,
+            damage: Some(damage),
+        }
+    }
 }
 
 /// Why a store did not do what was asked.
@@ -254,6 +273,20 @@ pub enum StoreError {
     )]
     Full {
         /// The store.
+        path: PathBuf,
+    },
+    /// There is no store yet, or there is nothing in it.
+    #[error("there is no store {path} yet")]
+    Absent {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The store's file is not where it was.
+    #[error(
+        "the store {path} was moved, replaced or deleted while it was in use: nothing more is stored in it"
+    )]
+    Moved {
+        /// Where it was.
         path: PathBuf,
     },
     /// The store cannot be written.

@@ -22,6 +22,14 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
             None => Ok(store.entries("", usize::MAX).await?),
         }
     })?;
+    for entry in &entries {
+        if let Some(damage) = &entry.damage {
+            let (session, damage) = (clean(entry.session.as_str()), clean(damage));
+            terminal::progress(&format!(
+                "warning: the questions of session `{session}` cannot be read: {damage}\n"
+            ));
+        }
+    }
     let commands = Commands::new(invocation);
     let open = entries.iter().filter(|entry| !Standing::of(entry).has_ended());
     let mut questions: Vec<_> =

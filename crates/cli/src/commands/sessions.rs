@@ -1,5 +1,5 @@
 //! What the verbs about sessions share: finding one by the beginning of its id, the word for where it stands, its flow
-//! compiled again, and the commands that go on with it. What each verb shows is its own.
+//! compiled again, and the commands that go on with it.
 
 use std::{future::Future, sync::Arc};
 
@@ -32,11 +32,11 @@ pub(crate) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionEn
     }
     let mut found = store.entries(prefix, CANDIDATES + 1).await?;
     if let Some(at) = found.iter().position(|entry| entry.session == *prefix) {
-        return Ok(found.swap_remove(at));
+        return readable(store, found.swap_remove(at)).await;
     }
     match found.len() {
         0 => Err(unknown(format!("there is no session whose id begins with `{prefix}`"))),
-        1 => Ok(found.swap_remove(0)),
+        1 => readable(store, found.swap_remove(0)).await,
         many => {
             // One that is called exactly so may not be among the newest.
             if let Ok(entry) = store.entry(&SessionId::from(prefix)).await {
@@ -53,6 +53,14 @@ pub(crate) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionEn
     }
 }
 
+/// Of a session that cannot be read the store's own error says why.
+async fn readable(store: &dyn RunStore, entry: SessionEntry) -> Result<SessionEntry, Failure> {
+    match entry.damage {
+        None => Ok(entry),
+        Some(_) => Ok(store.entry(&entry.session).await?),
+    }
+}
+
 /// Where a session stands, as its users see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -66,10 +74,15 @@ pub(crate) enum Standing {
     Interrupted,
     /// It has ended.
     Ended(Outcome),
+    /// It cannot be read, or parts of it are lost.
+    Damaged,
 }
 
 impl Standing {
     pub(crate) fn of(entry: &SessionEntry) -> Self {
+        if entry.damage.is_some() {
+            return Self::Damaged;
+        }
         if let Some(outcome) = entry.digest.outcome {
             return Self::Ended(outcome);
         }
@@ -90,6 +103,7 @@ impl Standing {
             Self::Waiting => "waiting",
             Self::Paused => "paused",
             Self::Interrupted => "interrupted",
+            Self::Damaged => "damaged",
             Self::Ended(Outcome::Success) => "success",
             Self::Ended(Outcome::Partial) => "partial",
             Self::Ended(Outcome::Stopped) => "stopped",
@@ -105,7 +119,7 @@ impl Standing {
             Self::Waiting | Self::Paused | Self::Interrupted => Tone::Warning,
             Self::Ended(Outcome::Success) => Tone::Good,
             Self::Ended(Outcome::Partial | Outcome::Stopped) => Tone::Warning,
-            Self::Ended(_) => Tone::Bad,
+            Self::Ended(_) | Self::Damaged => Tone::Bad,
         }
     }
 

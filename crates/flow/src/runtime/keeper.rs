@@ -190,7 +190,7 @@ impl Keeper {
                 self.renewed = now;
                 Ok(())
             }
-            Err(error @ StoreError::Fenced { .. }) => Err(error.into()),
+            Err(error @ (StoreError::Fenced { .. } | StoreError::Moved { .. })) => Err(error.into()),
             Err(error) if now.saturating_duration_since(self.renewed) > PATIENCE => Err(error.into()),
             Err(_) => Ok(()),
         }

@@ -115,6 +115,7 @@ impl Kept {
             // Whoever holds a lease of this store lives in this process.
             liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
             unanswered: self.posted.iter().filter(|(_, answer)| answer.is_none()).count() as u64,
+            damage: None,
         }
     }
 }

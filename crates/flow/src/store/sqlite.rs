@@ -1,5 +1,5 @@
-//! A store on disk: one SQLite file that many processes read and write at once. This file wires the parts
-//! together; who waits for whom is left to `writer` and `readers`, what lies on disk to `docs/store.md`.
+//! A store on disk: one SQLite file that many processes read and write at once; `docs/store.md` says what lies in it.
+//! This file wires the parts together.
 
 mod changes;
 mod commands;
@@ -63,7 +63,8 @@ impl SqliteStore {
     /// process does the same.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if something is missing that was acknowledged, unless the options accept that;
+    /// [`StoreError::Damaged`] if something is missing that was acknowledged, also all of it, unless the options accept
+    /// that;
     /// [`StoreError::ReadOnly`], [`StoreError::Full`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`],
     /// [`StoreError::NetworkFileSystem`], and [`StoreError::Io`] for all else.
     pub fn open(path: impl AsRef<Path>, options: &SqliteOptions) -> Result<Self, StoreError> {
@@ -80,7 +81,7 @@ impl SqliteStore {
     /// is refused with [`StoreError::ReadOnly`]. Damage is told when a session is read.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`StoreError::Io`] too if there is no such file.
+    /// As [`open`](Self::open); [`StoreError::Absent`] too if there is no such file, or nothing in it.
     pub fn open_reader(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let (connection, paths) = file::open_to_read(path.as_ref(), STEPS)?;
         drop(connection);
@@ -249,8 +250,16 @@ impl RunStore for SqliteStore {
         prefix: &'a str,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
-        let (prefix, here) = (prefix.to_owned(), self.here.clone());
-        let read = move |connection: &mut Connection| session::entries(connection, &prefix, limit, &here);
+        let (prefix, here, marks) = (prefix.to_owned(), self.here.clone(), self.paths.marks.clone());
+        let read = move |connection: &mut Connection| {
+            let mut entries = session::entries(connection, &prefix, limit, &here)?;
+            // All are looked at for the list of all, and else where there is none.
+            if prefix.is_empty() || entries.is_empty() {
+                loss::list(connection, &marks, &prefix, &mut entries)?;
+                entries.truncate(limit);
+            }
+            Ok(entries)
+        };
         self.readers.ask(read).boxed()
     }
 

@@ -164,6 +164,7 @@ async fn an_entry_says_where_a_session_stands() {
             owner: Some(Owner::of_process()),
             liveness: Liveness::Alive,
             unanswered: 1,
+            damage: None,
         };
         assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));
         store.release(&lease).await.unwrap();

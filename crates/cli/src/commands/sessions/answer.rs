@@ -49,6 +49,7 @@ impl Commands {
             }
             Standing::Waiting if entry.owner.is_none() => vec![(resume(), "goes on waiting for it")],
             Standing::Waiting => Vec::new(),
+            Standing::Damaged => vec![(format!("inspan store verify{}", self.0), "says what is damaged")],
             Standing::Paused => vec![(resume(), "goes on")],
             Standing::Interrupted => {
                 vec![(resume(), "goes on: the process that drove it is gone")]

@@ -14,8 +14,11 @@ pub(in crate::commands) fn open_questions(entry: &SessionEntry) -> impl Iterator
     entry.digest.prompts.iter().filter(move |prompt| !(gone && prompt.kind == PromptKind::Permission))
 }
 
-/// What a session waits for, in a few words.
+/// What a session waits for, in a few words, or why it cannot be read.
 pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
+    if let Some(damage) = &entry.damage {
+        return Some(clean(damage));
+    }
     if Standing::of(entry).has_ended() {
         return None;
     }
@@ -56,6 +59,10 @@ pub(in crate::commands) fn cost(entry: &SessionEntry) -> String {
 
 /// How long ago a session was made.
 pub(in crate::commands) fn age(entry: &SessionEntry, now: Timestamp) -> String {
+    // Of a session that is lost nobody knows.
+    if entry.created_at == Timestamp::default() {
+        return "-".to_owned();
+    }
     format::age(now.since(entry.created_at))
 }
 
@@ -80,6 +87,7 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
     put("costUsd", digest.known_cost().map(|usd| json!(usd)));
+    put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     let waits = digest.waits.filter(|_| !Standing::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
     put(

@@ -1,5 +1,5 @@
 //! The store's file and what lies beside it: opening it for writing and for reading, under which lock, with which
-//! settings. What the tables are is left to `format`, whether all of it is still there to `loss`.
+//! settings.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -12,7 +12,8 @@ use rusqlite::{Connection, OpenFlags};
 use super::{
     fault::{Fault, of_file},
     format::{self, Found, Steps},
-    options::{PATIENCE, SqliteOptions},
+    loss,
+    options::{Loss, PATIENCE, SqliteOptions},
     place,
 };
 use crate::store::StoreError;
@@ -31,6 +32,8 @@ pub(super) struct Paths {
     pub(super) store: PathBuf,
     pub(super) marks: PathBuf,
     lock: PathBuf,
+    /// SQLite's write-ahead log.
+    pub(super) log: PathBuf,
 }
 
 impl Paths {
@@ -45,17 +48,19 @@ impl Paths {
             folder.canonicalize().map(|folder| folder.join(name))
         });
         let store = real.map_err(|error| of_file(store, &error))?;
-        let beside = |end| {
-            let mut name = store.as_os_str().to_owned();
-            name.push(end);
-            PathBuf::from(name)
-        };
-        Ok(Self { marks: beside("-marks"), lock: beside("-lock"), store })
+        let [marks, lock, log] = ["-marks", "-lock", "-wal"].map(|end| beside(&store, end));
+        Ok(Self { store, marks, lock, log })
     }
 
     fn folder(&self) -> &Path {
         self.store.parent().unwrap_or(Path::new("/"))
     }
+}
+
+fn beside(store: &Path, end: &str) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
 }
 
 /// What opening for writing gave.
@@ -75,14 +80,59 @@ pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Resul
         fs::create_dir_all(folder).map_err(|error| of_file(path, &error))?;
     }
     let paths = Paths::of(path)?;
+    let file = |error: std::io::Error| of_file(&paths.store, &error);
     place::check(&paths.store, paths.folder())?;
-    let lock = File::options().create(true).truncate(false).write(true).open(&paths.lock);
-    let lock = lock.map_err(|error| of_file(&paths.store, &error))?;
-    wait(|| lock.try_lock()).map_err(|error| of_file(&paths.store, &error))?;
-    let made = make(&paths.store).map_err(|error| of_file(&paths.store, &error))?;
-    let opened = patiently(|| prepare(&paths.store, options, steps));
+    check_kind(&paths.store)?;
+    check_plain(&paths.lock).map_err(file)?;
+    let lock = File::options().create(true).truncate(false).write(true).open(&paths.lock).map_err(file)?;
+    wait(|| lock.try_lock()).map_err(file)?;
+    let lost = match options.loss {
+        Loss::Refuse => loss::of_all(&paths.marks).map_err(file)?,
+        Loss::Accept => Vec::new(),
+    };
+    // Nothing is made in the place of what is lost.
+    let gone = || StoreError::Damaged { path: paths.store.clone(), what: loss::sentence(&lost) };
+    if !lost.is_empty() && !paths.store.exists() {
+        return Err(gone());
+    }
+    let made = make(&paths.store).map_err(file)?;
+    let opened = patiently(|| {
+        let connection = connect_to_write(&paths.store, options)?;
+        let found = format::look(&connection, &paths.store, steps)?;
+        if found == Found::Empty && !lost.is_empty() {
+            return Err(gone().into());
+        }
+        prepare(connection, found, &paths.store, options, steps).map(|connection| (connection, found))
+    });
     let (connection, found) = opened.map_err(|fault| fault.at(&paths.store))?;
-    Ok(Opened { connection, paths, is_new: made || found == Found::Empty, lock })
+    Ok(Opened { connection, is_new: made || found == Found::Empty, lock, paths })
+}
+
+/// Refuses what is no file, before anybody waits for it to be written.
+fn check_kind(store: &Path) -> Result<(), StoreError> {
+    match fs::metadata(store) {
+        Ok(found) if !found.is_file() => {
+            let what = if found.is_dir() { "it is a folder" } else { "it is a device, a pipe or a socket" };
+            Err(StoreError::NotAStore { path: store.to_owned(), what: what.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to look through a link, or at a device, where a file of ours should lie.
+pub(super) fn check_plain(path: &Path) -> std::io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => {
+            Err(std::io::Error::other(format!("{} is not a plain file", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which file lies under a name; nothing if there is none.
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = rustix::fs::stat(path).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 /// A fault of others in the way is tried again, so many times.
@@ -110,9 +160,13 @@ pub(super) fn make(store: &Path) -> std::io::Result<bool> {
     }
 }
 
-fn prepare(store: &Path, options: &SqliteOptions, steps: &Steps) -> Result<(Connection, Found), Fault> {
-    let mut connection = connect_to_write(store, options)?;
-    let found = format::look(&connection, store, steps)?;
+fn prepare(
+    mut connection: Connection,
+    found: Found,
+    store: &Path,
+    options: &SqliteOptions,
+    steps: &Steps,
+) -> Result<Connection, Fault> {
     if found == Found::Empty {
         // These two can only be chosen before there is a table.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -120,7 +174,7 @@ fn prepare(store: &Path, options: &SqliteOptions, steps: &Steps) -> Result<(Conn
     }
     format::bring_up(&mut connection, store, found, steps)?;
     set_for_writing(&connection, options)?;
-    Ok((connection, found))
+    Ok(connection)
 }
 
 /// Opens a store again that this process had open for writing.
@@ -132,26 +186,42 @@ pub(super) fn open_again(store: &Path, options: &SqliteOptions) -> Result<Connec
 
 /// A connection that reads a store; it makes nothing, and keeps nobody from writing.
 pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Paths), StoreError> {
-    let paths = Paths::of(path)?;
+    let paths = Paths::of(path).map_err(|error| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            StoreError::Absent { path: path.to_owned() }
+        }
+        _ => error,
+    })?;
     let refused = |fault: Fault| fault.at(&paths.store);
     place::check(&paths.store, paths.folder())?;
-    let mut found = patiently(|| look_to_read(&paths, steps)).map_err(refused)?;
-    if found.1 == Found::Empty
+    check_kind(&paths.store)?;
+    let mut found = patiently(|| look_to_read(&paths, steps));
+    if !matches!(found, Ok((_, Found::Store(_))))
         && let Ok(lock) = File::open(&paths.lock)
     {
         // Somebody may be making it just now.
         wait(|| lock.try_lock_shared()).map_err(|error| of_file(&paths.store, &error))?;
-        found = patiently(|| look_to_read(&paths, steps)).map_err(refused)?;
+        found = patiently(|| look_to_read(&paths, steps));
     }
     let path = paths.store.clone();
-    match found {
+    match found.map_err(refused)? {
         (connection, Found::Store(format)) if format == format::newest(steps) => Ok((connection, paths)),
         (_, Found::Store(format)) => {
             let message =
                 format!("it has the older format {format}: open it for writing once, to bring it up");
             Err(StoreError::Io { path, message })
         }
-        (_, Found::Empty) => Err(StoreError::NotAStore { path, what: "it is empty".to_owned() }),
+        (_, Found::Empty) => Err(absent(&paths)),
+    }
+}
+
+/// There is nothing in the store: nothing yet, or nothing any more.
+fn absent(paths: &Paths) -> StoreError {
+    let path = paths.store.clone();
+    match loss::of_all(&paths.marks) {
+        Ok(lost) if lost.is_empty() => StoreError::Absent { path },
+        Ok(lost) => StoreError::Damaged { path, what: loss::sentence(&lost) },
+        Err(error) => of_file(&path, &error),
     }
 }
 
@@ -162,6 +232,9 @@ fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, Found), Fau
         Ok((connection, found))
     };
     match open() {
+        Err(Fault::Sqlite(_)) if !paths.store.exists() => Err(absent(paths).into()),
+        // Whoever was making it died before there was anything in it: only then is there a journal.
+        Err(Fault::Sqlite(_)) if beside(&paths.store, "-journal").exists() => Err(absent(paths).into()),
         Err(Fault::Sqlite(_)) if is_still(paths) => {
             // In a folder that cannot be written there is no place for the memory that readers share with
             // writers; where no writer has left a log, none is needed.
@@ -175,9 +248,7 @@ fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, Found), Fau
 
 /// Whether the store lies in a folder that this process cannot write, with nothing in its write-ahead log.
 fn is_still(paths: &Paths) -> bool {
-    let mut log = paths.store.as_os_str().to_owned();
-    log.push("-wal");
-    let has_log = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
+    let has_log = fs::metadata(&paths.log).is_ok_and(|log| log.len() > 0);
     !has_log && rustix::fs::access(paths.folder(), rustix::fs::Access::WRITE_OK).is_err()
 }
 

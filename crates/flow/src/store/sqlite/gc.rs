@@ -1,5 +1,4 @@
-//! Taking sessions out of a store: those that ended long ago, or one by name. What the file then gives back to the
-//! disk is counted; who may still need a session is left to the caller.
+//! Taking sessions out of a store: those that ended long ago, or one by name, also one that cannot be read.
 
 use std::fs;
 
@@ -67,7 +66,7 @@ impl SqliteStore {
         let found = self.readers.ask(move |connection| {
             let mut found = Vec::new();
             for id in ended(connection, ended_before)? {
-                let session = session::find(connection, &id)?;
+                let (session, _) = session::find_damaged(connection, &id)?;
                 if session.holder(&here, now).is_none() {
                     found.push(measure(connection, &session)?);
                 }
@@ -114,12 +113,13 @@ impl SqliteStore {
         let (id, here) = (id.clone(), self.here.clone());
         let delete = move |transaction: &mut Transaction<'_>| {
             let connection = transaction.connection;
-            let session = session::find(connection, &id)?;
+            let (session, _) = session::find_damaged(connection, &id)?;
             if let Some(owner) = session.holder(&here, now) {
                 let owner = Box::new(owner.clone());
                 return Err(StoreError::Held { session: id.clone(), owner }.into());
             }
-            if ended_before.is_some_and(|moment| ended_at(&session).is_none_or(|ended| ended >= moment)) {
+            let ended = session.ended_at(connection)?;
+            if ended_before.is_some_and(|moment| ended.is_none_or(|ended| ended >= moment)) {
                 return Ok(None);
             }
             let gone = measure(connection, &session)?;
@@ -172,10 +172,6 @@ fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, F
     ids.map(|id| Ok(SessionId::from(id?))).collect()
 }
 
-fn ended_at(session: &Session) -> Option<Timestamp> {
-    session.digest.status.has_ended().then_some(session.digest.updated_at).flatten()
-}
-
 fn measure(connection: &Connection, session: &Session) -> Result<Deleted, Fault> {
     let mut bytes = 0;
     let mut events = 0;
@@ -192,8 +188,6 @@ fn measure(connection: &Connection, session: &Session) -> Result<Deleted, Fault>
 }
 
 fn bytes(paths: &Paths) -> u64 {
-    let mut log = paths.store.as_os_str().to_owned();
-    log.push("-wal");
     let length = |path: &std::path::Path| fs::metadata(path).map_or(0, |file| file.len());
-    length(&paths.store) + length(std::path::Path::new(&log))
+    length(&paths.store) + length(&paths.log)
 }

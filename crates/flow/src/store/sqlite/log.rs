@@ -3,7 +3,7 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use inspan_protocol::Envelope;
+use inspan_protocol::{Envelope, Timestamp};
 use rusqlite::{Connection, Row as SqlRow, types::ValueRef};
 
 use super::{
@@ -213,7 +213,7 @@ impl Chain {
 pub(super) fn envelope(row: &Row<'_>) -> Result<Envelope, Fault> {
     let envelope: Envelope = from_json(&format!("event {}", row.seq), row.body)?;
     let same = int(envelope.seq) == row.seq
-        && envelope.timestamp.as_millis() == row.at
+        && envelope.timestamp == Timestamp::from_millis(row.at)
         && envelope.event.name().as_bytes() == row.kind;
     if same {
         Ok(envelope)

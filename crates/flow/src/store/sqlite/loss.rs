@@ -1,17 +1,21 @@
 //! Whether a store still has what it acknowledged: its marks against its sessions, as far as their rows tell.
-//! The events themselves are looked at by `log` when somebody reads them, and by `verify`.
+//! `log` looks at the events themselves when somebody reads them, and `verify` at all of them.
 
+use std::ops::ControlFlow;
+
+use inspan_protocol::SessionId;
 use rusqlite::Connection;
 
 use super::{
     fault::{Fault, of_file},
     file::Opened,
+    log::{self, Step},
     marks::{self, Mark, Marks},
     options::Loss,
-    session::Session,
+    session::{self, Session},
     sum::Sum,
 };
-use crate::store::StoreError;
+use crate::store::{Digest, SessionEntry, StoreError};
 
 /// A finding counts only when it is made so often: others write while we look.
 const LOOKS: usize = 3;
@@ -76,6 +80,34 @@ fn of_row(mark: &Mark, number: i64, id: &str, last: i64, sum: Sum) -> Option<Los
     Some(Lost { number, session: id.to_owned(), acknowledged: mark.seq, kind })
 }
 
+/// What is lost if there is no store at all beside the marks.
+pub(super) fn of_all(marks: &std::path::Path) -> std::io::Result<Vec<Lost>> {
+    let marks = marks::read_all(marks)?.into_iter();
+    Ok(marks.filter_map(|(number, mark)| Some(whole(number, &mark?))).collect())
+}
+
+fn whole(number: i64, mark: &Mark) -> Lost {
+    Lost { number, session: mark.session.clone(), acknowledged: mark.seq, kind: Kind::Session }
+}
+
+/// Puts what is lost into a list of the sessions whose id begins so: those that are missing come first.
+pub(super) fn list(
+    connection: &Connection,
+    marks: &std::path::Path,
+    prefix: &str,
+    entries: &mut Vec<SessionEntry>,
+) -> Result<(), Fault> {
+    for lost in find(connection, marks)?.into_iter().rev().filter(|lost| lost.session.starts_with(prefix)) {
+        let damage = sentence(std::slice::from_ref(&lost));
+        if lost.is_whole() {
+            entries.insert(0, SessionEntry::damaged(lost.session.into(), damage));
+        } else if let Some(entry) = entries.iter_mut().find(|entry| entry.session == *lost.session) {
+            entry.damage.get_or_insert(damage);
+        }
+    }
+    Ok(())
+}
+
 /// Everything that is lost.
 pub(super) fn find(connection: &Connection, marks: &std::path::Path) -> Result<Vec<Lost>, Fault> {
     let mut before: Option<Vec<Lost>> = None;
@@ -114,12 +146,7 @@ fn compare(connection: &Connection, marks: &[(i64, Option<Mark>)]) -> Result<Vec
         };
         match same {
             Some((id, last, sum)) => lost.extend(of_row(mark, *number, &id, last, sum)),
-            None => lost.push(Lost {
-                number: *number,
-                session: mark.session.clone(),
-                acknowledged: mark.seq,
-                kind: Kind::Session,
-            }),
+            None => lost.push(whole(*number, mark)),
         }
     }
     Ok(lost)
@@ -131,6 +158,7 @@ pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(
     let Opened { connection, paths, is_new, .. } = opened;
     let file = |error| of_file(&paths.store, &error);
     if *is_new {
+        // What the marks told of was looked at before the store was made.
         return marks.clear_all().map_err(file);
     }
     let fault = |fault: Fault| fault.at(&paths.store);
@@ -139,11 +167,44 @@ pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(
     }
     let lost = find(connection, &paths.marks).map_err(fault)?;
     match loss {
-        Loss::Refuse if !lost.is_empty() => {
-            Err(StoreError::Damaged { path: paths.store.clone(), what: sentence(&lost) })
+        Loss::Refuse if lost.is_empty() => Ok(()),
+        Loss::Refuse => Err(StoreError::Damaged { path: paths.store.clone(), what: sentence(&lost) }),
+        Loss::Accept => {
+            lost.iter().try_for_each(|lost| repair(marks, lost)).map_err(file)?;
+            mend(connection).map_err(fault)
         }
-        _ => lost.iter().try_for_each(|lost| repair(marks, lost)).map_err(file),
     }
+}
+
+/// Writes each list entry anew that cannot be read, from what can be read of the events.
+fn mend(connection: &Connection) -> Result<(), Fault> {
+    let mut number = 0;
+    while let Some((next, id)) = session::next_after(connection, number)? {
+        number = next;
+        let (mut session, damage) = session::find_damaged(connection, &SessionId::from(id))?;
+        if damage.is_none() {
+            continue;
+        }
+        let mut digest = Digest::default();
+        let walked = log::walk(connection, &session, None, session.first_seq, |step| {
+            if let Step::Event(row) = step
+                && let Ok(envelope) = log::envelope(&row)
+            {
+                digest.take(&envelope);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        match walked {
+            Err(fault) if !fault.is_damage() => return Err(fault),
+            _ => {}
+        }
+        session.digest = digest;
+        session.keep_end(connection)?;
+        if session.owner.is_none() {
+            session.let_go(connection)?;
+        }
+    }
+    Ok(())
 }
 
 fn repair(marks: &mut Marks, lost: &Lost) -> std::io::Result<()> {

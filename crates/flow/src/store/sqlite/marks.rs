@@ -1,6 +1,6 @@
 //! The marks: a small file beside the store that says, of each session, how far its log was acknowledged. A bit
 //! that flips in the write-ahead log makes SQLite drop all that follows it, without an error; the marks are
-//! how that is noticed. Comparing them with the log is left to `log` and `loss`.
+//! how that is noticed: `log` and `loss` compare them with the log.
 //!
 //! A mark is written after its commit and before the acknowledgement, in one write of its own 128 bytes, and
 //! never synced by itself: after a power cut a mark may be old or missing, which only guards less, and the
@@ -8,12 +8,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
     path::Path,
 };
 
-use super::sum::{Sum, of_bytes};
+use super::{
+    file,
+    sum::{Sum, of_bytes},
+};
 
 const SIZE: usize = 128;
 const MAGIC: &[u8; 4] = b"ISM1";
@@ -83,10 +86,11 @@ pub(super) struct Marks(File);
 
 impl Marks {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
+        let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        file::check_plain(path)?;
         Ok(Self(options.open(path)?))
     }
 
@@ -130,7 +134,7 @@ impl Marks {
 
 /// The mark of the session with this number, for those who do not write.
 pub(super) fn read(path: &Path, number: i64) -> io::Result<Option<Mark>> {
-    match File::open(path) {
+    match file::check_plain(path).and_then(|()| File::open(path)) {
         Ok(mut file) => one(&mut file, number),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -140,7 +144,7 @@ pub(super) fn read(path: &Path, number: i64) -> io::Result<Option<Mark>> {
 /// Every place of the file that is in use: the session's number, and its mark if that is sound.
 pub(super) fn read_all(path: &Path) -> io::Result<Vec<(i64, Option<Mark>)>> {
     let mut bytes = Vec::new();
-    match File::open(path) {
+    match file::check_plain(path).and_then(|()| File::open(path)) {
         Ok(mut file) => file.read_to_end(&mut bytes)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),

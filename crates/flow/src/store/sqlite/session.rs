@@ -1,5 +1,4 @@
-//! The row of a session: where its log ends, who holds its lease, and what its list entry says. The log itself
-//! is left to `log`, the commands to `commands`.
+//! The row of a session: where its log ends, who holds its lease, and what its list entry says.
 
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
@@ -33,6 +32,17 @@ const COLUMNS: &str = "SELECT number, id, epoch, owner, lease_began, lease_expir
 
 /// The session with this id.
 pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<Session, Fault> {
+    match find_damaged(connection, id)? {
+        (session, None) => Ok(session),
+        (_, Some(fault)) => Err(fault.of(id.as_str())),
+    }
+}
+
+/// The session with this id, as far as its row can be read, and what of it cannot.
+pub(super) fn find_damaged(
+    connection: &Connection,
+    id: &SessionId,
+) -> Result<(Session, Option<Fault>), Fault> {
     let mut query = connection.prepare_cached(&format!("{COLUMNS} WHERE id = ?1"))?;
     let mut rows = query.query([id.as_str()])?;
     match rows.next()? {
@@ -48,21 +58,35 @@ pub(super) fn next_after(connection: &Connection, number: i64) -> Result<Option<
     Ok(query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
 }
 
-fn from_row(row: &Row<'_>) -> Result<Session, Fault> {
-    let owner: Option<String> = row.get(3)?;
-    let digest: String = row.get(9)?;
-    Ok(Session {
+fn from_row(row: &Row<'_>) -> Result<(Session, Option<Fault>), Fault> {
+    let (owner, digest, damage) = parts(row, 3, 9);
+    let session = Session {
         number: row.get(0)?,
         id: row.get(1)?,
         epoch: row.get(2)?,
-        owner: owner.map(|owner| from_json("its owner", owner.as_bytes())).transpose()?,
+        owner,
         lease_began: row.get(4)?,
         lease_expires: row.get(5)?,
         first_seq: row.get(6)?,
         last_seq: row.get(7)?,
         last_sum: row.get(8)?,
-        digest: from_json("its digest", digest.as_bytes())?,
-    })
+        digest,
+    };
+    Ok((session, damage))
+}
+
+/// The owner and the digest of a row, as far as they can be read, and why one cannot.
+fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, Digest, Option<Fault>) {
+    let read_owner = || match row.get::<_, Option<String>>(owner)? {
+        Some(owner) => from_json("its owner", owner.as_bytes()).map(Some),
+        None => Ok(None),
+    };
+    let read_digest = || from_json::<Digest>("its digest", row.get::<_, String>(digest)?.as_bytes());
+    match (read_owner(), read_digest()) {
+        (Ok(owner), Ok(digest)) => (owner, digest, None),
+        (Err(fault), Ok(digest)) => (None, digest, Some(fault)),
+        (owner, Err(fault)) => (owner.unwrap_or_default(), Digest::default(), Some(fault)),
+    }
 }
 
 impl Session {
@@ -124,6 +148,13 @@ impl Session {
         let (began, expires) = term(now);
         connection.prepare_cached(sql)?.execute((self.number, began, expires))?;
         Ok(())
+    }
+
+    /// When it ended for good, in the words of its row, which is also there when the digest cannot be read.
+    pub(super) fn ended_at(&self, connection: &Connection) -> Result<Option<Timestamp>, Fault> {
+        let mut query = connection.prepare_cached("SELECT ended_at FROM sessions WHERE number = ?1")?;
+        let ended: Option<i64> = query.query_row([self.number], |row| row.get(0))?;
+        Ok(ended.map(Timestamp::from_millis))
     }
 
     /// Leaves the session without an owner.
@@ -209,7 +240,10 @@ pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Re
     let mut query = connection.prepare_cached(&format!("{ENTRIES} WHERE id = ?1"))?;
     let mut rows = query.query([id.as_str()])?;
     match rows.next()? {
-        Some(row) => entry_of(row, here),
+        Some(row) => match entry_of(row, here)? {
+            SessionEntry { damage: Some(what), .. } => Err(Fault::Broken(what).of(id.as_str())),
+            entry => Ok(entry),
+        },
         None => Err(StoreError::UnknownSession(id.clone()).into()),
     }
 }
@@ -244,21 +278,26 @@ pub(super) fn entries_sql(prefix: &str) -> String {
     format!("{ENTRIES} {begins} ORDER BY created_at DESC, id LIMIT ?1")
 }
 
+/// What of the row cannot be read makes its entry a damaged one, and not an error: others are listed beside it.
 fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
-    let id: String = row.get(0)?;
-    let (owner, digest): (Option<String>, String) = (row.get(3)?, row.get(4)?);
-    let owner = owner.map(|owner| from_json::<Owner>("its owner", owner.as_bytes())).transpose();
-    let owner = owner.map_err(|fault| fault.of(&id))?;
-    let digest = from_json("its digest", digest.as_bytes()).map_err(|fault| fault.of(&id))?;
-    Ok(SessionEntry {
-        flow: row.get(1)?,
-        created_at: Timestamp::from_millis(row.get(2)?),
-        digest,
-        liveness: owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)),
-        owner,
-        unanswered: count(row.get(5)?),
-        session: id.into(),
-    })
+    let id = String::from_utf8_lossy(row.get_ref(0)?.as_bytes().unwrap_or_default()).into_owned();
+    let (owner, digest, damage) = parts(row, 3, 4);
+    let read = || {
+        Ok(SessionEntry {
+            flow: row.get(1)?,
+            created_at: Timestamp::from_millis(row.get(2)?),
+            digest,
+            liveness: owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)),
+            owner,
+            unanswered: count(row.get(5)?),
+            session: id.as_str().into(),
+            damage: damage.map(|fault| fault.to_string()),
+        })
+    };
+    match read() {
+        Err(fault) if Fault::is_damage(&fault) => Ok(SessionEntry::damaged(id.into(), fault.to_string())),
+        read => read,
+    }
 }
 
 /// A value of ours as JSON.

@@ -1,5 +1,5 @@
-//! The one thread that writes: it takes what is queued into one transaction, and acknowledges after the commit.
-//! What a request does is left to its maker, how it is answered to `writer/request.rs`.
+//! The one thread that writes: it takes what is queued into one transaction, and acknowledges after the commit, if
+//! the store then still lies under its name.
 
 mod known;
 mod request;
@@ -94,11 +94,13 @@ impl Writer {
         let Opened { connection, paths, lock, .. } = opened;
         drop(lock);
         let path = paths.store.clone();
+        let place = Place { store: file::identity(&paths.store), log: None, is_lost: false };
         let (queue, queued) = mpsc::channel(QUEUE);
         let bench = Bench {
             connection: Some(connection),
             marks,
             known: Known::default(),
+            place,
             paths,
             points: options.points.clone(),
             options: options.clone(),
@@ -149,10 +151,31 @@ struct Bench {
     connection: Option<Connection>,
     marks: Marks,
     known: Known,
+    place: Place,
     paths: Paths,
     points: Points,
     options: SqliteOptions,
     changed: watch::Sender<u64>,
+}
+
+/// Which files the store is, to notice when others lie in their place, or none.
+struct Place {
+    store: Option<(u64, u64)>,
+    /// None before this connection has written.
+    log: Option<(u64, u64)>,
+    /// Nothing is written once they were gone, whatever lies there now.
+    is_lost: bool,
+}
+
+impl Place {
+    /// Looks after each commit, before that is acknowledged. The log lies there as long as the store is open.
+    fn check(&mut self, paths: &Paths) -> Result<(), StoreError> {
+        let log = file::identity(&paths.log);
+        let same = self.log.is_none_or(|known| log == Some(known)) && log.is_some();
+        self.is_lost |= !same || file::identity(&paths.store) != self.store;
+        self.log = log;
+        if self.is_lost { Err(StoreError::Moved { path: paths.store.clone() }) } else { Ok(()) }
+    }
 }
 
 type Group = Vec<Box<dyn Work>>;
@@ -193,10 +216,16 @@ impl Bench {
     }
 
     fn commit(&mut self, group: &mut Group) -> Result<(), Fault> {
-        let Self { marks, known, points, changed, .. } = self;
+        if self.place.is_lost {
+            return Err(StoreError::Moved { path: self.paths.store.clone() }.into());
+        }
+        let Self { marks, known, points, changed, place, .. } = self;
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => recover(&self.paths, &self.options)?,
+            None => {
+                place.log = None;
+                recover(&self.paths, &self.options)?
+            }
         };
         let mut work = |apart| {
             let transaction = Transaction { connection: &connection, marks, known, kept: Vec::new() };
@@ -212,6 +241,7 @@ impl Bench {
             _ => self.connection = Some(connection),
         }
         if let Done::Wrote(kept) = done? {
+            place.check(&self.paths)?;
             // A mark that cannot be written guards less, and takes nothing from what is committed.
             drop(self.marks.put_all(kept));
             points.reach("marked");

@@ -2,17 +2,20 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use inspan_protocol::SessionId;
+use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::{Place, SqliteOptions, SqliteStore, append, fill, start};
 use crate::store::{
-    Digest, Finding, Lease, Owner, Problem, RunStore, Select, StoreError,
-    tests::samples::{at, event, events, record, text},
+    Digest, Finding, Gc, Lease, Owner, Problem, RunStore, Select, StoreError,
+    tests::samples::{at, event, events, note, record, text},
 };
 use inspan_protocol::Command;
 
 const LOST: &str = " (accept the loss to go on with what is there)";
+
+/// What is done to the files of a store.
+type Harm = fn(&Place);
 
 fn finding(session: &str, problem: Problem) -> Finding {
     Finding { session: Some(SessionId::from(session)), problem }
@@ -326,4 +329,212 @@ async fn the_list_entry_is_what_the_events_amount_to() {
         append(&store, &lease, &[event]).await.unwrap();
     }
     assert_eq!(store.entry(&lease.session).await.unwrap().digest, digest);
+}
+
+/// A row that cannot be read is one entry of the list, whatever of it is harmed, and can be deleted or mended.
+#[tokio::test]
+async fn a_session_that_cannot_be_read_is_one_entry() {
+    let harms = [
+        "UPDATE sessions SET digest = '{' WHERE id = 'run-2'",
+        "UPDATE sessions SET digest = '{\"updatedAt\":\"noon\"}' WHERE id = 'run-2'",
+        "UPDATE sessions SET owner = '[]' WHERE id = 'run-2'",
+        "UPDATE sessions SET flow = CAST(x'ff' AS TEXT) WHERE id = 'run-2'",
+    ];
+    for harm in harms {
+        let place = Place::new();
+        let store = place.open();
+        for id in ["run-1", "run-2", "run-3"] {
+            fill(&store, id, 3).await;
+        }
+        let sound = store.entries("", 9).await.unwrap();
+        assert!(sound.iter().all(|entry| entry.damage.is_none()));
+        place.raw().execute_batch(harm).unwrap();
+        let entries = store.entries("", 9).await.unwrap();
+        let damaged: Vec<_> = entries.iter().map(|entry| entry.damage.is_some()).collect();
+        assert_eq!(damaged, sound.iter().map(|entry| entry.session == "run-2").collect::<Vec<_>>(), "{harm}");
+        assert_eq!(store.entries("run-2", 9).await.unwrap().len(), 1, "{harm}");
+        let single = store.entry(&"run-2".into()).await;
+        assert!(matches!(single, Err(StoreError::Damaged { .. })), "{harm}: {single:?}");
+        assert!(store.gc(at(99), Gc::Look, at(99)).await.is_ok(), "{harm}");
+        assert_eq!(store.delete(&"run-2".into(), at(9)).await.unwrap().events, 3, "{harm}");
+        assert_eq!(store.entries("", 9).await.unwrap().len(), 2, "{harm}");
+        assert!(store.verify().await.unwrap().is_sound(), "{harm}");
+    }
+}
+
+#[tokio::test]
+async fn accepting_the_loss_writes_a_list_entry_anew() {
+    let place = Place::new();
+    let store = place.open();
+    let id = fill(&store, "run-1", 5).await;
+    let sound = store.entry(&id).await.unwrap();
+    place.raw().execute_batch("UPDATE sessions SET digest = '{', owner = '['").unwrap();
+    assert!(store.entry(&id).await.is_err());
+    drop(store);
+    let store = SqliteStore::open(&place.path, &SqliteOptions::default().accept_loss()).unwrap();
+    assert_eq!(store.entry(&id).await, Ok(sound));
+    assert!(store.verify().await.unwrap().is_sound());
+}
+
+/// What earlier versions wrote of a moment after the year 9999 does not parse as one, and is read all the same.
+#[tokio::test]
+async fn a_moment_beyond_all_years_is_read() {
+    let place = Place::new();
+    let store = place.open();
+    let lease = start(&store, "run-1").await;
+    append(&store, &lease, &events("run-1", 1..=1)).await.unwrap();
+    let beyond = note(
+        "run-1",
+        2,
+        serde_json::json!({ "type": "limit:wait", "provider": "x", "until": "99999999999999000ms" }),
+    );
+    append(&store, &lease, &[beyond]).await.unwrap();
+    store.release(&lease).await.unwrap();
+    place
+        .raw()
+        .execute_batch(
+            "UPDATE sessions SET digest = json_set(digest, '$.waits', \
+             json('{\"on\":\"limit\",\"until\":\"99999999999999000ms\"}'))",
+        )
+        .unwrap();
+    let entry = store.entry(&lease.session).await.unwrap();
+    assert_eq!(entry.digest.waits.and_then(|waits| waits.until), Some(Timestamp::MAX));
+    assert_eq!(store.read(&lease.session, 0, Select::All).await.unwrap().len(), 2);
+}
+
+/// The first session of a store lies in its write-ahead log alone.
+#[tokio::test]
+async fn marks_without_a_store_are_a_loss_that_is_named() {
+    let (place, _store, _) = logged(14).await;
+    let what = format!("session `run-1` is missing, with all events up to 14{LOST}");
+    let gone: [(&str, Harm); 4] = [
+        ("the log", |harmed| fs::remove_file(harmed.beside("-wal")).unwrap()),
+        ("the head of the log", |harmed| flip(&harmed.beside("-wal"), 17)),
+        ("the file", |harmed| {
+            fs::remove_file(harmed.beside("")).unwrap();
+            fs::remove_file(harmed.beside("-wal")).unwrap();
+        }),
+        ("what the file holds", |harmed| {
+            fs::write(harmed.beside(""), "").unwrap();
+            fs::write(harmed.beside("-wal"), "").unwrap();
+        }),
+    ];
+    for (of_what, harm) in gone {
+        let harmed = as_it_lies(&place);
+        harm(&harmed);
+        let read = SqliteStore::open_reader(&harmed.path).unwrap_err();
+        assert_eq!([read, harmed.refusal()], [harmed.damaged(&what), harmed.damaged(&what)], "{of_what}");
+        // And it stays so, until somebody accepts it.
+        assert_eq!(harmed.refusal(), harmed.damaged(&what), "{of_what}");
+        let store = SqliteStore::open(&harmed.path, &SqliteOptions::default().accept_loss()).unwrap();
+        assert_eq!(store.entries("", 9).await, Ok(Vec::new()), "{of_what}");
+        fill(&store, "run-2", 2).await;
+        drop(store);
+        assert!(harmed.open().verify().await.unwrap().is_sound(), "{of_what}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_is_listed() {
+    let place = Place::new();
+    let store = place.open();
+    fill(&store, "run-1", 3).await;
+    drop(store);
+    let store = place.open();
+    fill(&store, "run-2", 5).await;
+    let lease = store.acquire(&"run-1".into(), &Owner::of_process(), at(5)).await.unwrap();
+    append(&store, &lease, &events("run-1", 4..=6)).await.unwrap();
+    let harmed = as_it_lies(&place);
+    fs::remove_file(harmed.beside("-wal")).unwrap();
+    let reader = SqliteStore::open_reader(&harmed.path).unwrap();
+    let list = async |prefix: &str| {
+        let entries = reader.entries(prefix, 9).await.unwrap();
+        entries.into_iter().map(|entry| (entry.session.to_string(), entry.damage)).collect::<Vec<_>>()
+    };
+    let gone = |what: &str| Some(format!("{what}{LOST}"));
+    let whole = ("run-2".to_owned(), gone("session `run-2` is missing, with all events up to 5"));
+    let part = ("run-1".to_owned(), gone("session `run-1`: events 4 to 6 are missing"));
+    assert_eq!(list("").await, [whole.clone(), part]);
+    assert_eq!(list("run-2").await, [whole]);
+}
+
+/// Whatever is done to the files while a store is open, nothing is acknowledged after it.
+#[tokio::test]
+async fn a_store_that_is_taken_away_acknowledges_nothing_more() {
+    let harms: [(&str, Harm); 5] = [
+        ("deleted", |place| fs::remove_file(&place.path).unwrap()),
+        ("moved", |place| fs::rename(&place.path, place.beside(".old")).unwrap()),
+        ("replaced", |place| {
+            fs::copy(&place.path, place.beside(".new")).unwrap();
+            fs::rename(place.beside(".new"), &place.path).unwrap();
+        }),
+        ("deleted with all beside it", |place| {
+            for end in ["", "-wal", "-shm", "-marks", "-lock"] {
+                fs::remove_file(place.beside(end)).unwrap();
+            }
+        }),
+        ("without its log", |place| fs::remove_file(place.beside("-wal")).unwrap()),
+    ];
+    for (what, harm) in harms {
+        let place = Place::new();
+        let store = place.open();
+        let lease = start(&store, "run-1").await;
+        append(&store, &lease, &events("run-1", 1..=2)).await.unwrap();
+        harm(&place);
+        let moved = Err(StoreError::Moved { path: place.path.clone() });
+        assert_eq!(append(&store, &lease, &events("run-1", 3..=3)).await, moved, "{what}");
+        assert_eq!(store.renew(&lease, at(9)).await, moved, "{what}");
+        // Nor when a store lies there again.
+        fs::write(place.beside("-marks"), "").unwrap();
+        drop(SqliteStore::open(&place.path, &SqliteOptions::default().accept_loss()));
+        assert_eq!(append(&store, &lease, &events("run-1", 3..=3)).await, moved, "{what}");
+    }
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused_without_waiting() {
+    let pipe = |path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let place = Place::new();
+    pipe(&place.path);
+    let refused = StoreError::NotAStore {
+        path: place.path.clone(),
+        what: "it is a device, a pipe or a socket".to_owned(),
+    };
+    assert_eq!(
+        [place.refusal(), SqliteStore::open_reader(&place.path).unwrap_err()],
+        [refused.clone(), refused]
+    );
+    for end in ["-marks", "-lock"] {
+        let place = Place::new();
+        let precious = place.beside(".precious");
+        fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, place.beside(end)).unwrap();
+        let message =
+            format!("{} is not a plain file", place.path.with_file_name(format!("store.db{end}")).display());
+        assert_eq!(place.refusal(), StoreError::Io { path: place.path.clone(), message });
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    }
+}
+
+#[test]
+fn a_store_with_nothing_in_it_is_none_yet() {
+    let place = Place::new();
+    let absent = StoreError::Absent { path: place.path.clone() };
+    assert_eq!(SqliteStore::open_reader(&place.path).unwrap_err(), absent);
+    fs::write(&place.path, "").unwrap();
+    assert_eq!(SqliteStore::open_reader(&place.path).unwrap_err(), absent);
+    // Its maker died in the middle of the first transaction.
+    let raw = place.raw();
+    raw.execute_batch("PRAGMA journal_mode = DELETE; BEGIN; CREATE TABLE half (x);").unwrap();
+    raw.cache_flush().unwrap();
+    let dead = as_it_lies(&place);
+    fs::copy(place.beside("-journal"), dead.beside("-journal")).unwrap();
+    drop(raw);
+    assert_eq!(
+        SqliteStore::open_reader(&dead.path).unwrap_err(),
+        StoreError::Absent { path: dead.path.clone() }
+    );
+    assert!(SqliteStore::open(&dead.path, &SqliteOptions::default()).is_ok());
 }
