@@ -1,18 +1,17 @@
 //! Agents as code sees them: what one is, and the wrapped view that begins and completes it.
-//! The turns of a provider's agent are left to `run`.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, MultiTurn, RunId, StopReason, Usage,
+    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, LogLevel, MultiTurn, RunId, StopReason, Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     hub::Hub,
-    run::{AgentRun, PermissionPolicy},
+    run::{AgentRun, Mailbox, PermissionPolicy, UNDELIVERED, undelivered},
 };
 
 /// What surrounds one call of an agent.
@@ -24,9 +23,16 @@ pub struct AgentContext {
     pub run_id: RunId,
     /// Cancels the run.
     pub cancel: CancellationToken,
+    /// Messages for the run that came while it was not subscribed to `session:message`.
+    pub mailbox: Arc<Mailbox>,
 }
 
 /// Something that can be run as an agent: it emits events and returns a result.
+///
+/// Messages are sent to its run by [`Hub::send_to_run`], [`Hub::send_to`] and [`Hub::send`]. It receives them as
+/// `session:message` events if it subscribes to them, as with
+/// `hub.subscribe(Filter::name("session:message").of_run(run_id))`; else they wait in its mailbox. Those that wait
+/// there at its end are named by a warning each.
 pub trait AgentDefinition: Send + Sync {
     /// The agent's name.
     fn name(&self) -> &str;
@@ -64,9 +70,17 @@ impl ExecutableAgent {
     pub async fn execute(&self, input: Value) -> Result<Value, AgentError> {
         let run_id = self.hub.ids().run_id();
         let hub = self.hub.with_agent(run_id.clone());
-        let context = AgentContext { hub: hub.clone(), run_id: run_id.clone(), cancel: self.cancel.clone() };
+        // Open before `agent:start`, so that whoever learns of the run can reach it.
+        let mailbox = Arc::new(hub.open_run_of_code(&run_id, self.name()));
+        let context = AgentContext {
+            hub: hub.clone(),
+            run_id: run_id.clone(),
+            cancel: self.cancel.clone(),
+            mailbox: Arc::clone(&mailbox),
+        };
+        let _closed = CloseOnDrop { hub: hub.clone(), mailbox: Arc::clone(&mailbox) };
         let mut bracket = (!self.definition.emits_start_complete())
-            .then(|| Bracket::begin(hub, self.name().to_owned(), run_id));
+            .then(|| Bracket::begin(hub, self.name().to_owned(), run_id, mailbox));
         let definition = Arc::clone(&self.definition);
         let call = async move { definition.execute(input, context).await };
         let result = AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
@@ -83,9 +97,29 @@ impl ExecutableAgent {
     }
 }
 
+/// Closes the mailbox of a run that is over, even if the agent still holds it.
+struct CloseOnDrop {
+    hub: Hub,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        // An agent that emits its own `agent:complete` has ended, so no warning of the run may follow.
+        for mail in self.mailbox.close() {
+            self.hub.emit(Event::Log {
+                level: LogLevel::Warn,
+                message: undelivered(&mail),
+                fields: Default::default(),
+            });
+        }
+    }
+}
+
 /// Emits `agent:start`, and `agent:complete` when dropped.
 struct Bracket {
     hub: Hub,
+    mailbox: Arc<Mailbox>,
     agent_name: String,
     run_id: RunId,
     began: inspan_protocol::Timestamp,
@@ -96,7 +130,7 @@ struct Bracket {
 const CUSTOM_PROVIDER: &str = "custom";
 
 impl Bracket {
-    fn begin(hub: Hub, agent_name: String, run_id: RunId) -> Self {
+    fn begin(hub: Hub, agent_name: String, run_id: RunId, mailbox: Arc<Mailbox>) -> Self {
         hub.emit(Event::AgentStart {
             agent_name: agent_name.clone(),
             run_id: run_id.clone(),
@@ -106,12 +140,16 @@ impl Bracket {
             multi_turn: MultiTurn::Off,
         });
         let began = hub.clock().now();
-        Self { hub, agent_name, run_id, began, stop_reason: StopReason::Aborted }
+        Self { hub, mailbox, agent_name, run_id, began, stop_reason: StopReason::Aborted }
     }
 }
 
 impl Drop for Bracket {
     fn drop(&mut self) {
+        for mail in self.mailbox.close() {
+            let run_id = self.run_id.clone();
+            self.hub.emit(Event::AgentWarning { code: UNDELIVERED.to_owned(), message: undelivered(&mail), run_id });
+        }
         let duration = self.hub.clock().now().since(self.began);
         self.hub.emit(Event::AgentComplete {
             agent_name: std::mem::take(&mut self.agent_name),

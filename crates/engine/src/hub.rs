@@ -1,5 +1,5 @@
 //! The hub: gives each event its place in the session's order, its identity, time and context, and delivers
-//! it. Commands and prompts are left to `hub/session` and `hub/prompt`, queues to `hub/subscription`.
+//! it. Commands stand in `hub/session`, prompts in `hub/prompt`, queues in `hub/subscription`.
 //!
 //! One lock, the line, is held from the giving of a `seq` to the end of the delivery: that makes the order of
 //! delivery to every subscriber the order of `seq`. Observers are called under it; an event that an observer
@@ -113,7 +113,19 @@ impl Hub {
     /// Emits an event in this handle's context. Never fails and never waits for a subscriber's reader; when
     /// it returns, every observer has seen the event and every queue holds it (unless the caller is itself
     /// an observer: then right after the present event).
+    ///
+    /// A `session:message` is sent as [`Hub::send`] or [`Hub::send_to_run`] would send it; if it cannot be, the
+    /// envelope that is returned holds the `session:rejected` that stands in its place.
     pub fn emit(&self, event: Event) -> Arc<Envelope> {
+        if let Event::SessionMessage { content, run_id, mode, .. } = event {
+            return self.emit_message(content, run_id, mode);
+        }
+        self.emit_as_is(event)
+    }
+
+    /// Emits an event and does nothing else.
+    #[inline]
+    fn emit_as_is(&self, event: Event) -> Arc<Envelope> {
         let Some(mut line) = self.line() else { return self.postpone(event) };
         let envelope = self.place().envelope(event);
         self.shared.deliver(&mut line.table, &envelope);

@@ -36,6 +36,7 @@ pub use permissions::PermissionPolicy;
 
 use driver::Driver;
 pub(crate) use live::Left;
+pub(crate) use mailbox::{UNDELIVERED, undelivered};
 
 use live::Live;
 use state::{Identity, RunState};

@@ -9,7 +9,8 @@ use crate::{MessageMode, NodeId, PromptId, RunId};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "command", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Command {
-    /// A message to every active multi-turn run.
+    /// A message to everything in the session that listens for one: multi-turn runs, nodes that wait for
+    /// `session:message`, subscribers of it.
     Send {
         /// The message.
         content: String,
@@ -105,8 +106,8 @@ pub enum Rejection {
     /// The session has not started or has ended.
     #[error("the session is not active")]
     NotActive,
-    /// No active run takes messages.
-    #[error("no active run takes messages")]
+    /// Nothing in the session listens for a message now.
+    #[error("nothing in the session listens for messages now")]
     NoListener,
     /// No run has this id.
     #[error("there is no run `{0}`")]

@@ -322,6 +322,9 @@ events! {
         /// When it is delivered; `followUp` if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<MessageMode>,
+        /// How many runs, nodes and other listeners received it, for a message to all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        receivers: Option<u32>,
     }
     /// A question to a person.
     "session:prompt" SessionPrompt {

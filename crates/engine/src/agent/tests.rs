@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    check_order,
+    Filter, check_order,
     testing::{Do, Script, Watch, hub, session},
 };
 
@@ -156,4 +156,98 @@ async fn a_provider_is_an_agent() {
     );
     // The run's id is the one that the wrapped view made, and the only one.
     assert_eq!(hub.ids().run_id(), "run-2");
+}
+
+/// Hears of its messages by events, as any subscriber does, until one says `end`.
+fn listening(_: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
+    let mut messages = context.hub.subscribe(Filter::name("session:message").of_run(context.run_id));
+    async move {
+        let mut heard = Vec::new();
+        while let Some(envelope) = messages.next().await {
+            if let Event::SessionMessage { content, .. } = &envelope.event {
+                if content == "end" {
+                    break;
+                }
+                heard.push(content.clone());
+            }
+        }
+        Ok(json!(heard))
+    }
+    .boxed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_reach_an_agent_that_subscribes_to_them() {
+    use inspan_protocol::{MessageMode::FollowUp, NodeId, NodePath, Rejection};
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let node = NodeId::new("code").unwrap();
+    let at = hub.with_task(NodePath::root(&node));
+    let agent = bind(&at, Custom { brackets: false, act: listening });
+    let mut running = Box::pin(agent.execute(Value::Null));
+    assert!(matches!(futures::poll!(&mut running), Poll::Pending));
+    let run = hub.active_runs().pop().unwrap();
+    assert_eq!(hub.send_to_run(run.clone(), "by run", FollowUp), Ok(()));
+    assert_eq!(hub.send_to(node, "by node", FollowUp), Ok(()));
+    assert_eq!(hub.send("to all"), Ok(1));
+    hub.emit(Event::SessionMessage {
+        content: "by emit".to_owned(),
+        run_id: Some(run.clone()),
+        agent_name: None,
+        mode: None,
+        receivers: None,
+    });
+    hub.send_to_run(run.clone(), "end", FollowUp).unwrap();
+    assert_eq!(running.await, Ok(json!(["by run", "by node", "to all", "by emit"])));
+    assert_eq!(hub.send_to_run(run.clone(), "late", FollowUp), Err(Rejection::RunEnded(run)));
+    let names = watch.names();
+    let ends: Vec<_> = names.iter().map(String::as_str).filter(|name| name.starts_with("agent:")).collect();
+    assert_eq!(ends, ["agent:start", "agent:complete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
+    use inspan_protocol::MessageMode::FollowUp;
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let takes: Act = |_, context| {
+        async move {
+            context.mailbox.wakeup().await;
+            let taken: Vec<_> = context.mailbox.take().into_iter().map(|mail| mail.content).collect();
+            // What comes now is read by nobody.
+            context.hub.send_to_run(context.run_id, "unread", FollowUp).unwrap();
+            Ok(json!(taken))
+        }
+        .boxed()
+    };
+    // Sent as soon as anybody can know of the run, before the agent has done anything.
+    let first = hub.clone();
+    let _observer = hub.observe(
+        Filter::name("agent:start"),
+        Arc::new(move |envelope: &Arc<Envelope>| {
+            if let Event::AgentStart { run_id, .. } = &envelope.event {
+                first.send_to_run(run_id.clone(), "first", FollowUp).unwrap();
+            }
+        }),
+    );
+    let agent = bind(&hub, Custom { brackets: false, act: takes });
+    assert_eq!(agent.execute(Value::Null).await, Ok(json!(["first"])));
+    let told: Vec<_> = watch
+        .events()
+        .into_iter()
+        .map(|event| match event {
+            Event::AgentWarning { code, message, .. } => format!("{code}: {message}"),
+            other => other.name().to_owned(),
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "agent:start",
+            "session:message",
+            "session:message",
+            "undelivered: the run ends before this message reaches it: unread",
+            "agent:complete",
+        ]
+    );
 }

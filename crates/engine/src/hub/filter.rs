@@ -57,7 +57,7 @@ impl Filter {
         Ok(Self { patterns, run: None, task: None, node: None })
     }
 
-    /// Only events of this agent run: emitted in its context, or naming it.
+    /// Only events of this agent run: emitted in its context, or naming it, and messages to all runs.
     #[must_use]
     pub fn of_run(self, run: RunId) -> Self {
         Self { run: Some(run), ..self }
@@ -92,9 +92,29 @@ impl Filter {
         self.run.is_some() || self.task.is_some() || self.node.is_some()
     }
 
+    /// Whether the subscriber waits for messages: it asks for `session:message`, and for nothing but `session:` events.
+    /// A subscriber that also asks for other events only watches. Messages carry no task.
+    pub(crate) fn listens_for_messages(&self) -> bool {
+        let session = |pattern: &Pattern| match pattern {
+            Pattern::Exact(name) | Pattern::Prefix(name) => name.starts_with("session:"),
+        };
+        self.matches_name("session:message")
+            && self.patterns.iter().all(session)
+            && self.task.is_none()
+            && self.node.is_none()
+    }
+
+    /// The only run that is asked for, if any.
+    pub(crate) fn run(&self) -> Option<&RunId> {
+        self.run.as_ref()
+    }
+
     pub(crate) fn matches_context(&self, envelope: &Envelope) -> bool {
         let context = &envelope.context;
-        let run = |run: &RunId| context.agent.as_ref() == Some(run) || run_of(&envelope.event) == Some(run);
+        let to_all = matches!(envelope.event, Event::SessionMessage { run_id: None, .. });
+        let run = |run: &RunId| {
+            to_all || context.agent.as_ref() == Some(run) || run_of(&envelope.event) == Some(run)
+        };
         let task = context.task.as_ref();
         self.run.as_ref().is_none_or(run)
             && self.task.as_ref().is_none_or(|wanted| task == Some(wanted))

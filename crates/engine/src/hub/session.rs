@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{Command, Event, MessageMode, MultiTurn, NodeId, PromptId, Rejection, RunId};
+use inspan_protocol::{Command, Envelope, Event, MessageMode, MultiTurn, NodeId, PromptId, Rejection, RunId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{Hub, lock, prompt::OpenPrompt};
-use crate::run::mailbox::{Inbox, Mail, Mailbox, Posted};
+use crate::run::mailbox::{MessageQueue, Mail, Mailbox, Posted};
 
 #[derive(Default)]
 pub(crate) struct Session {
@@ -36,8 +36,36 @@ struct ActiveRun {
     order: u64,
     agent_name: String,
     node: Option<String>,
-    multi_turn: MultiTurn,
-    inbox: Arc<Inbox>,
+    reads: Reads,
+    queue: Arc<MessageQueue>,
+}
+
+/// How the agent of a run gets its messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// From its mailbox.
+    Mailbox(MultiTurn),
+    /// By a subscription to `session:message`; what comes while it has none lies in the mailbox.
+    Events,
+}
+
+/// Who is subscribed to messages, as [`Subscribers::of_messages`](super::table::Subscribers) gives it.
+struct Listeners(Vec<Option<RunId>>);
+
+impl Listeners {
+    /// Those that want every message.
+    fn of_all(&self) -> usize {
+        self.0.iter().filter(|run| run.is_none()).count()
+    }
+
+    fn of_run(&self, run: &RunId) -> bool {
+        self.0.iter().any(|wanted| wanted.as_ref() == Some(run))
+    }
+
+    /// Whether some subscription delivers a message to this run.
+    fn hears(&self, id: &RunId, run: &ActiveRun) -> bool {
+        run.reads == Reads::Events && (self.of_run(id) || self.of_all() > 0)
+    }
 }
 
 impl Hub {
@@ -58,20 +86,48 @@ impl Hub {
 
     /// Carries a command out, or refuses it; a refusal also leaves a `session:rejected` event.
     pub fn command(&self, command: Command) -> Result<(), Rejection> {
-        let kind = command.kind();
-        let abort = &self.shared.abort;
-        match self.emit_when(|| lock(&self.shared.session).accept(command, abort)) {
-            Ok(_) => Ok(()),
-            Err(rejection) => {
-                self.emit(Event::SessionRejected { command: kind, reason: rejection.to_string() });
-                Err(rejection)
-            }
-        }
+        self.carry_out(command).map(drop).map_err(|(rejection, _)| rejection)
     }
 
-    /// A message to every active multi-turn run.
-    pub fn send(&self, content: impl Into<String>) -> Result<(), Rejection> {
-        self.command(Command::Send { content: content.into() })
+    /// The event of the command, or the refusal with its event.
+    fn carry_out(&self, command: Command) -> Result<Arc<Envelope>, (Rejection, Arc<Envelope>)> {
+        let kind = command.kind();
+        let accept = || {
+            let listeners = Listeners(self.shared.subscribers.of_messages());
+            lock(&self.shared.session).accept(command, &listeners, &self.shared.abort)
+        };
+        self.emit_when(accept).map_err(|rejection| {
+            let reason = rejection.to_string();
+            let refused = self.emit_as_is(Event::SessionRejected { command: kind, reason });
+            (rejection, refused)
+        })
+    }
+
+    /// Sends what was emitted as a message.
+    #[cold]
+    pub(super) fn emit_message(
+        &self,
+        content: String,
+        run: Option<RunId>,
+        mode: Option<MessageMode>,
+    ) -> Arc<Envelope> {
+        let command = match run {
+            Some(run) => Command::SendToRun { run, content, mode: mode.unwrap_or_default() },
+            None => Command::Send { content },
+        };
+        self.carry_out(command).unwrap_or_else(|(_, refused)| refused)
+    }
+
+    /// A message to everything in the session that listens for one: multi-turn runs, nodes that wait for
+    /// `session:message`, subscribers of it. Gives how many there are; with none it is refused.
+    pub fn send(&self, content: impl Into<String>) -> Result<u32, Rejection> {
+        match self.carry_out(Command::Send { content: content.into() }) {
+            Ok(sent) => Ok(match sent.event {
+                Event::SessionMessage { receivers, .. } => receivers.unwrap_or_default(),
+                _ => 0,
+            }),
+            Err((rejection, _)) => Err(rejection),
+        }
     }
 
     /// A message to the newest active run of a node.
@@ -126,18 +182,29 @@ impl Hub {
 
     /// Makes an agent run known and opens its mailbox. The node is that of this handle's context.
     pub fn open_mailbox(&self, run_id: &RunId, agent_name: &str, multi_turn: MultiTurn) -> Mailbox {
-        let inbox = Arc::new(Inbox::default());
+        self.open_run(run_id, agent_name, Reads::Mailbox(multi_turn))
+    }
+
+    /// As [`Hub::open_mailbox`], for an agent that may subscribe to its messages instead.
+    pub(crate) fn open_run_of_code(&self, run_id: &RunId, agent_name: &str) -> Mailbox {
+        self.open_run(run_id, agent_name, Reads::Events)
+    }
+
+    fn open_run(&self, run_id: &RunId, agent_name: &str, reads: Reads) -> Mailbox {
         let mut session = lock(&self.shared.session);
         session.opened += 1;
+        // A run that is known already keeps the messages it has.
+        let known = session.runs.remove(run_id).map(|run| run.queue);
+        let queue = known.unwrap_or_default();
         let run = ActiveRun {
             order: session.opened,
             agent_name: agent_name.to_owned(),
             node: self.context.task.as_ref().map(|task| task.node().to_owned()),
-            multi_turn,
-            inbox: Arc::clone(&inbox),
+            reads,
+            queue: Arc::clone(&queue),
         };
         session.runs.insert(run_id.clone(), run);
-        Mailbox::new(self.clone(), run_id.clone(), inbox)
+        Mailbox::new(self.clone(), run_id.clone(), queue)
     }
 
     /// A message of whoever keeps a queue of its own: `keep` decides, at the place of the message's event, which run
@@ -150,7 +217,8 @@ impl Hub {
     ) -> Result<(), E> {
         let decide = || {
             let run_id = keep(self)?;
-            Ok(Event::SessionMessage { content, run_id, agent_name: None, mode: Some(mode) })
+            let (mode, receivers) = (Some(mode), None);
+            Ok(Event::SessionMessage { content, run_id, agent_name: None, mode, receivers })
         };
         self.emit_when(decide).map(drop)
     }
@@ -158,9 +226,9 @@ impl Hub {
     /// Lays a message into a run's mailbox; its event is the caller's affair.
     pub(crate) fn deliver(&self, run_id: &RunId, mail: Mail) -> Result<(), Mail> {
         let session = lock(&self.shared.session);
-        let inbox = session.runs.get(run_id).map(|run| Arc::clone(&run.inbox));
+        let queue = session.runs.get(run_id).map(|run| Arc::clone(&run.queue));
         drop(session);
-        match inbox.map(|inbox| inbox.post(mail.clone())) {
+        match queue.map(|queue| queue.post(mail.clone())) {
             Some(Posted::Taken) => Ok(()),
             _ => Err(mail),
         }
@@ -169,13 +237,13 @@ impl Hub {
     /// What waits in a run's mailbox.
     pub(crate) fn waiting_mail(&self, run_id: &RunId) -> Vec<Mail> {
         let session = lock(&self.shared.session);
-        session.runs.get(run_id).map(|run| run.inbox.waiting()).unwrap_or_default()
+        session.runs.get(run_id).map(|run| run.queue.waiting()).unwrap_or_default()
     }
 
     /// Takes back what waits in a run's mailbox.
     pub(crate) fn take_mail(&self, run_id: &RunId) -> Vec<Mail> {
         let session = lock(&self.shared.session);
-        session.runs.get(run_id).map(|run| run.inbox.take()).unwrap_or_default()
+        session.runs.get(run_id).map(|run| run.queue.take()).unwrap_or_default()
     }
 
     pub(crate) fn forget_run(&self, run_id: &RunId) {
@@ -188,24 +256,29 @@ impl Hub {
     /// The runs that take messages, oldest first.
     pub fn active_runs(&self) -> Vec<RunId> {
         let session = lock(&self.shared.session);
-        let mut runs: Vec<_> = session.runs.iter().filter(|(_, run)| run.inbox.is_open()).collect();
+        let mut runs: Vec<_> = session.runs.iter().filter(|(_, run)| run.queue.is_open()).collect();
         runs.sort_unstable_by_key(|(_, run)| run.order);
         runs.into_iter().map(|(id, _)| id.clone()).collect()
     }
 }
 
 impl Session {
-    fn accept(&mut self, command: Command, abort: &CancellationToken) -> Result<Event, Rejection> {
+    fn accept(
+        &mut self,
+        command: Command,
+        listeners: &Listeners,
+        abort: &CancellationToken,
+    ) -> Result<Event, Rejection> {
         if self.stage != Stage::Active {
             return Err(Rejection::NotActive);
         }
         match command {
-            Command::Send { content } => self.send(content),
-            Command::SendTo { node, content, mode } => self.send_to(&node, content, mode),
-            Command::SendToRun { run, content, mode } => self.send_to_run(run, content, mode),
+            Command::Send { content } => self.send(content, listeners),
+            Command::SendTo { node, content, mode } => self.send_to(&node, content, mode, listeners),
+            Command::SendToRun { run, content, mode } => self.send_to_run(run, content, mode, listeners),
             Command::Reply { prompt, content, choice } => self.reply(prompt, content, choice),
             Command::Close { run } => {
-                self.run(&run)?.inbox.close_soon();
+                self.run(&run)?.queue.close_soon();
                 Ok(Event::SessionClose { run_id: run })
             }
             Command::Pause { reason } => Ok(Event::SessionPause { reason }),
@@ -218,7 +291,7 @@ impl Session {
 
     fn run(&self, id: &RunId) -> Result<&ActiveRun, Rejection> {
         match self.runs.get(id) {
-            Some(run) if run.inbox.is_open() => Ok(run),
+            Some(run) if run.queue.is_open() => Ok(run),
             Some(_) => Err(Rejection::RunEnded(id.clone())),
             None if self.ended.contains(id) => Err(Rejection::RunEnded(id.clone())),
             None => Err(Rejection::UnknownRun(id.clone())),
@@ -226,38 +299,59 @@ impl Session {
     }
 
     /// To all or to none: a full mailbox refuses the message for everyone.
-    fn send(&self, content: String) -> Result<Event, Rejection> {
-        let listens = |run: &ActiveRun| run.multi_turn == MultiTurn::On && run.inbox.is_open();
-        let listeners: Vec<_> = self.runs.iter().filter(|(_, run)| listens(run)).collect();
-        if let Some((id, _)) = listeners.iter().find(|(_, run)| run.inbox.is_full()) {
+    fn send(&self, content: String, listeners: &Listeners) -> Result<Event, Rejection> {
+        let open: Vec<_> = self.runs.iter().filter(|(_, run)| run.queue.is_open()).collect();
+        let by_mail: Vec<_> =
+            open.iter().filter(|(_, run)| run.reads == Reads::Mailbox(MultiTurn::On)).collect();
+        if let Some((id, _)) = by_mail.iter().find(|(_, run)| run.queue.is_full()) {
             return Err(Rejection::MailboxFull((*id).clone()));
         }
         let mail = || Mail { content: content.clone(), mode: MessageMode::FollowUp };
         // A run may have closed its mailbox since it was looked at; it then no longer listens.
-        let posted = listeners.iter().filter(|(_, run)| run.inbox.post(mail()) == Posted::Taken).count();
-        if posted == 0 {
+        let posted = by_mail.iter().filter(|(_, run)| run.queue.post(mail()) == Posted::Taken).count();
+        let by_event =
+            open.iter().filter(|(id, run)| run.reads == Reads::Events && listeners.of_run(id)).count();
+        let receivers = posted + by_event + listeners.of_all();
+        if receivers == 0 {
             return Err(Rejection::NoListener);
         }
-        Ok(Event::SessionMessage { content, run_id: None, agent_name: None, mode: None })
+        let receivers = Some(u32::try_from(receivers).unwrap_or(u32::MAX));
+        Ok(Event::SessionMessage { content, run_id: None, agent_name: None, mode: None, receivers })
     }
 
-    fn send_to(&self, node: &NodeId, content: String, mode: MessageMode) -> Result<Event, Rejection> {
-        let of_node = |run: &ActiveRun| run.node.as_deref() == Some(node.as_str()) && run.inbox.is_open();
+    fn send_to(
+        &self,
+        node: &NodeId,
+        content: String,
+        mode: MessageMode,
+        listeners: &Listeners,
+    ) -> Result<Event, Rejection> {
+        let of_node = |run: &ActiveRun| run.node.as_deref() == Some(node.as_str()) && run.queue.is_open();
         let newest = self.runs.iter().filter(|(_, run)| of_node(run)).max_by_key(|(_, run)| run.order);
         let Some((id, run)) = newest else { return Err(Rejection::NoRunOfNode(node.clone())) };
-        post(id, run, Mail { content: content.clone(), mode })?;
-        let agent_name = Some(run.agent_name.clone());
-        Ok(Event::SessionMessage { content, run_id: Some(id.clone()), agent_name, mode: Some(mode) })
+        post(id, run, Mail { content: content.clone(), mode }, listeners)?;
+        let (agent_name, mode) = (Some(run.agent_name.clone()), Some(mode));
+        Ok(Event::SessionMessage { content, run_id: Some(id.clone()), agent_name, mode, receivers: None })
     }
 
-    fn send_to_run(&self, id: RunId, content: String, mode: MessageMode) -> Result<Event, Rejection> {
-        post(&id, self.run(&id)?, Mail { content: content.clone(), mode })?;
-        Ok(Event::SessionMessage { content, run_id: Some(id), agent_name: None, mode: Some(mode) })
+    fn send_to_run(
+        &self,
+        id: RunId,
+        content: String,
+        mode: MessageMode,
+        listeners: &Listeners,
+    ) -> Result<Event, Rejection> {
+        post(&id, self.run(&id)?, Mail { content: content.clone(), mode }, listeners)?;
+        let mode = Some(mode);
+        Ok(Event::SessionMessage { content, run_id: Some(id), agent_name: None, mode, receivers: None })
     }
 }
 
-fn post(id: &RunId, run: &ActiveRun, mail: Mail) -> Result<(), Rejection> {
-    match run.inbox.post(mail) {
+fn post(id: &RunId, run: &ActiveRun, mail: Mail, listeners: &Listeners) -> Result<(), Rejection> {
+    if listeners.hears(id, run) {
+        return Ok(());
+    }
+    match run.queue.post(mail) {
         Posted::Taken => Ok(()),
         Posted::Full => Err(Rejection::MailboxFull(id.clone())),
         Posted::Closed => Err(Rejection::RunEnded(id.clone())),

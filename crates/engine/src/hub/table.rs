@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use inspan_protocol::{Envelope, Event};
+use inspan_protocol::{Envelope, Event, RunId};
 
 use super::{Filter, lock, subscription::Queue};
 
@@ -50,6 +50,13 @@ impl Subscribers {
         let mut list = lock(&self.list);
         list.retain(|subscriber| subscriber.id != id);
         self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Those who wait for messages, each with the only run whose messages it wants, if it wants those of one.
+    pub(crate) fn of_messages(&self) -> Vec<Option<RunId>> {
+        let list = lock(&self.list);
+        let listening = list.iter().filter(|subscriber| subscriber.filter.listens_for_messages());
+        listening.map(|subscriber| subscriber.filter.run().cloned()).collect()
     }
 
     pub(crate) fn end_all(&self) {

@@ -7,7 +7,7 @@ use inspan_protocol::{ProviderSessionId, RunId, StopReason, Timestamp, Usage};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    mailbox::{Mail, Mailbox},
+    mailbox::{Mail, Mailbox, UNDELIVERED, undelivered},
     state::{Input, RunState},
 };
 use crate::hub::{Hub, lock};
@@ -88,13 +88,12 @@ impl Live {
     /// taken out) or leaves it to whoever asked for it, and completes.
     pub(super) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
         let left = self.mailbox.close();
-        let mut undelivered: Vec<_> = taken.into_iter().chain(left).collect();
+        let mut unread: Vec<_> = taken.into_iter().chain(left).collect();
         if let Some(keeper) = &self.left {
-            lock(keeper).append(&mut undelivered);
+            lock(keeper).append(&mut unread);
         }
-        for mail in undelivered {
-            let shown: String = mail.content.chars().take(200).collect();
-            self.warn("undelivered", format!("the run ends before this message reaches it: {shown}"));
+        for mail in unread {
+            self.warn(UNDELIVERED, undelivered(&mail));
         }
         let duration = self.hub.clock().now().since(self.began);
         let duration_ms = duration.as_millis().try_into().unwrap_or(u64::MAX);

@@ -1,5 +1,4 @@
 //! The messages that wait for an agent run, and the moment after which none is taken any more.
-//! Who may send what is checked by the hub's session; what becomes of a message is left to the run.
 
 use std::{collections::VecDeque, sync::Arc, sync::Mutex};
 
@@ -24,16 +23,25 @@ pub struct Mail {
     pub mode: MessageMode,
 }
 
+/// The code of the warning about a message that no turn read.
+pub(crate) const UNDELIVERED: &str = "undelivered";
+
+/// What that warning says.
+pub(crate) fn undelivered(mail: &Mail) -> String {
+    let shown: String = mail.content.chars().take(200).collect();
+    format!("the run ends before this message reaches it: {shown}")
+}
+
 #[derive(Default)]
-pub(crate) struct Inbox {
-    state: Mutex<InboxState>,
+pub(crate) struct MessageQueue {
+    state: Mutex<QueueState>,
     changed: Notify,
     /// For the turn in progress, which waits beside the run.
     steers: Notify,
 }
 
 #[derive(Default)]
-struct InboxState {
+struct QueueState {
     waiting: VecDeque<Mail>,
     stage: Stage,
     /// The turn that may take messages that steer, by its number.
@@ -58,7 +66,7 @@ pub(crate) enum Posted {
     Closed,
 }
 
-impl Inbox {
+impl MessageQueue {
     pub(crate) fn post(&self, mail: Mail) -> Posted {
         let mut state = lock(&self.state);
         if state.stage != Stage::Open {
@@ -104,7 +112,7 @@ impl Inbox {
 pub struct Mailbox {
     hub: Hub,
     run_id: RunId,
-    inbox: Arc<Inbox>,
+    queue: Arc<MessageQueue>,
 }
 
 /// What an idle run was woken by.
@@ -117,24 +125,24 @@ pub enum Wakeup {
 }
 
 impl Mailbox {
-    pub(crate) fn new(hub: Hub, run_id: RunId, inbox: Arc<Inbox>) -> Self {
-        Self { hub, run_id, inbox }
+    pub(crate) fn new(hub: Hub, run_id: RunId, queue: Arc<MessageQueue>) -> Self {
+        Self { hub, run_id, queue }
     }
 
     /// Lays messages in that were acknowledged before the run began; the capacity does not count for them.
     pub(crate) fn put_in(&self, mail: Vec<String>) {
         let mail = mail.into_iter().map(|content| Mail { content, mode: MessageMode::FollowUp });
-        lock(&self.inbox.state).waiting.extend(mail);
+        lock(&self.queue.state).waiting.extend(mail);
     }
 
     /// All waiting messages in the order they came.
     pub fn take(&self) -> Vec<Mail> {
-        self.inbox.take()
+        self.queue.take()
     }
 
     /// Closes the mailbox unless messages wait: then the run goes on with these.
     pub fn take_or_close(&self) -> Vec<Mail> {
-        let mut state = lock(&self.inbox.state);
+        let mut state = lock(&self.queue.state);
         let waiting: Vec<_> = state.waiting.drain(..).collect();
         if waiting.is_empty() {
             state.stage = Stage::Closed;
@@ -148,7 +156,7 @@ impl Mailbox {
 
     /// Closes the mailbox: from now on messages are refused. What still waits is handed back.
     pub fn close(&self) -> Vec<Mail> {
-        let mut state = lock(&self.inbox.state);
+        let mut state = lock(&self.queue.state);
         state.stage = Stage::Closed;
         let waiting = state.waiting.drain(..).collect();
         drop(state);
@@ -158,14 +166,14 @@ impl Mailbox {
 
     /// Whether the mailbox takes no more messages.
     pub fn is_closing(&self) -> bool {
-        lock(&self.inbox.state).stage != Stage::Open
+        lock(&self.queue.state).stage != Stage::Open
     }
 
     /// Waits for a message or for the word that none will come.
     pub async fn wakeup(&self) -> Wakeup {
         self.when(|state| match state {
-            InboxState { waiting, .. } if !waiting.is_empty() => Some(Wakeup::Mail),
-            InboxState { stage: Stage::Open, .. } => None,
+            QueueState { waiting, .. } if !waiting.is_empty() => Some(Wakeup::Mail),
+            QueueState { stage: Stage::Open, .. } => None,
             _ => Some(Wakeup::Closing),
         })
         .await
@@ -178,7 +186,7 @@ impl Mailbox {
 
     /// The messages that want to interrupt the turn in progress.
     pub(crate) fn steering(&self) -> Vec<String> {
-        lock(&self.inbox.state)
+        lock(&self.queue.state)
             .waiting
             .iter()
             .filter(|mail| steers(mail))
@@ -188,27 +196,27 @@ impl Mailbox {
 
     /// What the turn that begins now may take messages by. What an earlier one was given and has not taken waits again.
     pub(crate) fn steerable(&self) -> Arc<dyn Steering> {
-        let mut state = lock(&self.inbox.state);
+        let mut state = lock(&self.queue.state);
         state.steerable += 1;
         state.given = 0;
-        Arc::new(Reins { inbox: Arc::clone(&self.inbox), turn: state.steerable })
+        Arc::new(Reins { queue: Arc::clone(&self.queue), turn: state.steerable })
     }
 
     /// Takes the oldest message that the turn in progress was given.
     pub(crate) fn take_given(&self) -> Option<String> {
-        let mut state = lock(&self.inbox.state);
+        let mut state = lock(&self.queue.state);
         state.given = state.given.checked_sub(1)?;
         let place = state.waiting.iter().position(steers)?;
         state.waiting.remove(place).map(|mail| mail.content)
     }
 
     /// One task at a time waits here: a change wakes one.
-    async fn when<T>(&self, ready: impl Fn(&InboxState) -> Option<T>) -> T {
+    async fn when<T>(&self, ready: impl Fn(&QueueState) -> Option<T>) -> T {
         loop {
-            if let Some(value) = ready(&lock(&self.inbox.state)) {
+            if let Some(value) = ready(&lock(&self.queue.state)) {
                 return value;
             }
-            self.inbox.changed.notified().await;
+            self.queue.changed.notified().await;
         }
     }
 }
@@ -219,17 +227,17 @@ fn steers(mail: &Mail) -> bool {
 
 /// The messages that steer, for one turn.
 struct Reins {
-    inbox: Arc<Inbox>,
+    queue: Arc<MessageQueue>,
     turn: u64,
 }
 
 impl Steering for Reins {
     fn next(&self) -> BoxFuture<'static, String> {
-        let (inbox, turn) = (Arc::clone(&self.inbox), self.turn);
+        let (queue, turn) = (Arc::clone(&self.queue), self.turn);
         async move {
             loop {
                 {
-                    let mut state = lock(&inbox.state);
+                    let mut state = lock(&queue.state);
                     if state.steerable != turn {
                         break;
                     }
@@ -239,7 +247,7 @@ impl Steering for Reins {
                         return content;
                     }
                 }
-                inbox.steers.notified().await;
+                queue.steers.notified().await;
             }
             // The turn is over.
             pending().await
@@ -271,11 +279,11 @@ mod tests {
         let mailbox = hub().open_mailbox(&"run-1".into(), "a", MultiTurn::On);
         let look = || (mailbox.wakeup().now_or_never(), mailbox.steered().now_or_never());
         let empty = look();
-        mailbox.inbox.post(mail("a", MessageMode::FollowUp));
+        mailbox.queue.post(mail("a", MessageMode::FollowUp));
         let followed = look();
-        mailbox.inbox.post(mail("b", MessageMode::Steer));
+        mailbox.queue.post(mail("b", MessageMode::Steer));
         let steered = look();
-        mailbox.inbox.close_soon();
+        mailbox.queue.close_soon();
         let closing = look();
         assert_eq!(mailbox.take().len(), 2);
         assert_eq!(
@@ -295,9 +303,9 @@ mod tests {
         for _ in 0..300 {
             let hub = hub();
             let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
-            let inbox = Arc::clone(&mailbox.inbox);
+            let queue = Arc::clone(&mailbox.queue);
             let posting = std::thread::spawn(move || {
-                let accepted = |_: &u32| inbox.post(mail("m", MessageMode::FollowUp)) == Posted::Taken;
+                let accepted = |_: &u32| queue.post(mail("m", MessageMode::FollowUp)) == Posted::Taken;
                 (0..500).take_while(accepted).count()
             });
             let batches = std::iter::from_fn(|| Some(mailbox.take_or_close().len()));

@@ -19,7 +19,13 @@ fn message(content: &str, run: Option<&str>, agent: Option<&str>, mode: Option<M
         run_id: run.map(RunId::from),
         agent_name: agent.map(str::to_owned),
         mode,
+        receivers: None,
     }
+}
+
+fn to_all(content: &str, receivers: u32) -> Event {
+    let (content, receivers) = (content.to_owned(), Some(receivers));
+    Event::SessionMessage { content, run_id: None, agent_name: None, mode: None, receivers }
 }
 
 fn mails(mailbox: &Mailbox) -> Vec<(String, MessageMode)> {
@@ -37,7 +43,7 @@ fn commands_are_refused_before_the_session_and_after_it() {
     let mailbox = hub.open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
     let all = |hub: &Hub| {
         [
-            hub.send("a"),
+            hub.send("a").map(drop),
             hub.send_to(node("n"), "a", MessageMode::Steer),
             hub.send_to_run("run-1".into(), "a", MessageMode::FollowUp),
             hub.reply("p".into(), "a", None),
@@ -48,7 +54,7 @@ fn commands_are_refused_before_the_session_and_after_it() {
     let refused = [const { Err(Rejection::NotActive) }; 6];
     assert_eq!(all(&hub), refused);
     hub.start_session();
-    assert_eq!(hub.send("taken"), Ok(()));
+    assert_eq!(hub.send("taken"), Ok(1));
     hub.end_session();
     hub.start_session();
     assert_eq!(all(&hub), refused);
@@ -57,7 +63,7 @@ fn commands_are_refused_before_the_session_and_after_it() {
         |command| Event::SessionRejected { command, reason: "the session is not active".to_owned() };
     use CommandKind::*;
     let six = [Send, SendTo, SendToRun, Reply, Close, Abort].map(rejected);
-    let expected = [six.to_vec(), vec![message("taken", None, None, None)], six.to_vec()].concat();
+    let expected = [six.to_vec(), vec![to_all("taken", 1)], six.to_vec()].concat();
     assert_eq!(watch.events(), expected);
     assert_eq!(mails(&mailbox), [follow("taken")]);
     assert!(!hub.aborted().is_cancelled());
@@ -84,7 +90,7 @@ fn messages_reach_the_runs_they_are_for() {
     assert_eq!(
         watch.events(),
         [
-            message("all", None, None, None),
+            to_all("all", 2),
             message("newest", Some("run-2"), Some("coder"), Some(Steer)),
             message("one", Some("run-1"), None, Some(FollowUp)),
             message("next newest", Some("run-1"), Some("coder"), Some(FollowUp)),
@@ -111,7 +117,7 @@ fn every_refusal_is_typed_and_leaves_an_event() {
     let to = |id: &str| hub.send_to_run(run(id), "m", MessageMode::FollowUp);
     let to_node = |id: &str| hub.send_to(node(id), "m", MessageMode::FollowUp);
     let seen = [
-        hub.send("m"),
+        hub.send("m").map(drop),
         to("nobody"),
         to("ended"),
         to("closing"),
@@ -217,4 +223,44 @@ fn an_observer_may_give_commands() {
     assert_eq!(watch.names(), ["log", "session:message", "session:rejected"]);
     assert_eq!(mails(&mailbox), [follow("from within")]);
     assert_eq!(hub.session_id(), &SessionId::from("flow-1"));
+}
+
+#[test]
+fn an_emitted_message_is_sent_or_refused() {
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
+    hub.emit(message("to one", Some("run-1"), None, Some(MessageMode::Steer)));
+    hub.emit(message("to all", None, None, None));
+    hub.emit(message("to nobody", Some("run-2"), None, None));
+    assert_eq!(mails(&mailbox), [("to one".to_owned(), MessageMode::Steer), follow("to all")]);
+    drop(mailbox);
+    hub.emit(message("too late", None, None, None));
+    let refused = |command, reason: &Rejection| Event::SessionRejected { command, reason: reason.to_string() };
+    assert_eq!(
+        watch.events(),
+        [
+            message("to one", Some("run-1"), None, Some(MessageMode::Steer)),
+            to_all("to all", 1),
+            refused(CommandKind::SendToRun, &Rejection::UnknownRun("run-2".into())),
+            refused(CommandKind::Send, &Rejection::NoListener),
+        ]
+    );
+}
+
+#[test]
+fn a_message_to_all_reaches_subscribers_that_wait_for_messages() {
+    use crate::Filter;
+    let hub = hub();
+    let watches = ["*", "log", "session:message,log", "session:reply"];
+    let listens = ["session:message", "session:*", "session:message,session:close"];
+    let subscribe = |text: &str| hub.subscribe(Filter::parse(text).unwrap());
+    let watching: Vec<_> = watches.into_iter().map(subscribe).collect();
+    let refused = hub.send("nobody waits");
+    let mut listening: Vec<_> = listens.into_iter().map(subscribe).collect();
+    assert_eq!((refused, hub.send("hello")), (Err(Rejection::NoListener), Ok(3)));
+    let heard: Vec<_> = listening.iter_mut().map(|events| crate::testing::drain(events).pop().unwrap().event).collect();
+    assert_eq!(heard, vec![to_all("hello", 3); 3]);
+    drop((watching, listening));
+    assert_eq!(hub.send("nobody waits any more"), Err(Rejection::NoListener));
 }
