@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{AgentHooks, AgentOptions, Retry, ToolCall, run_agent};
+use inspan_engine::{AgentHooks, AgentOptions, HookResult, Retry, ToolCall, run_agent};
 use inspan_protocol::{AgentError, Erased};
 use inspan_providers::ScriptedProvider;
 use serde_json::json;
@@ -13,9 +13,9 @@ use serde_json::json;
 struct NoSecrets;
 
 impl AgentHooks for NoSecrets {
-    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, Result<(), String>> {
+    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
         let harmless = !call.input.to_string().contains(".env");
-        async move { if harmless { Ok(()) } else { Err("it wants to read the keys".to_owned()) } }.boxed()
+        async move { if harmless { Ok(None) } else { Err("it wants to read the keys".to_owned()) } }.boxed()
     }
 }
 

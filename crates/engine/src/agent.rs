@@ -4,7 +4,8 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, LogLevel, MultiTurn, RunId, StopReason, Usage,
+    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, LogLevel, MultiTurn, RunId,
+    StopReason, Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -148,7 +149,11 @@ impl Drop for Bracket {
     fn drop(&mut self) {
         for mail in self.mailbox.close() {
             let run_id = self.run_id.clone();
-            self.hub.emit(Event::AgentWarning { code: UNDELIVERED.to_owned(), message: undelivered(&mail), run_id });
+            self.hub.emit(Event::AgentWarning {
+                code: UNDELIVERED.to_owned(),
+                message: undelivered(&mail),
+                run_id,
+            });
         }
         let duration = self.hub.clock().now().since(self.began);
         self.hub.emit(Event::AgentComplete {

@@ -35,5 +35,5 @@ pub use run::{
 pub use run_agent::{run_agent, run_agent_stream};
 pub use session::{
     AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,
-    AgentStream, Attachment, Chat, Retry, RunAgentOptions, ToolCall,
+    AgentStream, Attachment, Chat, HookResult, Retry, RunAgentOptions, ToolCall,
 };

@@ -1,7 +1,10 @@
 //! An agent as a program talks to it: one conversation over many chats, with a queue for what comes meanwhile, and a
 //! state that can be kept and gone on with elsewhere. One chat is left to `exchange`; turns, to the engine's runs.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
 use futures::{Stream, stream::BoxStream};
 use inspan_protocol::{
@@ -27,7 +30,7 @@ mod stream;
 mod tap;
 mod transcript;
 
-pub use hooks::AgentHooks;
+pub use hooks::{AgentHooks, HookResult};
 pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
 pub use result::{AgentResult, ToolCall};
 pub use stream::{AgentItem, AgentStream};
@@ -65,6 +68,10 @@ struct Open {
     transcript: Arc<Mutex<Transcript>>,
     /// Locked within the hub's line or outside of it, so nothing is emitted while it is held.
     desk: Mutex<Desk>,
+    /// Whether the vendor has yet to be asked for a conversation that began elsewhere.
+    elsewhere: AtomicBool,
+    /// Whether the next run tells the conversation again, since the vendor did not know it.
+    retells: AtomicBool,
     /// The session's own runs, since others may share the hub.
     runs: Mutex<FxHashSet<RunId>>,
     _observers: Vec<Observer>,
@@ -124,8 +131,9 @@ impl AgentSession {
         Self::open(provider, options, Transcript::default(), Vec::new(), Carried::default())
     }
 
-    /// A conversation that began elsewhere. What the options say wins over the state; of a state that was made with
-    /// another provider, the messages are told to this one, and what it does not know is left out.
+    /// A conversation that began elsewhere. What the options say wins over the state. If the state was made with another
+    /// provider, or the provider does not know the conversation any more (on another machine, after it was deleted), a
+    /// new one begins with the messages that were said, and `agent:warning` says so in the latter case.
     pub fn restore(
         provider: Arc<dyn DynProvider>,
         state: SessionState,
@@ -199,6 +207,8 @@ impl AgentSession {
                 base,
                 options,
                 carried,
+                elsewhere: AtomicBool::new(transcript.session().is_some()),
+                retells: AtomicBool::new(false),
                 hub,
                 hub_is,
                 model: Mutex::default(),
@@ -325,6 +335,15 @@ impl Open {
         let Some(run) = run_of(&envelope.event).filter(|run| lock(&self.runs).contains(*run)) else { return };
         lock(&self.transcript).event(&envelope.event);
         if let Event::AgentStart { .. } = envelope.event {
+            if self.retells.swap(false, Ordering::Relaxed) {
+                self.hub.with_agent(run.clone()).emit(Event::AgentWarning {
+                    code: "retold".to_owned(),
+                    message:
+                        "the provider does not know this conversation, so a new one begins with what was said"
+                            .to_owned(),
+                    run_id: run.clone(),
+                });
+            }
             self.hand_over(run);
         }
     }

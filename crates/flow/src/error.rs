@@ -41,6 +41,12 @@ pub enum RunError {
         /// Where it stands.
         status: &'static str,
     },
+    /// The session has begun already, so it cannot be run from its start.
+    #[error("session `{session}` has begun already: call `resume` to continue it")]
+    HasBegun {
+        /// The session.
+        session: SessionId,
+    },
     /// There is no store to go on from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,

@@ -1,5 +1,5 @@
 //! Runs a compiled flow: carries the scheduler's actions out and feeds what happened back. It decides
-//! nothing itself, and keeps no state of the run beside the fold.
+//! nothing itself, and has no state of the run beside the fold.
 
 mod attempt;
 mod builder;
@@ -50,6 +50,8 @@ pub struct FlowRunner {
     reusable: Option<Arc<Reusable>>,
     when_waiting: WhenWaiting,
     with_events: bool,
+    /// All events, if they are to be given back and no store has them.
+    all: Option<Subscription>,
     env: Environment,
     cwd: PathBuf,
     permissions: PermissionPolicy,
@@ -57,6 +59,7 @@ pub struct FlowRunner {
     max_concurrency: Option<u32>,
     supervisor: Option<Supervisor>,
     handle: RunHandle,
+    late: mpsc::Receiver<Attach>,
     /// What the run learns, from the first event on.
     facts: Subscription,
     /// What is to be kept, if anything is.
@@ -86,22 +89,39 @@ pub struct Resume {
     pub messages: BTreeMap<String, String>,
 }
 
+/// A channel for a session that runs, and where to say that it has started.
+type Attach = (Arc<dyn Channel>, oneshot::Sender<()>);
+
 /// Steers a session from elsewhere. Cheap to clone.
 #[derive(Clone)]
 pub struct RunHandle {
     hub: Hub,
+    attach: mpsc::Sender<Attach>,
     questions: mpsc::Sender<oneshot::Sender<RunSnapshot>>,
     ended: watch::Receiver<Option<Arc<LastState>>>,
 }
 
 impl RunHandle {
     /// Pauses the session: running agents are cancelled and keep their conversations. Gives the snapshot once the
-    /// session rests; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause.
+    /// session is paused; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause. Refused before the
+    /// session has started and after it has ended.
     pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
-        self.hub.pause(reason)?;
+        let refused = match self.hub.session_has_ended() {
+            true => Some(Rejection::NotActive),
+            false => self.hub.pause(reason).err(),
+        };
+        if let Some(refused) = &refused
+            && !self.hub.session_has_ended()
+        {
+            return Err(refused.clone());
+        }
         let mut ended = self.ended.clone();
         let last = ended.wait_for(Option::is_some).await.ok().and_then(|last| last.clone());
-        last.map(|last| Arc::new(last.snapshot())).ok_or(Rejection::NotActive)
+        let last = last.ok_or(Rejection::NotActive)?;
+        match refused {
+            Some(refused) if last.run.state().status.has_ended() => Err(refused),
+            _ => Ok(Arc::new(last.snapshot())),
+        }
     }
 
     /// Stops the session for good; its outcome is `stopped`.
@@ -121,6 +141,13 @@ impl RunHandle {
         let mut ended = self.ended.clone();
         let last = ended.wait_for(Option::is_some).await.ok()?.clone();
         last.map(|last| last.snapshot())
+    }
+
+    /// Adds a channel to the session while it runs. It sees the events from here on. Refused once the session has ended.
+    pub async fn attach(&self, channel: Arc<dyn Channel>) -> Result<(), Rejection> {
+        let (started, has_started) = oneshot::channel();
+        self.attach.send((channel, started)).await.map_err(|_| Rejection::NotActive)?;
+        has_started.await.map_err(|_| Rejection::NotActive)
     }
 
     /// The session's hub.
@@ -151,13 +178,14 @@ impl FlowRunner {
         self.handle.clone()
     }
 
-    /// Adds a channel after those the runner was built with.
+    /// Adds a channel after those the runner was built with. [`RunHandle::attach`] adds one later.
     pub fn attach(&mut self, channel: Arc<dyn Channel>) {
         self.channels.push(channel);
     }
 
     /// Lets the session take commands. Called by [`FlowRunner::run`] unless the caller wants it earlier.
-    pub fn start_session(&self) -> &Self {
+    #[must_use]
+    pub fn start_session(self) -> Self {
         self.hub.start_session();
         self
     }
@@ -165,6 +193,9 @@ impl FlowRunner {
     /// Runs the flow to its end, or to where it rests. `input` is laid over the flow's defaults. A flow that fails
     /// is a result; an error means that it could not be run at all, or that its log could not be kept.
     pub async fn run(mut self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
+        if !matches!(self.origin, Origin::New) {
+            return Err(RunError::HasBegun { session: self.session_id().clone() });
+        }
         let input = check_input(&self.graph, input)?;
         let keeper = self.begin(&input).await?;
         let mut run =
@@ -204,6 +235,16 @@ impl FlowRunner {
         }
         let mut channels = Channels::new(self.hub.clone(), ChannelLimits::default());
         channels.start(self.channels).await;
+        let mut late = self.late;
+        let mut late_channels = Channels::new(self.hub.clone(), ChannelLimits::default());
+        let attach = async {
+            while let Some((channel, started)) = late.recv().await {
+                late_channels.attach(channel).await;
+                // The one who asked may be gone.
+                let _ = started.send(());
+            }
+            std::future::pending().await
+        };
         let phase = self.hub.with_phase(self.graph.phase.as_str());
         let surroundings = driver::Surroundings {
             nodes: self.nodes,
@@ -216,16 +257,28 @@ impl FlowRunner {
         };
         let mut driver =
             Driver::new(run, input, facts, keeper, self.hub.clone(), phase, surroundings, self.questions);
-        let driven = driver.drive(resume, &mut channels).await;
+        let driven = tokio::select! {
+            driven = driver.drive(resume, &mut channels) => driven,
+            () = attach => Ok(()),
+        };
         driver.wind_up().await;
         self.hub.end_session();
+        late.close();
+        drop(late);
         channels.finish().await;
+        late_channels.finish().await;
         let kept = driver.keep_rest().await;
         let store = driver.keeper.as_ref().map(|keeper| keeper.store.clone()).filter(|_| self.with_events);
-        let events = match (&driven, &kept, store) {
-            (Ok(()), Ok(()), Some(store)) => store.read(&session, 1, Select::All).await?,
-            _ => Vec::new(),
-        };
+        let mut events = Vec::new();
+        if driven.is_ok() && kept.is_ok() {
+            if let Some(store) = store {
+                events = store.read(&session, 1, Select::All).await?;
+            } else if let Some(mut all) = self.all
+                && let Some(seq) = all.take_all(&mut events)
+            {
+                return Err(RunError::Overflow { seq });
+            }
+        }
         let last = Arc::new(driver.into_last());
         self.ended.send_replace(Some(last.clone()));
         driven.and(kept)?;

@@ -1,7 +1,7 @@
 //! From a vendor's status, code or words to an [`ErrorCode`]. Status and code come first; the words are the
-//! last resort. What a vendor's program means by its own fields is left to its adapter.
+//! last resort.
 
-use crate::ErrorCode;
+use crate::{ErrorCode, ErrorTag};
 
 /// The code for an HTTP status, sharpened by the vendor's own error code where one is given.
 /// `None` for a status below 400.
@@ -80,6 +80,11 @@ const FILE_FAULT: &[&str] =
 
 /// The code for a text alone, first match wins. A text that says nothing is `NETWORK`.
 pub fn classify_text(message: &str) -> ErrorCode {
+    classify_text_of(message, ErrorTag::RequestError)
+}
+
+/// As [`classify_text`], for an error whose origin is known: a text that says nothing has the usual code of its tag.
+pub fn classify_text_of(message: &str, tag: ErrorTag) -> ErrorCode {
     let text = message.to_lowercase();
     if text.contains("aborted") {
         return ErrorCode::Aborted;
@@ -97,7 +102,13 @@ pub fn classify_text(message: &str) -> ErrorCode {
             return code;
         }
     }
-    ErrorCode::Network
+    match tag {
+        ErrorTag::ConfigError => ErrorCode::ConfigInvalid,
+        ErrorTag::HookError => ErrorCode::HookFailed,
+        ErrorTag::ProviderError => ErrorCode::ModelNotFound,
+        ErrorTag::FlowError => ErrorCode::NodeFailed,
+        ErrorTag::RequestError => ErrorCode::Network,
+    }
 }
 
 fn has_any(text: &str, patterns: &[&str]) -> bool {
@@ -111,7 +122,8 @@ fn has_any(text: &str, patterns: &[&str]) -> bool {
 }
 
 /// A number counts as a status only where it is said to be one: as "429 too many…", "status 429", "(429)",
-/// "error 429", "429:" or alone. A 429 in a sum, an id, a line number or a price does not.
+/// "error 429", "429:", "responded with 429" or alone. A 429 in a sum, an id, a line number or a price does not, nor does
+/// one that counts something ("returned 429 rows").
 fn has_status(text: &str, status: &str) -> bool {
     text.match_indices(status).any(|(start, _)| {
         let before = &text[..start];
@@ -123,10 +135,62 @@ fn has_status(text: &str, status: &str) -> bool {
         {
             return false;
         }
-        let lead = before.trim_end_matches([' ', ':', '(', '[', '=', '"']);
+        let lead = before.trim_end_matches([' ', ':', '(', '[', '=', '"', '\'']);
+        let lead = lead.strip_suffix(" a").unwrap_or(lead);
         let said = ["status", "code", "http", "http/1.1", "http/2", "error", "failed", "rejected"];
-        lead.is_empty() || said.iter().any(|word| lead.ends_with(word))
+        lead.is_empty()
+            || said.iter().any(|word| lead.ends_with(word))
+            || ANSWERED.iter().any(|word| ends_with_word(lead, word)) && !counts_something(after)
     })
+}
+
+/// Words of a client about what it got. What follows may also be a count.
+const ANSWERED: &[&str] = &[
+    "returned",
+    "received",
+    "responded",
+    "responded with",
+    "answered",
+    "answered with",
+    "replied with",
+    "got",
+];
+/// Words that may follow a status, where any other word would say what is counted.
+const AFTER_STATUS: &[&str] = &[
+    "from",
+    "for",
+    "by",
+    "and",
+    "on",
+    "at",
+    "after",
+    "in",
+    "when",
+    "while",
+    "with",
+    "status",
+    "error",
+    "response",
+    "unauthorized",
+    "forbidden",
+    "too",
+    "service",
+    "bad",
+    "unavailable",
+    "gateway",
+    "again",
+    "but",
+];
+
+fn ends_with_word(text: &str, word: &str) -> bool {
+    text.strip_suffix(word).is_some_and(|rest| !rest.ends_with(char::is_alphanumeric))
+}
+
+/// Whether the first word after a number says that it is a count.
+fn counts_something(after: &str) -> bool {
+    let Some(rest) = after.strip_prefix(' ') else { return false };
+    let word: String = rest.chars().take_while(|c| c.is_alphanumeric()).collect();
+    !word.is_empty() && !AFTER_STATUS.contains(&word.as_str())
 }
 
 #[cfg(test)]
@@ -192,6 +256,16 @@ mod tests {
             ("API Error: Request rejected (429) · slow down", RateLimited),
             ("status 429", RateLimited),
             ("HTTP 503", Overloaded),
+            ("server responded with 401", Auth),
+            ("server responded with a 401", Auth),
+            ("received 429 from api", RateLimited),
+            ("got 429", RateLimited),
+            ("got 429 Too Many Requests", RateLimited),
+            ("upstream returned 503", Overloaded),
+            ("upstream returned 502, retrying", Overloaded),
+            ("the query returned 503 rows", Network),
+            ("received 429 bytes", Network),
+            ("forgot 401", Network),
             ("wrote 429 lines, then the stream ended", Network),
             ("order 14290 could not be read", Network),
             ("costs $4.29 or 0.429", Network),
@@ -203,5 +277,15 @@ mod tests {
         ];
         let seen: Vec<_> = rows.iter().map(|(text, _)| (*text, classify_text(text))).collect();
         assert_eq!(seen, rows);
+    }
+
+    #[test]
+    fn a_text_that_says_nothing_has_the_code_of_its_tag() {
+        use ErrorTag::*;
+        let tags = [ConfigError, ProviderError, RequestError, HookError, FlowError];
+        let seen =
+            tags.map(|tag| [classify_text_of("something odd", tag), classify_text_of("timed out", tag)]);
+        let odd = [ConfigInvalid, ModelNotFound, Network, HookFailed, NodeFailed];
+        assert_eq!(seen, odd.map(|code| [code, Timeout]));
     }
 }

@@ -170,6 +170,12 @@ impl AgentError {
         self
     }
 
+    /// Whether the vendor does not know the conversation that was to be continued (`INVALID_REQUEST`, with the kind
+    /// `sessionNotFound` in its detail): then nothing was done in it.
+    pub fn is_session_not_found(&self) -> bool {
+        self.detail.as_ref().is_some_and(|detail| detail["kind"] == "sessionNotFound")
+    }
+
     /// The same error with the vendor's wish to wait.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {

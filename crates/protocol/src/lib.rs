@@ -21,7 +21,7 @@ mod tool;
 mod version;
 
 pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage, believable_cost};
-pub use classify::{classify_status, classify_text};
+pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
 pub use context::EventContext;
 pub use envelope::Envelope;

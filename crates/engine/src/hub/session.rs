@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{Hub, lock, prompt::OpenPrompt};
-use crate::run::mailbox::{MessageQueue, Mail, Mailbox, Posted};
+use crate::run::mailbox::{Mail, Mailbox, MessageQueue, Posted};
 
 #[derive(Default)]
 pub(crate) struct Session {
@@ -82,6 +82,11 @@ impl Hub {
         let mut session = lock(&self.shared.session);
         session.stage = Stage::Ended;
         session.prompts.clear();
+    }
+
+    /// Whether [`Hub::end_session`] was called.
+    pub fn session_has_ended(&self) -> bool {
+        lock(&self.shared.session).stage == Stage::Ended
     }
 
     /// Carries a command out, or refuses it; a refusal also leaves a `session:rejected` event.

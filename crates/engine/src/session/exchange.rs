@@ -2,7 +2,12 @@
 //! reaches its caller whole, as far as it came, or as `ABORTED`. Turns are left to the engine's runs; who has which
 //! message, to `queue`.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures::FutureExt;
 use inspan_protocol::{AgentError, ErrorCode, Message, StopReason, Timestamp};
@@ -122,7 +127,7 @@ async fn linked<T>(
 impl Driving {
     pub(super) fn new(open: Arc<Open>, token: CancellationToken) -> Self {
         let hooks = open.options.hooks.clone();
-        let tap = Tap::new(Arc::clone(&open.provider), Arc::clone(&open.transcript), hooks);
+        let tap = Tap::new(Arc::clone(&open.provider), Arc::clone(&open.transcript), hooks, open.hub.clone());
         let began = open.hub.clock().now();
         let (tap, left) = (Arc::new(tap), Left::default());
         Self { open, token, tap, left, began, ended: false }
@@ -130,8 +135,9 @@ impl Driving {
 
     async fn drive(mut self, chat: Chat, waiting: Vec<Mail>) -> ChatEnd {
         lock(&self.open.transcript).begin();
+        let said = said(&waiting, &chat);
         let input = self.input(waiting, &chat)?;
-        let (end, waiters) = *self.runs(input).boxed().await;
+        let (end, waiters) = *self.runs(input, &said, &chat).boxed().await;
         let end = self.hooked(end).await;
         for waiter in waiters {
             // Who no longer waits need not be told.
@@ -156,8 +162,7 @@ impl Driving {
 
     fn composed(&self, waiting: &[Mail], chat: &Chat) -> Result<(Value, Message), AgentError> {
         let open = &self.open;
-        let texts = waiting.iter().map(|mail| mail.content.as_str()).chain([chat.text.as_str()]);
-        let said = texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n");
+        let said = said(waiting, chat);
         if said.trim().is_empty() && chat.attachments.is_empty() {
             return Err(open.invalid("the prompt is empty"));
         }
@@ -183,7 +188,7 @@ impl Driving {
 
     /// One run after the other, as long as something fails that may be tried again, or messages wait that came when
     /// a run took no more.
-    async fn runs(&mut self, mut input: Value) -> Settled {
+    async fn runs(&mut self, mut input: Value, said: &str, chat: &Chat) -> Settled {
         let options = &self.open.options;
         let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let retry = options.retry;
@@ -191,10 +196,22 @@ impl Driving {
         loop {
             let end = self.run(input.clone(), deadline).await;
             self.take_back();
+            if let Err(error) = &end
+                && let Some(again) = self.told_again(error, said, chat)
+            {
+                input = match again {
+                    Ok(input) => input,
+                    Err(error) => return self.fail(error),
+                };
+                continue;
+            }
             let runs = match end {
                 _ if self.token.is_cancelled() => Runs::Aborted,
                 Ok(end) if end.facts.stop_reason == StopReason::Aborted => Runs::Aborted,
-                Ok(end) => Runs::Whole(Box::new(end)),
+                Ok(end) => {
+                    self.open.elsewhere.store(false, Ordering::Relaxed);
+                    Runs::Whole(Box::new(end))
+                }
                 Err(error) => {
                     let now = self.open.hub.clock().now();
                     let wait = wait_before(retry, attempt, &error, now)
@@ -223,6 +240,25 @@ impl Driving {
                 Err(error) => return self.fail(error),
             };
         }
+    }
+
+    /// The input that tells the whole conversation to the provider, if it does not know the one that began elsewhere.
+    fn told_again(&self, error: &AgentError, said: &str, chat: &Chat) -> Option<Result<Value, AgentError>> {
+        let open = &self.open;
+        if !open.elsewhere.swap(false, Ordering::Relaxed) || !error.is_session_not_found() {
+            return None;
+        }
+        let text = {
+            let mut transcript = lock(&open.transcript);
+            transcript.forget_session();
+            if transcript.before().is_empty() {
+                said.to_owned()
+            } else {
+                format!("{}\n\n{said}", retold(transcript.before()))
+            }
+        };
+        open.retells.store(true, Ordering::Relaxed);
+        Some(open.form.say(open.base.clone(), &text, &chat.attachments))
     }
 
     async fn run(&self, input: Value, deadline: Option<Instant>) -> Result<RunEnd, AgentError> {
@@ -319,7 +355,7 @@ impl Driving {
     /// The end after the hook has seen it.
     async fn hooked(&self, end: ChatEnd) -> ChatEnd {
         let Some(hooks) = &self.open.options.hooks else { return end };
-        let called = hooks::call("atEnd", || hooks.at_end(end.as_ref())).await;
+        let called = hooks::call(&self.open.hub, "atEnd", || hooks.at_end(end.as_ref())).await;
         match (called, end) {
             (Ok(()), end) => end,
             (Err(failed), Ok(result)) => Err(result.within(failed)),
@@ -342,6 +378,12 @@ impl Drop for Driving {
         // They hear of it by their senders' end.
         drop(waiters);
     }
+}
+
+/// All that is said by a chat: the messages that waited for it, then its own.
+fn said(waiting: &[Mail], chat: &Chat) -> String {
+    let texts = waiting.iter().map(|mail| mail.content.as_str()).chain([chat.text.as_str()]);
+    texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
 /// How long to wait before the next attempt, if there may be one.

@@ -16,12 +16,16 @@ use super::{
     result::ToolCall,
     transcript::Transcript,
 };
-use crate::{hub::lock, run::Mail};
+use crate::{
+    hub::{Hub, lock},
+    run::Mail,
+};
 
 pub(super) struct Tap {
     provider: Arc<dyn DynProvider>,
     transcript: Arc<Mutex<Transcript>>,
     hooks: Option<Arc<dyn AgentHooks>>,
+    hub: Hub,
     /// What the next call says, and the messages of the queue in it; nothing if it says again what the last one did.
     next: Mutex<Option<(Message, Vec<Mail>)>>,
     /// What the last call was given.
@@ -33,8 +37,9 @@ impl Tap {
         provider: Arc<dyn DynProvider>,
         transcript: Arc<Mutex<Transcript>>,
         hooks: Option<Arc<dyn AgentHooks>>,
+        hub: Hub,
     ) -> Self {
-        Self { provider, transcript, hooks, next: Mutex::default(), last: Mutex::default() }
+        Self { provider, transcript, hooks, hub, next: Mutex::default(), last: Mutex::default() }
     }
 
     /// What the next call says, and the messages of the queue that are part of it.
@@ -79,11 +84,11 @@ impl DynProvider for Tap {
         }
         *lock(&self.last) = Some(input.clone());
         let Some(hooks) = self.hooks.clone() else { return self.provider.execute(input, context) };
-        let provider = Arc::clone(&self.provider);
+        let (provider, hub) = (Arc::clone(&self.provider), self.hub.clone());
         async_stream::try_stream! {
             if let Some(message) = said {
                 let text = message.content.text();
-                hooks::call("beforePrompt", || hooks.before_prompt(&text)).await?;
+                hooks::call(&hub, "beforePrompt", || hooks.before_prompt(&text)).await?;
             }
             let mut calls = FxHashMap::default();
             let mut stream = provider.execute(input, context);
@@ -106,9 +111,9 @@ impl DynProvider for Tap {
                 yield item;
                 match tool {
                     Some(call) if call.result.is_none() => {
-                        hooks::call("beforeTool", || hooks.before_tool(&call)).await?;
+                        hooks::call(&hub, "beforeTool", || hooks.before_tool(&call)).await?;
                     }
-                    Some(call) => hooks::call("afterTool", || hooks.after_tool(&call)).await?,
+                    Some(call) => hooks::call(&hub, "afterTool", || hooks.after_tool(&call)).await?,
                     None => {}
                 }
             }

@@ -1,5 +1,5 @@
 //! What was said in an agent session, as messages, and what a chat has done so far: a pure fold over the run's events
-//! and the prompts that reached the provider. Where these come from is left to `tap` and `exchange`.
+//! and the prompts that reached the provider.
 
 use inspan_protocol::{Content, ContentBlock, Event, Message, ProviderSessionId, Role, Usage};
 use serde_json::Value;
@@ -71,6 +71,16 @@ impl Transcript {
     /// The vendor's conversation.
     pub(crate) fn session(&self) -> Option<&ProviderSessionId> {
         self.session.as_ref()
+    }
+
+    /// The messages before the newest chat.
+    pub(crate) fn before(&self) -> &[Message] {
+        &self.done
+    }
+
+    /// The vendor does not know its conversation: the newest turn is the first of another one.
+    pub(crate) fn forget_session(&mut self) {
+        (self.session, self.turns) = (None, 1);
     }
 
     /// A new chat begins.

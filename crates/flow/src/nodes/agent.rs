@@ -127,7 +127,7 @@ async fn run(
     let end =
         agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
-        (Err(error), Some((input, mail))) if is_unknown(&error) => {
+        (Err(error), Some((input, mail))) if error.is_session_not_found() => {
             agent(&provider, &context, input).mail(mail).execute().await?
         }
         (end, _) => end?,
@@ -155,11 +155,6 @@ fn unheard(context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
     let is_new = context.conversation.as_ref().is_some_and(|known| known.turns == 0);
     is_new.then(|| if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
-}
-
-/// Whether the vendor knows no such conversation: then nothing was done in it, and it can be begun once more.
-fn is_unknown(error: &AgentError) -> bool {
-    error.detail.as_ref().is_some_and(|detail| detail["kind"] == "sessionNotFound")
 }
 
 /// The input as the next turn of the conversation that the node goes on with, if there is one yet.

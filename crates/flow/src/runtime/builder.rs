@@ -140,7 +140,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Whether the events of the session are given back with its result; only a runner with a store can.
+    /// The events of the session are given back with its result: from the store if there is one, else those of this run.
     #[must_use]
     pub fn with_events(mut self) -> Self {
         self.with_events = true;
@@ -223,10 +223,13 @@ impl FlowRunnerBuilder {
     fn runner(self, hub: Hub, origin: Origin) -> FlowRunner {
         let (ask, questions) = mpsc::channel(QUESTIONS);
         let (ended, watched) = watch::channel(None);
+        let (attach, late) = mpsc::channel(1);
         FlowRunner {
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
-            handle: RunHandle { hub: hub.clone(), questions: ask, ended: watched },
+            all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
+            handle: RunHandle { hub: hub.clone(), attach, questions: ask, ended: watched },
+            late,
             hub,
             origin,
             questions,

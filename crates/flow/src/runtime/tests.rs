@@ -2,6 +2,7 @@
 
 mod commands;
 mod effects;
+mod handle;
 mod rest;
 mod stage;
 

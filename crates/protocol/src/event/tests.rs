@@ -44,7 +44,13 @@ fn known_event() -> impl Strategy<Value = Event> {
             duration_ms,
         }),
         (".*", prop::option::of(run), prop::option::of(".*")).prop_map(|(content, run_id, agent_name)| {
-            Event::SessionMessage { content, run_id, agent_name, mode: Some(MessageMode::Steer), receivers: None }
+            Event::SessionMessage {
+                content,
+                run_id,
+                agent_name,
+                mode: Some(MessageMode::Steer),
+                receivers: None,
+            }
         }),
         (".*", any::<bool>()).prop_map(|(text, truncated)| Event::ExecOutput {
             stream: OutputStream::Stderr,

@@ -236,7 +236,8 @@ fn an_emitted_message_is_sent_or_refused() {
     assert_eq!(mails(&mailbox), [("to one".to_owned(), MessageMode::Steer), follow("to all")]);
     drop(mailbox);
     hub.emit(message("too late", None, None, None));
-    let refused = |command, reason: &Rejection| Event::SessionRejected { command, reason: reason.to_string() };
+    let refused =
+        |command, reason: &Rejection| Event::SessionRejected { command, reason: reason.to_string() };
     assert_eq!(
         watch.events(),
         [
@@ -259,7 +260,8 @@ fn a_message_to_all_reaches_subscribers_that_wait_for_messages() {
     let refused = hub.send("nobody waits");
     let mut listening: Vec<_> = listens.into_iter().map(subscribe).collect();
     assert_eq!((refused, hub.send("hello")), (Err(Rejection::NoListener), Ok(3)));
-    let heard: Vec<_> = listening.iter_mut().map(|events| crate::testing::drain(events).pop().unwrap().event).collect();
+    let heard: Vec<_> =
+        listening.iter_mut().map(|events| crate::testing::drain(events).pop().unwrap().event).collect();
     assert_eq!(heard, vec![to_all("hello", 3); 3]);
     drop((watching, listening));
     assert_eq!(hub.send("nobody waits any more"), Err(Rejection::NoListener));

@@ -169,9 +169,10 @@ struct Noting {
 }
 
 impl Noting {
-    fn note(&self, hook: &str, what: &str) -> BoxFuture<'static, Result<(), String>> {
+    fn note(&self, hook: &str, what: &str) -> BoxFuture<'static, HookResult> {
         lock(&self.seen).push(format!("{hook} {what}"));
-        let end = if self.fails == hook { Err("not this".to_owned()) } else { Ok(()) };
+        let note = (hook == "beforeTool").then(|| format!("{what} may run"));
+        let end = if self.fails == hook { Err("not this".to_owned()) } else { Ok(note) };
         let panics = self.panics == hook;
         async move {
             assert!(!panics, "the test says so");
@@ -182,19 +183,16 @@ impl Noting {
 }
 
 impl AgentHooks for Noting {
-    fn before_prompt<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<(), String>> {
+    fn before_prompt<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, HookResult> {
         self.note("beforePrompt", prompt)
     }
-    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, Result<(), String>> {
+    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
         self.note("beforeTool", &call.name)
     }
-    fn after_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, Result<(), String>> {
+    fn after_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
         self.note("afterTool", call.result.as_ref().unwrap().as_str().unwrap())
     }
-    fn at_end<'a>(
-        &'a self,
-        end: Result<&'a AgentResult, &'a AgentError>,
-    ) -> BoxFuture<'a, Result<(), String>> {
+    fn at_end<'a>(&'a self, end: Result<&'a AgentResult, &'a AgentError>) -> BoxFuture<'a, HookResult> {
         self.note("atEnd", end.map_or("error", |end| &end.text))
     }
 }
@@ -234,4 +232,17 @@ async fn hooks_see_a_chat_and_can_end_it() {
             assert_eq!(*lock(&seen), expected);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_of_a_hook_is_in_the_log() {
+    let script = Script::new([vec![Do::Say(tool_start("t")), output("done")]]);
+    let hub = hub();
+    let mut logs = hub.subscribe(Filter::name("log"));
+    let options = AgentOptions::new().hub(hub.clone()).hooks(Noting::default());
+    run_agent(script.provider(), options.prompt("go")).await.unwrap();
+    let logs: Vec<_> = crate::testing::drain(&mut logs).into_iter().map(|envelope| envelope.event).collect();
+    let fields = serde_json::Map::from_iter([("hook".to_owned(), json!("beforeTool"))]);
+    let note = "Bash may run".to_owned();
+    assert_eq!(logs, [Event::Log { level: inspan_protocol::LogLevel::Info, message: note, fields }]);
 }

@@ -152,3 +152,41 @@ async fn sessions_and_their_chats_can_be_sent() {
     sendable(&run_agent(script.provider(), "a"));
     let _ = session.hub().map(|hub| hub.subscribe(Filter::all()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
+    let unknown = || {
+        let error = AgentError::new(ErrorCode::InvalidRequest, "no such conversation: s-1");
+        vec![Do::Fail(error.with_detail(json!({ "kind": "sessionNotFound" })))]
+    };
+    let script = Script::new([unknown(), turn("two"), turn("three"), unknown()]);
+    let hub = hub();
+    let mut warnings = hub.subscribe(Filter::names(["agent:start", "agent:warning", "agent:complete"]));
+    let options = AgentOptions::new().hub(hub.clone());
+    let session = AgentSession::restore(script.provider(), state("script"), options).unwrap();
+    let result = session.chat("b").await.unwrap();
+    session.chat("c").await.unwrap();
+    let retold = "This conversation began elsewhere. What was said so far:\n\nThe user:\na\n\nYou:\none\n\n\
+        It goes on here.\n\nb";
+    let first = &prompts(&script)[..3];
+    assert_eq!(first, [resumed("b"), fresh(retold), resumed("c")]);
+    assert_eq!(
+        (result.text.as_str(), texts(&result.messages)),
+        ("two", vec!["b".to_owned(), "two".to_owned()])
+    );
+    let snapshot = session.snapshot().unwrap();
+    assert_eq!(texts(&snapshot.messages), ["a", "one", "b", "two", "c", "three"]);
+    assert_eq!(snapshot.turns, 2);
+    let seen: Vec<_> = crate::testing::drain(&mut warnings)
+        .into_iter()
+        .map(|envelope| match envelope.event {
+            Event::AgentWarning { code, .. } => code,
+            other => other.name().to_owned(),
+        })
+        .collect();
+    let one = ["agent:start", "agent:complete"];
+    assert_eq!(seen, [&one[..], &["agent:start", "retold", "agent:complete"], &one].concat());
+    // Once it has answered, a conversation that is gone is an error.
+    let error = session.chat("d").await.unwrap_err();
+    assert!(error.is_session_not_found());
+}

@@ -141,7 +141,7 @@ async fn commands_before_the_run_are_of_the_session_too() {
     let stage = Stage::new(MANY, &talk());
     let runner = stage.builder().build();
     let handle = runner.handle();
-    runner.start_session();
+    let runner = runner.start_session();
     assert!(handle.hub().send("nobody hears this").is_err());
     handle.stop(None).unwrap();
     let result = runner.run(Map::new()).await.unwrap();

@@ -34,7 +34,13 @@ fn message(sim: &mut Sim, content: &str) {
     let (agent_name, mode) = (Some("a".to_owned()), None);
     sim.emit(
         None,
-        Event::SessionMessage { content: content.to_owned(), run_id: Some(run), agent_name, mode, receivers: None },
+        Event::SessionMessage {
+            content: content.to_owned(),
+            run_id: Some(run),
+            agent_name,
+            mode,
+            receivers: None,
+        },
     );
 }
 

@@ -1,0 +1,201 @@
+//! What a program does with a session through its runner and its handle.
+
+use std::sync::Mutex;
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::Filter;
+use inspan_protocol::{AgentError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
+
+use super::{
+    stage::{Stage, pass, spawn},
+    *,
+};
+use crate::testing::Talk;
+
+const WAIT: &str = r#"
+name: wait
+nodes:
+  - { id: a, type: control.wait, input: { until: "session:message", timeout: 1m } }
+  - { id: b, type: echo, dependsOn: [a], input: { text: "{{ a.event.content }}" } }
+"#;
+
+fn stage(text: &str) -> Stage {
+    Stage::new(text, &Talk::new(|_, _| Vec::new()))
+}
+
+fn runner(text: &str) -> FlowRunnerBuilder {
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    FlowRunner::builder(graph(text, &nodes), nodes)
+        .clock(Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0))))
+        .ids(Arc::new(CountingIds::new()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_waits_for_a_message() {
+    let runner = runner(WAIT).build();
+    let handle = runner.handle();
+    let running = tokio::spawn(runner.run(Map::new()));
+    pass(1_000).await;
+    assert_eq!(handle.hub().send("hello"), Ok(1));
+    let result = running.await.unwrap().unwrap();
+    let text = result.outputs.get(&NodeId::new("b").unwrap()).unwrap().to_value();
+    assert_eq!((result.outcome, text), (Outcome::Success, json!({ "text": "hello" })));
+    assert!(handle.hub().send("too late").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_events_are_given_back_without_a_store() {
+    let flow = "name: one\nnodes:\n  - { id: a, type: echo, input: { text: hi } }\n";
+    let result = runner(flow).with_events().build().start_session().run(Map::new()).await.unwrap();
+    let names: Vec<_> = result.events.iter().map(|envelope| envelope.event.name()).collect();
+    assert_eq!(
+        names,
+        ["harness:start", "phase:start", "task:start", "task:complete", "phase:complete", "harness:complete"]
+    );
+    let quiet = runner(flow).build().run(Map::new()).await.unwrap();
+    assert_eq!(quiet.events.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_session_is_paused_again_with_the_same_snapshot() {
+    let stage = stage("name: wait\nnodes:\n  - { id: a, type: control.wait, input: { ms: 60000 } }\n");
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    assert!(handle.pause(None).await.is_err(), "before it has started");
+    let running = spawn(runner);
+    pass(1_000).await;
+    let first = handle.pause(None).await.unwrap();
+    let second = handle.pause(None).await.unwrap();
+    assert_eq!((first.status, &first), (SessionStatus::Paused, &second));
+    running.await.unwrap().unwrap();
+    assert_eq!(handle.pause(None).await.unwrap(), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_begun_is_resumed_and_not_run() {
+    let text = "name: wait\nnodes:\n  - { id: a, type: effect }\n  - { id: b, type: control.wait, dependsOn: [a], input: { ms: 60000 } }\n";
+    let stage = stage(text);
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(1_000).await;
+    let snapshot = handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let restored = stage.builder().restore(&snapshot).unwrap().run(Map::new()).await.unwrap_err();
+    let opened = stage.open().await.run(Map::new()).await.unwrap_err();
+    let refused = "session `s` has begun already: call `resume` to continue it";
+    assert_eq!([restored.to_string(), opened.to_string()], [refused, refused]);
+    assert_eq!(stage.effects.done(), ["a"]);
+}
+
+#[derive(Default)]
+struct Listens(Mutex<Vec<String>>);
+
+impl Channel for Listens {
+    fn name(&self) -> &str {
+        "late"
+    }
+
+    fn on_start(&self, _: Hub) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+        self.0.lock().unwrap().push(envelope.event.name().to_owned());
+        async { Ok(()) }.boxed()
+    }
+
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.0.lock().unwrap().push("done".to_owned());
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_channel_joins_a_session_that_runs() {
+    let runner = runner(WAIT).build();
+    let handle = runner.handle();
+    let running = tokio::spawn(runner.run(Map::new()));
+    pass(1_000).await;
+    let channel = Arc::new(Listens::default());
+    handle.attach(channel.clone()).await.unwrap();
+    handle.hub().send("hello").unwrap();
+    running.await.unwrap().unwrap();
+    let seen = channel.0.lock().unwrap().clone();
+    assert_eq!(
+        seen,
+        [
+            "channel:registered",
+            "channel:started",
+            "session:message",
+            "task:complete",
+            "edge:fired",
+            "task:start",
+            "task:complete",
+            "phase:complete",
+            "harness:complete",
+            "done",
+        ]
+    );
+    assert!(handle.attach(channel).await.is_err());
+}
+
+/// `listen`: an agent that is code, as a node.
+struct ListenNode;
+
+struct ListenAgent;
+
+impl inspan_engine::AgentDefinition for ListenAgent {
+    fn name(&self) -> &str {
+        "listener"
+    }
+
+    fn execute(
+        &self,
+        _: Value,
+        context: inspan_engine::AgentContext,
+    ) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let mut messages = context.hub.subscribe(Filter::name("session:message").of_run(context.run_id));
+        async move {
+            let heard = messages.next().await.map(|envelope| serde_json::to_value(&envelope.event).unwrap());
+            Ok(json!({ "text": heard.unwrap_or_default()["content"] }))
+        }
+        .boxed()
+    }
+}
+
+impl crate::NodeType for ListenNode {
+    fn describe(&self) -> crate::NodeTypeInfo {
+        crate::NodeTypeInfo {
+            name: "listen".into(),
+            pack: "core",
+            help: "Gives the first message.".to_owned(),
+            input: json!({ "type": "object" }),
+            output: json!({ "type": "object" }),
+            kind: crate::NodeKind::Plain,
+            occupies: crate::Occupies::Slot,
+        }
+    }
+
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        let agent = inspan_engine::ExecutableAgent::new(Arc::new(ListenAgent), context.hub, context.cancel);
+        async move { agent.execute(input).await }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_reaches_an_agent_of_code_within_a_flow() {
+    let mut nodes = builtin_nodes(&ProviderRegistry::new());
+    nodes.register(ListenNode);
+    let flow = "name: l\nnodes:\n  - { id: a, type: listen }\n";
+    let runner = FlowRunner::builder(graph(flow, &nodes), nodes).with_events().build();
+    let handle = runner.handle();
+    let running = tokio::spawn(runner.run(Map::new()));
+    pass(1_000).await;
+    let node = NodeId::new("a").unwrap();
+    assert_eq!(handle.hub().send_to(node.clone(), "hello", MessageMode::FollowUp), Ok(()));
+    let result = running.await.unwrap().unwrap();
+    let log: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    check_order(&log).unwrap();
+    assert_eq!(result.outputs.get(&node).unwrap().to_value(), json!({ "text": "hello" }));
+}
