@@ -180,6 +180,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "strsim",
             "tokio",
             "tokio-util",
+            "toml",
             "tracing-subscriber",
         ],
     },

@@ -9,7 +9,7 @@ pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
-    DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
+    CloseArgs, DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
     SessionArgs, StopArgs, StoreVerb, WhyArgs,
 };
 
@@ -81,6 +81,13 @@ Examples:
   ANTHROPIC_BASE_URL=http://127.0.0.1:4321 ANTHROPIC_API_KEY=any inspan run flow.yaml
 
 The scenario is a JSON file that says what the model answers: `docs/model-server.md` has all its words. Ctrl-C ends it.";
+
+const CONFIG_FILES: &str = "\
+Settings are read from these places; later ones count before earlier ones:
+  $XDG_CONFIG_HOME/inspan/config.toml (or ~/.config/inspan/config.toml)
+  inspan.toml beside the flow, or above it in the same repository
+  INSPAN_PROVIDER, INSPAN_<PROVIDER>_MODEL, INSPAN_BUDGET_USD, INSPAN_HOME
+  the command line";
 
 const CHAT_EXAMPLES: &str = "\
 Examples:
@@ -167,6 +174,8 @@ pub(crate) enum Verb {
     Pause(StopArgs),
     /// Stop a session for good
     Stop(StopArgs),
+    /// End an agent run that waits for messages, once it has answered those it has
+    Close(CloseArgs),
     /// Run one agent without a flow
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
@@ -188,6 +197,9 @@ pub(crate) enum Verb {
     Providers,
     /// Print the JSON Schema of the flow file, the events or a provider
     Schema(SchemaArgs),
+    /// Print each setting and where it comes from
+    #[command(after_help = CONFIG_FILES)]
+    Config,
     /// Say whether the vendors' programs and keys are here, and what to do about what is not
     Doctor(DoctorArgs),
     /// Play a model on this machine that answers by a script, to try flows without a vendor

@@ -6,6 +6,7 @@ mod agent;
 mod chat;
 mod check;
 mod completions;
+mod config;
 mod doctor;
 mod flow;
 mod fork;
@@ -14,10 +15,10 @@ mod inbox;
 mod init;
 mod logs;
 mod model_server;
-mod nodes;
+pub(crate) mod nodes;
 mod providers;
 mod ps;
-mod registries;
+pub(crate) mod registries;
 mod resume;
 mod run;
 mod schema;
@@ -40,6 +41,7 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Reject(args) => talk::decide(&args, "deny", invocation),
         Verb::Pause(args) => talk::pause(&args, invocation),
         Verb::Stop(args) => talk::stop(&args, invocation),
+        Verb::Close(args) => talk::close(&args, invocation),
         Verb::Agent(args) => agent::run(&args, invocation),
         Verb::Chat(args) => chat::run(&args, invocation),
         Verb::Store(verb) => store::run(&verb, invocation),
@@ -54,6 +56,7 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Nodes(args) => nodes::run(&args, invocation),
         Verb::Providers => providers::run(invocation),
         Verb::Schema(args) => schema::run(&args, invocation),
+        Verb::Config => config::run(invocation),
         Verb::Doctor(args) => doctor::run(&args, invocation),
         Verb::ModelServer(args) => model_server::run(&args, invocation),
         Verb::Completions(args) => completions::run(&args, invocation),

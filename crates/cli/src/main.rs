@@ -15,6 +15,7 @@ mod drawing;
 mod exit;
 mod failure;
 mod invocation;
+mod settings;
 mod store;
 mod supervise;
 mod terminal;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
 
-use crate::{exit::Exit, failure::Failure, invocation::Invocation};
+use crate::{exit::Exit, failure::Failure, invocation::Invocation, settings::Settings};
 
 /// The store's name in the folder of what outlives a session.
 const FILE: &str = "sessions.db";
@@ -15,7 +15,11 @@ pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
     if let Some(file) = &invocation.store {
         return Ok(file.clone());
     }
-    let folder = invocation.state_folder().ok_or_else(|| {
+    let named = match invocation.env.get("INSPAN_HOME") {
+        Some(_) => None,
+        None => Settings::store(invocation)?,
+    };
+    let folder = named.or_else(|| invocation.state_folder()).ok_or_else(|| {
         Failure::new(
             Exit::Configuration,
             "there is no folder for sessions: neither INSPAN_HOME nor HOME is set",

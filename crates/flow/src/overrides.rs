@@ -55,6 +55,11 @@ pub enum Change {
         /// The value.
         value: Value,
     },
+    /// A flow without a budget got one.
+    Budget {
+        /// In US dollars.
+        usd: f64,
+    },
 }
 
 impl Loaded {
@@ -65,6 +70,10 @@ impl Loaded {
             Change::Input { node, keys, value } => {
                 let keys: Vec<_> = keys.iter().map(String::as_str).collect();
                 self.set_input(node, &keys, value)
+            }
+            Change::Budget { usd } => {
+                self.default_budget(*usd);
+                Ok(())
             }
         }
     }
@@ -114,6 +123,60 @@ impl Loaded {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
         Ok(())
+    }
+
+    /// Gives every agent node of a provider an option, if it has none of this name and no template as its options.
+    pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
+        let agent = format!("{provider}.agent");
+        let file = format!("{name}File");
+        let lacks = |node: &Yaml<'_>| {
+            let input = node.get("input");
+            let is_of = match node.get("type").and_then(Yaml::text) {
+                Some("agent.run") => {
+                    input.and_then(|input| input.get("provider")).and_then(Yaml::text) == Some(provider)
+                }
+                found => found == Some(agent.as_str()),
+            };
+            let is_map = |value: Yaml<'_>| matches!(value.data(), Data::Map(_) | Data::Null);
+            let options = input.and_then(|input| input.get("options"));
+            is_of
+                && input.is_none_or(is_map)
+                && options.is_none_or(|options| {
+                    is_map(options) && options.get(name).is_none() && options.get(&file).is_none()
+                })
+        };
+        let root = self.document.tree.as_ref().map(Tree::root);
+        let Some(nodes) = root.and_then(|root| root.get("nodes")) else { return };
+        let ids: Vec<_> = nodes
+            .items()
+            .iter()
+            .filter(|node| lacks(node))
+            .filter_map(|node| NodeId::new(node.get("id").and_then(Yaml::text)?).ok())
+            .collect();
+        for id in ids {
+            // A node that cannot be changed so is one that the compiler refuses with a better message.
+            let _ = self.set_input(&id, &["options", name], value);
+        }
+    }
+
+    /// Gives the flow a budget in US dollars, if it has none.
+    pub fn default_budget(&mut self, usd: f64) {
+        let Some(tree) = self.document.tree.as_mut() else { return };
+        let header = tree.enter(Place::Root, "flow").unwrap_or(Place::Root);
+        let span = tree.at(header).span();
+        if tree.at(header).get("policy").is_none() {
+            tree.put(header, "policy", span, Node::empty(span));
+        }
+        let Some(policy) = tree.enter(header, "policy") else { return };
+        if tree.at(policy).get("budget").is_some() {
+            return;
+        }
+        let Some(amount) = serde_json::Number::from_f64(usd) else { return };
+        tree.put(policy, "budget", span, Node::empty(span));
+        if let Some(budget) = tree.enter(policy, "budget") {
+            tree.put(budget, "usd", span, Node::number(span, amount));
+        }
+        self.changes.push(Change::Budget { usd });
     }
 
     /// The place of the node as written. A document without nodes has none, whatever else is wrong with it.
@@ -197,6 +260,50 @@ nodes:
             { "id": "done", "type": "control.noop", "input": { "value": { "deep": [1] } } },
         ]);
         assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn defaults_are_given_only_where_nothing_is_said() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent, input: { prompt: x } }
+  - { id: b, type: claude.agent, input: { options: { model: opus } } }
+  - { id: c, type: agent.run, input: { provider: claude, options: { maxTurns: 2 } } }
+  - { id: d, type: echo.agent }
+  - { id: e, type: claude.agent }
+  - { id: f, type: claude.agent, input: '{{ flow.input.all }}' }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        flow.default_option("claude", "model", &json!("sonnet"));
+        let expected = json!([
+            { "id": "a", "type": "claude.agent", "input": { "prompt": "x", "options": { "model": "sonnet" } } },
+            { "id": "b", "type": "claude.agent", "input": { "options": { "model": "opus" } } },
+            {
+                "id": "c", "type": "agent.run",
+                "input": { "provider": "claude", "options": { "maxTurns": 2, "model": "sonnet" } },
+            },
+            { "id": "d", "type": "echo.agent" },
+            { "id": "e", "type": "claude.agent", "input": { "options": { "model": "sonnet" } } },
+            { "id": "f", "type": "claude.agent", "input": "{{ flow.input.all }}" },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn a_budget_is_given_only_to_a_flow_without_one() {
+        let rows = [
+            ("flow: { name: a }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
+            ("name: a\nnodes: []\n", "/policy/budget/usd", 5.0, 1),
+            ("flow: { policy: { budget: { usd: 2.0 } } }\nnodes: []\n", "/flow/policy/budget/usd", 2.0, 0),
+            ("flow: { policy: { timeout: 5m } }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
+        ];
+        let seen = rows.map(|(text, at, ..)| {
+            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            flow.default_budget(5.0);
+            let tree = flow.document.tree.as_ref().unwrap().root().json();
+            (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
+        });
+        assert_eq!(seen, rows);
     }
 
     #[test]

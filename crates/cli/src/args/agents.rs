@@ -12,9 +12,9 @@ pub(crate) struct AgentArgs {
     /// What to say; `-` reads stdin
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: String,
-    /// The agent, as `inspan providers` lists them
+    /// The agent, as `inspan providers` lists them; needed unless the settings name one
     #[arg(long, short, value_name = "TYPE")]
-    pub(crate) provider: String,
+    pub(crate) provider: Option<String>,
     /// A picture or a file of text that goes with the prompt; may be given more than once
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) attach: Vec<PathBuf>,
@@ -27,8 +27,8 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// The agent, as `inspan providers` lists them; with `--resume` the one of the file unless it is given
-    #[arg(long, short, value_name = "TYPE", required_unless_present = "resume")]
+    /// The agent, as `inspan providers` lists them; without it that of the `--resume` file or of the settings
+    #[arg(long, short, value_name = "TYPE")]
     pub(crate) provider: Option<String>,
     /// Go on with the conversation that `--export` kept in this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -176,6 +176,16 @@ pub(crate) struct DecideArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct CloseArgs {
+    /// The session's id, or a beginning of it that no other has
+    #[arg(value_name = "ID")]
+    pub(crate) session: String,
+    /// The agent run, or the node that it runs in; needed if more than one agent runs
+    #[arg(value_name = "RUN")]
+    pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// The session's id, or a beginning of it that no other has
     #[arg(value_name = "ID")]

@@ -13,6 +13,7 @@ use crate::{
     exit::Exit,
     failure::{Failure, Shown},
     invocation::{Form, Invocation},
+    settings::Settings,
     supervise,
     terminal::{self, Person},
 };
@@ -24,8 +25,10 @@ pub(super) mod talk;
 mod voice;
 
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let provider = provider(&args.provider)?;
-    let mut options = options(&args.how, invocation);
+    let settings = Settings::of(None, invocation)?;
+    let named = named(args.provider.as_deref().or(settings.provider()))?;
+    let provider = provider(named)?;
+    let mut options = options(&args.how, named, &settings, invocation);
     if let Some(file) = &args.schema {
         options = options.output_schema(schema(file)?);
     }
@@ -68,6 +71,15 @@ fn end(end: &Result<AgentResult, AgentError>, exit: Exit, invocation: &Invocatio
     Err(failure)
 }
 
+/// The name of the provider, which must stand somewhere.
+pub(super) fn named(name: Option<&str>) -> Result<&str, Failure> {
+    name.ok_or_else(|| {
+        Failure::usage("no provider is named").with_hint(
+            "name it with `--provider TYPE`, or set `provider` in the settings (`inspan config --help`)",
+        )
+    })
+}
+
 /// The provider of a name.
 pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
     let providers = registries::providers();
@@ -77,7 +89,12 @@ pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
     })
 }
 
-pub(super) fn options(how: &HowArgs, invocation: &Invocation) -> AgentOptions {
+pub(super) fn options(
+    how: &HowArgs,
+    provider: &str,
+    settings: &Settings,
+    invocation: &Invocation,
+) -> AgentOptions {
     let permissions = match invocation.terminal.person {
         Person::Present if !how.no_input => PermissionPolicy::Ask { deadline: session::PERMISSION },
         Person::Present | Person::Absent => PermissionPolicy::Deny,
@@ -90,7 +107,29 @@ pub(super) fn options(how: &HowArgs, invocation: &Invocation) -> AgentOptions {
     if let Some(cwd) = &invocation.cwd {
         options = options.cwd(cwd);
     }
-    if let Some(model) = &how.model {
+    // The command line says the same options under names of its own.
+    let said = [
+        ("thinking", how.thinking.is_some()),
+        ("reasoningEffort", how.thinking.is_some()),
+        ("systemPrompt", how.system_prompt.is_some()),
+        ("instructions", how.system_prompt.is_some()),
+        ("maxTurns", how.max_turns.is_some()),
+        ("maxTokens", how.max_tokens.is_some()),
+        ("maxOutputTokens", how.max_tokens.is_some()),
+        ("temperature", how.temperature.is_some()),
+        ("tools", !how.tools.is_empty()),
+        ("disallowedTools", !how.disabled_tools.is_empty()),
+        ("disabledTools", !how.disabled_tools.is_empty()),
+    ];
+    let is_said = |name: &str| said.contains(&(name, true)) || how.option.iter().any(|more| more.key == name);
+    let mut model = how.model.as_deref();
+    for (name, value) in settings.options(provider).filter(|(name, _)| !is_said(name)) {
+        match name {
+            "model" => model = model.or(value.as_str()),
+            _ => options = options.option(name, value.clone()),
+        }
+    }
+    if let Some(model) = model {
         options = options.model(model);
     }
     if let Some(thinking) = how.thinking {

@@ -23,6 +23,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
+    settings::Settings,
     terminal,
 };
 
@@ -32,9 +33,10 @@ const QUIT: &str = "/quit";
 pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let state = args.resume.as_deref().map(read).transpose()?;
     let named = args.provider.as_deref().or(state.as_ref().map(|state| state.provider.as_str()));
-    let Some(named) = named else { return Err(Failure::usage("no agent is named")) };
+    let settings = Settings::of(None, invocation)?;
+    let named = agent::named(named.or(settings.provider()))?;
     let provider = agent::provider(named)?;
-    let options = agent::options(&args.how, invocation);
+    let options = agent::options(&args.how, named, &settings, invocation);
     let session = match state {
         Some(state) => AgentSession::restore(Arc::clone(&provider), state, options),
         None => AgentSession::new(Arc::clone(&provider), options),
@@ -75,7 +77,7 @@ impl Chat<'_> {
             }
             let line = match talk.typed().await {
                 Typed::End => break Exit::Success,
-                Typed::Line(line) if line.trim() == QUIT => break Exit::Success,
+                Typed::Line(line) if interactive && line.trim() == QUIT => break Exit::Success,
                 Typed::Signal(Exit::Interrupted) if interactive && !warned => {
                     warned = true;
                     terminal::progress("\n");

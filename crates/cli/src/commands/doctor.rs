@@ -16,6 +16,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
+    settings::Settings,
     supervise,
     terminal::{self, Colour, Person, Progress},
 };
@@ -184,6 +185,10 @@ fn json(
         "builtIn": built_in(programs, services),
         "keys": keys,
         "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
+        "settings": match Settings::of(None, invocation) {
+            Ok(settings) => json!({ "files": settings.files() }),
+            Err(failure) => json!({ "error": failure.message }),
+        },
         "terminal": {
             "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
             "person": terminal.person == Person::Present,
@@ -293,7 +298,15 @@ fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], i
     }
     title("Places");
     place(&row, "state", invocation.state_folder());
-    place(&row, "settings", invocation.config_file());
+    match Settings::of(None, invocation) {
+        Ok(settings) if settings.files().is_empty() => place(&row, "settings", invocation.config_file()),
+        Ok(settings) => {
+            for file in settings.files() {
+                place(&row, "settings", Some(file.clone()));
+            }
+        }
+        Err(failure) => row(Tone::Bad, "✘", "settings", &failure.message),
+    }
     title("Terminal");
     let terminal = invocation.terminal;
     let progress = if terminal.progress == Progress::Live { "a live picture" } else { "lines" };

@@ -34,7 +34,7 @@ pub(super) fn find(name: &str) -> Result<NodeTypeInfo, Failure> {
 }
 
 /// What a wrong name may have meant.
-pub(super) fn meant(wrong: &str, known: &[&str]) -> String {
+pub(crate) fn meant(wrong: &str, known: &[&str]) -> String {
     let near = known
         .iter()
         .map(|name| (strsim::damerau_levenshtein(wrong, name), name))

@@ -4,7 +4,7 @@ use inspan_engine::ProviderRegistry;
 use inspan_flow::{NodeRegistry, builtin_nodes};
 
 /// Every provider.
-pub(super) fn providers() -> ProviderRegistry {
+pub(crate) fn providers() -> ProviderRegistry {
     let mut registry = ProviderRegistry::new();
     for provider in inspan_providers::builtin() {
         registry.register(provider);

@@ -10,7 +10,10 @@ use super::{
     flow, registries,
     session::{Ask, Begin, Going, Session, Settings, Wait, detach},
 };
-use crate::{args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, store};
+use crate::{
+    args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
+    store,
+};
 
 mod input;
 mod preflight;
@@ -19,7 +22,9 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let settings = settings(args, invocation);
     let providers = settings.providers(&args.file, invocation.terminal.progress)?;
     let nodes = registries::nodes(&providers);
+    let defaults = Defaults::of(args.file.parent(), invocation)?;
     let loaded = input::changed(flow::read(&args.file)?, args)?;
+    let loaded = input::with_defaults(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
     check_input(&graph, given.clone()).map_err(|error| flow::refused(&error))?;

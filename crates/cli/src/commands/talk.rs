@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
-use inspan_protocol::{Command, MessageMode, NodeId, PendingPrompt, PromptId, PromptKind, RunId, SessionId};
+use inspan_flow::{Liveness, Resume, RunStore, Select, SessionEntry, Verdict};
+use inspan_protocol::{
+    Command, Event, MessageMode, NodeId, NodePath, PendingPrompt, PromptId, PromptKind, RunId, SessionId,
+};
 use serde_json::json;
 
 use super::{resume::Kept, session, sessions};
 use crate::{
-    args::{DecideArgs, GoingArgs, ReplyArgs, SendArgs, StopArgs},
+    args::{CloseArgs, DecideArgs, GoingArgs, ReplyArgs, SendArgs, StopArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -40,7 +42,11 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
     with_session(&args.session, invocation, async |desk| {
         desk.must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
         match desk.say(&command).await? {
-            Heard::Accepted => desk.done("sent"),
+            Heard::Accepted => match desk.receivers().await? {
+                Some(1) => desk.done("sent to 1 listener"),
+                Some(receivers) => desk.done(&format!("sent to {receivers} listeners")),
+                None => desk.done("sent"),
+            },
             Heard::Left => desk.done("kept; the session came to rest, and is told when it goes on"),
         }
     })?;
@@ -56,6 +62,18 @@ pub(super) fn pause(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fa
         desk.until(|entry| entry.owner.is_none() || entry.liveness == Liveness::Gone).await?;
         let id = &desk.entry.session;
         desk.done(&format!("paused; go on with `inspan resume {id}`"))
+    })?;
+    Ok(Exit::Success)
+}
+
+pub(super) fn close(args: &CloseArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    with_session(&args.session, invocation, async |desk| {
+        desk.must_be_driven(|id| format!("it is not running; `inspan resume {id}` continues it"))?;
+        let run = desk.active_run(args.run.as_deref()).await?;
+        match desk.say(&Command::Close { run: run.clone() }).await? {
+            Heard::Accepted => desk.done(&format!("closed run {run}")),
+            Heard::Left => Err(Failure::usage(format!("session `{}` stopped running", desk.entry.session))),
+        }
     })?;
     Ok(Exit::Success)
 }
@@ -194,6 +212,55 @@ impl Desk<'_> {
             Err(Failure::new(Exit::Failed, format!("{owner} did not answer within {ANSWER:?}"))
                 .with_hint("the command is kept, and is carried out when the session goes on"))
         })
+    }
+
+    /// The agent run of this id or node; the only one if none is named.
+    async fn active_run(&self, named: Option<&str>) -> Result<RunId, Failure> {
+        let log = self
+            .store
+            .read(&self.entry.session, 1, Select::Names(&["agent:start", "agent:complete"]))
+            .await?;
+        let mut active: Vec<(&RunId, &str)> = Vec::new();
+        for envelope in &log {
+            match &envelope.event {
+                Event::AgentStart { run_id, .. } => {
+                    active.push((run_id, envelope.context.task.as_ref().map_or("", NodePath::node)));
+                }
+                Event::AgentComplete { run_id, .. } => active.retain(|(run, _)| *run != run_id),
+                _ => {}
+            }
+        }
+        let listed = || {
+            let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({node})")).collect();
+            if runs.is_empty() {
+                "no agent runs now".to_owned()
+            } else {
+                format!("running now: {}", runs.join(", "))
+            }
+        };
+        let is_meant = |run: &RunId, node: &str| {
+            named.is_none_or(|name| name == node || !name.is_empty() && run.as_str().starts_with(name))
+        };
+        match active.iter().filter(|(run, node)| is_meant(run, node)).collect::<Vec<_>>().as_slice() {
+            [(run, _)] => Ok((*run).clone()),
+            [] => Err(Failure::usage(match named {
+                Some(name) => format!("session `{}` has no active run `{name}`", self.entry.session),
+                None => format!("session `{}` has no active run", self.entry.session),
+            })
+            .with_hint(listed())),
+            _ => {
+                Err(Failure::usage("more than one agent runs: name the run or its node").with_hint(listed()))
+            }
+        }
+    }
+
+    /// How many received the message that was sent last.
+    async fn receivers(&self) -> Result<Option<u32>, Failure> {
+        let log = self.store.read(&self.entry.session, 1, Select::Names(&["session:message"])).await?;
+        Ok(log.last().and_then(|envelope| match envelope.event {
+            Event::SessionMessage { receivers, .. } => receivers,
+            _ => None,
+        }))
     }
 
     /// Waits until the session stands so.

@@ -9,6 +9,7 @@ mod commands;
 mod embedding;
 mod examples;
 mod looking;
+mod messages;
 mod model_server;
 mod openai;
 #[cfg(target_os = "linux")]
@@ -17,6 +18,7 @@ mod processes;
 mod program;
 mod rest;
 mod sessions;
+mod settings;
 mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;

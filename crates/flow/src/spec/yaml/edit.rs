@@ -21,6 +21,11 @@ impl Node {
         Self { span, layout, kept: Kept::Text(text.into()) }
     }
 
+    /// A number.
+    pub(crate) fn number(span: Span, number: serde_json::Number) -> Self {
+        Self { span, layout: Layout::Loose, kept: Kept::Number(number) }
+    }
+
     /// A value in which nothing is bound.
     pub(crate) fn json(span: Span, value: Value) -> Self {
         Self { span, layout: Layout::Loose, kept: Kept::Json(value.into()) }

@@ -1,0 +1,302 @@
+//! The user's settings: defaults for what the command line does not say, from files and from the environment. The file
+//! nearest to the work counts before the user's own, a variable before both, and the command line before all.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toml::Spanned;
+
+use crate::{
+    commands::{nodes::meant, registries},
+    exit::Exit,
+    failure::Failure,
+    invocation::Invocation,
+};
+
+/// The name of a project's file.
+const PROJECT: &str = "inspan.toml";
+/// How large a file may be, in bytes.
+const LARGEST: u64 = 256 * 1024;
+/// What known keys and tokens begin with.
+const SECRETS: [&str; 7] = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "AKIA"];
+
+/// What is set, by key: `provider`, `budget.usd`, `providers.claude.model`, ….
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, Setting>,
+    files: Vec<PathBuf>,
+}
+
+/// One value, and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Setting {
+    pub(crate) value: Value,
+    pub(crate) from: String,
+}
+
+/// A file of settings.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    provider: Option<Spanned<String>>,
+    store: Option<Spanned<PathBuf>>,
+    budget: Option<Budget>,
+    #[serde(default)]
+    providers: BTreeMap<String, Spanned<Provider>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Budget {
+    usd: Option<Spanned<f64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Provider {
+    model: Option<Spanned<String>>,
+    #[serde(default)]
+    options: BTreeMap<String, Spanned<Value>>,
+}
+
+impl Settings {
+    /// All settings for work in a folder: a flow's own, else the one the program was called in.
+    pub(crate) fn of(folder: Option<&Path>, invocation: &Invocation) -> Result<Self, Failure> {
+        let mut settings = Self::default();
+        if let Some(file) = invocation.config_file() {
+            settings.read(file, Whose::User)?;
+        }
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+        let here = match (folder, &invocation.cwd) {
+            (Some(folder), Some(cwd)) => Some(cwd.join(folder)),
+            (folder, cwd) => folder.map(Path::to_owned).or_else(|| cwd.clone()),
+        };
+        if let Some(file) = here.as_deref().and_then(project_file) {
+            settings.read(file, Whose::Project)?;
+        }
+        settings.variables(invocation)?;
+        if let Some(file) = &invocation.store {
+            settings.set("store", json!(file), "--store".to_owned());
+        }
+        Ok(settings)
+    }
+
+    /// The folder of the sessions that the user's own file names, if it does.
+    pub(crate) fn store(invocation: &Invocation) -> Result<Option<PathBuf>, Failure> {
+        let mut settings = Self::default();
+        if let Some(file) = invocation.config_file() {
+            settings.read(file, Whose::User)?;
+        }
+        Ok(settings.text("store").map(PathBuf::from))
+    }
+
+    /// Every value by its key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
+        self.values.iter().map(|(key, setting)| (key.as_str(), setting))
+    }
+
+    /// The files that were read.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// The provider of `inspan agent` and `inspan chat`.
+    pub(crate) fn provider(&self) -> Option<&str> {
+        self.text("provider")
+    }
+
+    /// What a flow without a budget may cost, in US dollars.
+    pub(crate) fn budget_usd(&self) -> Option<f64> {
+        self.values.get("budget.usd")?.value.as_f64()
+    }
+
+    /// The options of one provider, its model among them.
+    pub(crate) fn options<'a>(&'a self, provider: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        let (model, options) =
+            (format!("providers.{provider}.model"), format!("providers.{provider}.options."));
+        self.values.iter().filter_map(move |(key, setting)| {
+            let name = if *key == model { "model" } else { key.strip_prefix(&options)? };
+            Some((name, &setting.value))
+        })
+    }
+
+    /// The providers that have options.
+    pub(crate) fn providers(&self) -> Vec<&str> {
+        let named = self.values.keys().filter_map(|key| key.strip_prefix("providers.")?.split('.').next());
+        let mut named: Vec<&str> = named.collect();
+        named.dedup();
+        named
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.values.get(key)?.value.as_str()
+    }
+
+    fn set(&mut self, key: &str, value: Value, from: String) {
+        self.values.insert(key.to_owned(), Setting { value, from });
+    }
+
+    fn read(&mut self, file: PathBuf, whose: Whose) -> Result<(), Failure> {
+        let Some(text) = content(&file)? else { return Ok(()) };
+        let at = |offset: usize| {
+            let line = text[..offset.min(text.len())].matches('\n').count() + 1;
+            format!("{}:{line}", file.display())
+        };
+        let wrong =
+            |offset: usize, what: &str| Failure::new(Exit::Configuration, format!("{}: {what}", at(offset)));
+        let written: Written = toml::from_str(&text)
+            .map_err(|error| wrong(error.span().map_or(0, |span| span.start), error.message().trim()))?;
+        if let Some(provider) = written.provider {
+            let start = provider.span().start;
+            let name = provider.into_inner();
+            check_provider(&name).map_err(|why| wrong(start, &why))?;
+            self.set("provider", json!(name), at(start));
+        }
+        if let Some(store) = written.store {
+            let start = store.span().start;
+            if whose == Whose::Project {
+                let why =
+                    "`store` can only be set in the user's own file: sessions are found from any folder";
+                return Err(wrong(start, why));
+            }
+            let folder = store.into_inner();
+            if !folder.is_absolute() {
+                return Err(wrong(start, "`store` must be an absolute path"));
+            }
+            self.set("store", json!(folder), at(start));
+        }
+        if let Some(usd) = written.budget.and_then(|budget| budget.usd) {
+            let start = usd.span().start;
+            let amount = check_budget(*usd.get_ref()).map_err(|why| wrong(start, &why))?;
+            self.set("budget.usd", json!(amount), at(start));
+        }
+        for (name, provider) in written.providers {
+            let start = provider.span().start;
+            check_provider(&name).map_err(|why| wrong(start, &why))?;
+            let Provider { model, options } = provider.into_inner();
+            let model = model.map(|model| {
+                let start = model.span().start;
+                ("model".to_owned(), start, Value::String(model.into_inner()))
+            });
+            let options = options.into_iter().map(|(key, value)| {
+                let start = value.span().start;
+                (key, start, value.into_inner())
+            });
+            for (key, start, value) in model.into_iter().chain(options) {
+                check_option(&name, &key, &value).map_err(|why| wrong(start, &why))?;
+                let under = if key == "model" { "" } else { "options." };
+                self.set(&format!("providers.{name}.{under}{key}"), value, at(start));
+            }
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// `INSPAN_PROVIDER`, `INSPAN_BUDGET_USD`, `INSPAN_HOME`, and `INSPAN_CLAUDE_MODEL` for each provider.
+    fn variables(&mut self, invocation: &Invocation) -> Result<(), Failure> {
+        let wrong = |name: &str, why: String| Failure::new(Exit::Configuration, format!("{name}: {why}"));
+        let get = |name: &str| invocation.env.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        if let Some(provider) = get("INSPAN_PROVIDER") {
+            check_provider(&provider).map_err(|why| wrong("INSPAN_PROVIDER", why))?;
+            self.set("provider", json!(provider), "INSPAN_PROVIDER".to_owned());
+        }
+        if let Some(usd) = get("INSPAN_BUDGET_USD") {
+            let amount = usd.parse().map_err(|_| format!("`{usd}` is not a number"));
+            let amount = amount.and_then(check_budget).map_err(|why| wrong("INSPAN_BUDGET_USD", why))?;
+            self.set("budget.usd", json!(amount), "INSPAN_BUDGET_USD".to_owned());
+        }
+        if let Some(home) = get("INSPAN_HOME") {
+            self.set("store", json!(home), "INSPAN_HOME".to_owned());
+        }
+        for provider in registries::providers().names() {
+            let name = format!("INSPAN_{}_MODEL", provider.to_uppercase());
+            if let Some(model) = get(&name) {
+                self.set(&format!("providers.{provider}.model"), json!(model), name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    User,
+    Project,
+}
+
+/// The nearest `inspan.toml`: in this folder or, within a repository, above it.
+fn project_file(folder: &Path) -> Option<PathBuf> {
+    let is_in_repository = folder.ancestors().any(|folder| folder.join(".git").exists());
+    for folder in folder.ancestors() {
+        let file = folder.join(PROJECT);
+        if file.is_file() {
+            return Some(file);
+        }
+        if !is_in_repository || folder.join(".git").exists() {
+            return None;
+        }
+    }
+    None
+}
+
+/// What stands in a file, if there is one.
+fn content(file: &Path) -> Result<Option<String>, Failure> {
+    let wrong = |why: String| Failure::new(Exit::Configuration, format!("{}: {why}", file.display()));
+    let opened = match File::open(file) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let mut text = String::new();
+    opened.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > LARGEST {
+        return Err(wrong(format!("it is larger than {LARGEST} bytes")));
+    }
+    Ok(Some(text))
+}
+
+fn check_provider(name: &str) -> Result<(), String> {
+    let providers = registries::providers();
+    if providers.get(name).is_some() {
+        return Ok(());
+    }
+    let known: Vec<&str> = providers.names().collect();
+    Err(format!("there is no provider `{name}`; {}", meant(name, &known)))
+}
+
+fn check_budget(usd: f64) -> Result<f64, String> {
+    let is_amount = usd.is_finite() && usd > 0.0;
+    is_amount.then_some(usd).ok_or_else(|| format!("a budget is an amount greater than 0, and this is {usd}"))
+}
+
+/// Whether the provider takes this option, as far as it can be told without the others.
+fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> {
+    if holds_secret(value) {
+        return Err(format!("`{key}` looks like a secret: set the provider's variable instead"));
+    }
+    let providers = registries::providers();
+    let Some(known) = providers.get(provider) else { return Ok(()) };
+    let plain = known.input_facts(&json!({ "prompt": "x", "options": {} }));
+    match known.input_facts(&json!({ "prompt": "x", "options": { key: value } })) {
+        Err(error) if plain.is_ok() => {
+            Err(format!("provider `{provider}` does not take `{key}` so: {}", error.message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn holds_secret(value: &Value) -> bool {
+    match value {
+        Value::String(text) => SECRETS.iter().any(|begin| text.starts_with(begin)),
+        Value::Array(items) => items.iter().any(holds_secret),
+        Value::Object(map) => map.values().any(holds_secret),
+        _ => false,
+    }
+}

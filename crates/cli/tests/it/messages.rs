@@ -1,0 +1,58 @@
+//! Messages from another shell: to a flow that waits for one, to nobody, and the end of a run that listens.
+
+use std::{fs, path::Path, process::Child};
+
+use serde_json::Value;
+
+use crate::{
+    processes::until,
+    program::{inspan, program},
+};
+
+const FLOW: &str = "
+name: talk
+nodes:
+  - { id: wait, type: control.wait, input: { until: 'session:message', timeout: 1m } }
+  - id: chat
+    type: echo.agent
+    dependsOn: [wait]
+    input: { prompt: '{{ wait.event.content }}', options: { multiTurn: true, idleTimeoutMs: 60000 } }
+";
+
+fn start(folder: &Path) -> Child {
+    fs::write(folder.join("flow.yaml"), FLOW).unwrap();
+    program(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]).spawn().unwrap()
+}
+
+fn has(folder: &Path, event: &str) -> bool {
+    inspan(folder, &["logs", "s", "--json", "--type", event]).stdout.contains(event)
+}
+
+#[test]
+fn a_flow_goes_on_with_a_message_and_a_run_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let running = start(folder);
+    let sent = || inspan(folder, &["send", "s", "hello"]).code == Some(0);
+    until("the node waits for a message", sent);
+    until("the agent listens", || has(folder, "agent:usage"));
+    let more = inspan(folder, &["send", "s", "again"]);
+    assert_eq!((more.code, more.stderr.as_str()), (Some(0), "s: sent to 1 listener\n"));
+    let unknown = inspan(folder, &["close", "s", "nobody"]);
+    assert_eq!(
+        (unknown.code, unknown.stderr.lines().next()),
+        (Some(2), Some("error: session `s` has no active run `nobody`"))
+    );
+    let closed = inspan(folder, &["close", "s", "chat"]);
+    assert_eq!(
+        (closed.code, closed.stderr.starts_with("s: closed run run-")),
+        (Some(0), true),
+        "{}",
+        closed.stderr
+    );
+    let ended = running.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("again")));
+    let late = inspan(folder, &["close", "s"]);
+    assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));
+}

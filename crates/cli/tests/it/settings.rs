@@ -1,0 +1,127 @@
+//! Settings: the files and variables they come from, which one counts, and what is said of a wrong one.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::program::{Ran, inspan, program, ran};
+
+fn write(folder: &Path, file: &str, text: &str) {
+    let file = folder.join(file);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+const USER: &str = ".config/inspan/config.toml";
+
+#[test]
+fn the_nearest_setting_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(".git")).unwrap();
+    write(folder.path(), USER, "provider = \"echo\"\n[budget]\nusd = 5\n[providers.claude]\nmodel = \"a\"\n");
+    write(
+        folder.path(),
+        "inspan.toml",
+        "[providers.claude]\nmodel = \"b\"\n\n[providers.claude.options]\nmaxTurns = 3\n",
+    );
+    fs::create_dir(folder.path().join("deep")).unwrap();
+    let mut call = program(&folder.path().join("deep"), &["config", "--json"]);
+    let call = call.env("HOME", folder.path()).env("INSPAN_BUDGET_USD", "7").env_remove("INSPAN_HOME");
+    let config = ran(folder.path(), call);
+    assert_eq!((config.code, config.stderr.as_str()), (Some(0), ""));
+    let user = "~/.config/inspan/config.toml";
+    assert_eq!(
+        serde_json::from_str::<Value>(&config.stdout).unwrap(),
+        json!({
+            "settings": {
+                "provider": { "value": "echo", "from": format!("{user}:1") },
+                "budget.usd": { "value": 7.0, "from": "INSPAN_BUDGET_USD" },
+                "providers.claude.model": { "value": "b", "from": "~/inspan.toml:2" },
+                "providers.claude.options.maxTurns": { "value": 3, "from": "~/inspan.toml:5" },
+            },
+            "files": [user, "~/inspan.toml"],
+        })
+    );
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_line() {
+    let rows = [
+        ("x = 1\n", ":1: unknown field `x`"),
+        ("\n[budget]\nusd = -1\n", ":3: a budget is an amount greater than 0"),
+        ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
+        ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not take `maxTurn` so"),
+        ("[providers.claude]\nmodel = \"sk-ant-1\"\n", ":2: `model` looks like a secret"),
+        ("store = \"here\"\n", ":1: `store` must be an absolute path"),
+        ("provider = \n", ":1: "),
+    ];
+    for (text, expected) in rows {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), USER, text);
+        let ran = inspan(folder.path(), &["config"]);
+        let expected = format!("error: ~/.config/inspan/config.toml{expected}");
+        assert_eq!((ran.code, ran.stderr.starts_with(&expected)), (Some(4), true), "{text}: {}", ran.stderr);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "inspan.toml", "store = \"/tmp\"\n");
+    let ran = inspan(folder.path(), &["config"]);
+    let expected = "error: ~/inspan.toml:1: `store` can only be set in the user's own file";
+    assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
+}
+
+fn outputs(ran: &Ran) -> Value {
+    serde_json::from_str::<Value>(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr))["outputs"].clone()
+}
+
+#[test]
+fn flows_and_agents_take_their_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = "[[{ text = \"from the settings\" }]]";
+    write(
+        folder.path(),
+        "flows/inspan.toml",
+        &format!("provider = \"scripted\"\n[providers.scripted.options]\nturns = {turn}\n"),
+    );
+    write(
+        folder.path(),
+        "flows/flow.yaml",
+        "name: f\nnodes:\n  - { id: a, type: scripted.agent, input: { prompt: x } }\n  - { id: b, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: its own }]] } } }\n",
+    );
+    let ran = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
+    let texts = ["a", "b"].map(|node| outputs(&ran)[node]["text"].clone());
+    assert_eq!(texts, ["from the settings", "its own"]);
+    let agent = inspan(&folder.path().join("flows"), &["agent", "x"]);
+    assert_eq!((agent.code, agent.stdout.as_str()), (Some(0), "from the settings\n"), "{}", agent.stderr);
+    let none = inspan(folder.path(), &["agent", "x"]);
+    assert_eq!((none.code, none.stderr.lines().next()), (Some(2), Some("error: no provider is named")));
+}
+
+#[test]
+fn the_store_may_be_named_in_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    write(folder.path(), USER, &format!("store = {:?}\n", kept.display().to_string()));
+    write(folder.path(), "flow.yaml", "name: f\nnodes:\n  - { id: a, type: control.noop }\n");
+    let ran = ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).env_remove("INSPAN_HOME"));
+    assert_eq!((ran.code, kept.join("sessions.db").is_file()), (Some(0), true), "{}", ran.stderr);
+}
+
+#[test]
+fn a_budget_of_the_settings_holds_for_a_flow_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let turns =
+        "options: { turns: [[{ text: x }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] }";
+    let node = |id: &str, after: &str| {
+        format!("  - {{ id: {id}, type: scripted.agent, {after}input: {{ prompt: x, {turns} }} }}\n")
+    };
+    write(
+        folder.path(),
+        "flow.yaml",
+        &format!("name: f\nnodes:\n{}{}", node("a", ""), node("b", "dependsOn: [a], ")),
+    );
+    let spent = |usd: &str| {
+        let mut call = program(folder.path(), &["run", "flow.yaml", "--json"]);
+        ran(folder.path(), call.env("INSPAN_BUDGET_USD", usd)).code
+    };
+    assert_eq!(["0.2", "5"].map(spent), [Some(5), Some(0)]);
+}
