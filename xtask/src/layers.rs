@@ -171,6 +171,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "clap_complete",
             "console",
             "futures",
+            "jiff",
             "rustix",
             "schemars",
             "serde",

@@ -9,8 +9,8 @@ pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
-    CloseArgs, DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs, SendArgs,
-    SessionArgs, StopArgs, StoreVerb, WhyArgs,
+    ApproveArgs, CloseArgs, DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs,
+    ResumeArgs, SendArgs, SessionArgs, StopArgs, StoreVerb, WhyArgs,
 };
 
 mod agents;
@@ -167,7 +167,7 @@ pub(crate) enum Verb {
     /// Answer a question of a session
     Reply(ReplyArgs),
     /// Allow what an agent asks for
-    Approve(DecideArgs),
+    Approve(ApproveArgs),
     /// Deny what an agent asks for
     Reject(DecideArgs),
     /// Pause a session, to be resumed later

@@ -37,7 +37,10 @@ pub(crate) fn run(verb: Verb, invocation: &Invocation) -> Result<Exit, Failure> 
         Verb::Fork(args) => fork::run(&args, invocation),
         Verb::Send(args) => talk::send(&args, invocation),
         Verb::Reply(args) => talk::reply(&args, invocation),
-        Verb::Approve(args) => talk::decide(&args, "allow", invocation),
+        Verb::Approve(args) => {
+            let word = if args.always { "always" } else { "allow" };
+            talk::decide(&args.decide, word, invocation)
+        }
         Verb::Reject(args) => talk::decide(&args, "deny", invocation),
         Verb::Pause(args) => talk::pause(&args, invocation),
         Verb::Stop(args) => talk::stop(&args, invocation),

@@ -3,10 +3,13 @@
 
 mod agent;
 mod asker;
+mod editor;
 pub(crate) mod format;
+mod keys;
 mod line;
 pub(crate) mod look;
 mod painter;
+mod permission;
 mod plain;
 mod question;
 mod screen;
@@ -18,11 +21,13 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use crate::safe::{clean, harmless};
 pub(crate) use agent::call;
 pub(crate) use asker::Answers;
-pub(crate) use line::{Line, Tone, clean, harmless};
+pub(crate) use line::{Line, Tone};
 pub(crate) use painter::{Painter, Setting};
-pub(crate) use plain::{Detail, PlainLog, head};
-pub(crate) use question::{Answer, block as ask, read as read_answer};
+pub(crate) use permission::Permission;
+pub(crate) use plain::{Arguments, Detail, PlainLog, head};
+pub(crate) use question::{Answer, block as question, read as read_answer};
 pub(crate) use screen::{Device, restore};
 pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};

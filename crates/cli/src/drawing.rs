@@ -3,6 +3,8 @@
 use inspan_flow::Graph;
 use serde::Serialize;
 
+use crate::safe::clean;
+
 mod dot;
 mod mermaid;
 mod svg;
@@ -85,7 +87,7 @@ impl From<&Graph> for Drawing {
             nature: if edge.when.is_some() { Nature::Conditional } else { Nature::Always },
             max_iterations: edge.cycle.as_ref().map(|cycle| cycle.max_iterations),
         });
-        Self { flow: graph.name.clone(), nodes: boxes.collect(), edges: arrows.collect() }
+        Self { flow: clean(&graph.name), nodes: boxes.collect(), edges: arrows.collect() }
     }
 }
 

@@ -47,15 +47,22 @@ impl Failure {
 
     /// The form for people.
     pub(crate) fn text(&self, colour: Colour) -> String {
-        let mut line = Line::new();
-        line.push(Tone::Bad, "error").push(Tone::Strong, ": ").push(Tone::Plain, &self.message);
-        let mut text = line.render(colour);
+        let mut text = String::new();
+        let mut part = |tone, name: &str, said: &str| {
+            for (at, said) in said.lines().enumerate() {
+                let mut line = Line::new();
+                if at == 0 {
+                    line.push(tone, name).push(Tone::Strong, ": ");
+                }
+                line.push(Tone::Plain, said);
+                text.push_str(&line.render(colour));
+                text.push('\n');
+            }
+        };
+        part(Tone::Bad, "error", &self.message);
         if let Some(hint) = &self.hint {
-            let mut line = Line::new();
-            line.push(Tone::Accent, "\n  help").push(Tone::Plain, ": ").push(Tone::Plain, hint);
-            text.push_str(&line.render(colour));
+            part(Tone::Accent, "  help", hint);
         }
-        text.push('\n');
         text
     }
 

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use crate::{
     args::Global,
+    console::format,
+    exit::Exit,
     failure::{Failure, Shown},
     terminal::{self, Streams, Terminal},
 };
@@ -40,6 +42,7 @@ impl Invocation {
     pub(crate) fn of_process(global: Global) -> Self {
         let env = environment();
         trace(&env);
+        format::use_local_time();
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
         let form = if global.json { Form::Json } else { Form::Text };
         // The first is the program's own name.
@@ -64,7 +67,14 @@ impl Invocation {
             // Only a map whose keys are no texts could fail, and none is printed.
             Value::String(error.to_string()).to_string()
         });
-        terminal::data_line(&text);
+        terminal::json_line(&text);
+    }
+
+    /// Says that output was lost on stdout: without it nothing has succeeded.
+    pub(crate) fn lost_output(&self, why: &str, exit: Exit) -> Exit {
+        let failure = Failure::new(Exit::Failed, format!("failed to write to stdout: {why}"));
+        terminal::progress(&failure.text(self.terminal.stderr));
+        if exit == Exit::Success { Exit::Failed } else { exit }
     }
 
     /// The folder for what outlives a session, as far as the environment tells.

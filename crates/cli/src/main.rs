@@ -15,6 +15,7 @@ mod drawing;
 mod exit;
 mod failure;
 mod invocation;
+mod safe;
 mod settings;
 mod store;
 mod supervise;
@@ -30,8 +31,12 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and errors alike: a reader that has gone needs neither.
-            let _ = error.print();
+            if let Err(lost) = error.print() {
+                terminal::note_lost(&lost);
+            }
+            if terminal::lost().is_some() {
+                return exit::Exit::Failed.into();
+            }
             return if error.use_stderr() { exit::Exit::Invalid.into() } else { exit::Exit::Success.into() };
         }
     };
@@ -39,11 +44,15 @@ fn main() -> ExitCode {
         commands::session::detach::leave_terminal();
     }
     let invocation = Invocation::of_process(cli.global);
-    match commands::run(cli.verb, &invocation) {
-        Ok(exit) => exit.into(),
+    let exit = match commands::run(cli.verb, &invocation) {
+        Ok(exit) => exit,
         Err(failure) => {
             invocation.show(&failure);
-            failure.exit.into()
+            failure.exit
         }
+    };
+    match terminal::lost() {
+        Some(why) => invocation.lost_output(why, exit).into(),
+        None => exit.into(),
     }
 }

@@ -1,10 +1,15 @@
-//! What stdin, stdout and stderr are, whether they take colours, and writing to them without a fuss about
-//! a reader that has gone. What is written is the callers' business.
+//! What stdin, stdout and stderr are, whether they take colours, and writing to them: safe for a terminal, quiet
+//! about a reader that has gone, and with an error where output is lost.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::OnceLock,
+};
 
 use clap::ColorChoice;
 use inspan_protocol::Environment;
+
+use crate::safe;
 
 /// Whether escape sequences for colours may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,34 +99,80 @@ pub(crate) enum Reader {
     Gone,
 }
 
+/// Why something could not be written to stdout, if so; a reader that has gone is no reason.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Why output was lost on stdout, if some was.
+pub(crate) fn lost() -> Option<&'static str> {
+    LOST.get().map(String::as_str)
+}
+
+/// Notes that stdout could not be written; a reader that has gone has read what it wanted.
+pub(crate) fn note_lost(error: &io::Error) {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        // The first error tells the cause.
+        let _ = LOST.set(error.to_string());
+    }
+}
+
 /// Whether what is written to stdout is read by a person at once.
 pub(crate) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Writes data to stdout. A reader that has gone is no error: it has read what it wanted.
+/// Writes data to stdout: byte for byte to a file or a program, made safe for a terminal.
 pub(crate) fn data(text: &str) -> Reader {
-    written(&mut io::stdout().lock(), text)
+    if stdout_is_terminal() { to_stdout(&safe::text(text)) } else { to_stdout(text) }
 }
 
 /// Writes a line of data to stdout.
 pub(crate) fn data_line(text: &str) -> Reader {
-    let mut line = String::with_capacity(text.len() + 1);
-    line.push_str(text);
-    line.push('\n');
-    data(&line)
+    data(&with_break(text))
+}
+
+/// Writes a JSON text and a line break to stdout; on a terminal its unsafe characters are escaped.
+pub(crate) fn json_line(text: &str) -> Reader {
+    let line = with_break(text);
+    if stdout_is_terminal() { to_stdout(&safe::json(&line)) } else { to_stdout(&line) }
+}
+
+/// Writes text for people to stdout, whose only escape sequences are colours.
+pub(crate) fn painted(text: &str) -> Reader {
+    to_stdout(&safe::coloured(text))
+}
+
+/// Writes a line of text for people to stdout.
+pub(crate) fn painted_line(text: &str) -> Reader {
+    painted(&with_break(text))
 }
 
 /// Writes progress to stderr.
 pub(crate) fn progress(text: &str) -> Reader {
-    written(&mut io::stderr().lock(), text)
-}
-
-fn written(stream: &mut dyn Write, text: &str) -> Reader {
-    match stream.write_all(text.as_bytes()).and_then(|()| stream.flush()) {
+    match written(&mut io::stderr().lock(), &safe::coloured(text)) {
         Ok(()) => Reader::There,
         Err(_) => Reader::Gone,
     }
+}
+
+fn with_break(text: &str) -> String {
+    let mut line = String::with_capacity(text.len() + 1);
+    line.push_str(text);
+    line.push('\n');
+    line
+}
+
+fn to_stdout(text: &str) -> Reader {
+    match written(&mut io::stdout().lock(), text) {
+        Ok(()) => Reader::There,
+        Err(error) => {
+            note_lost(&error);
+            Reader::Gone
+        }
+    }
+}
+
+fn written(stream: &mut dyn Write, text: &str) -> io::Result<()> {
+    stream.write_all(text.as_bytes()).and_then(|()| stream.flush())
 }
 
 #[cfg(test)]

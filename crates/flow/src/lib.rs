@@ -43,7 +43,9 @@ pub use schedule::{
     Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
 };
 pub use spec::flow_schema;
-pub use state::{Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError};
+pub use state::{
+    Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError, wait_before_retry,
+};
 pub use store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, Import, LEASE, Lease,
     Liveness, MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry,

@@ -35,6 +35,7 @@ use inspan_protocol::{
 pub use node::{Conversation, EdgeState, NodeState};
 pub(crate) use rest::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use snapshot::SnapshotError;
+pub use transition::wait_before_retry;
 
 use crate::compact::Compact;
 use crate::graph::{Graph, NodeIx, Occupies};
@@ -229,7 +230,14 @@ impl RunState {
             | Event::AgentComplete { .. } => self.agent(graph, task, event),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
             Event::SessionPrompt {
-                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
+                prompt_id,
+                prompt,
+                choices,
+                allow_text,
+                kind,
+                detail,
+                deadline,
+                default,
             } => {
                 self.ask(
                     graph,
@@ -239,6 +247,7 @@ impl RunState {
                         choices: choices.clone(),
                         allow_text: *allow_text,
                         kind: *kind,
+                        detail: detail.clone(),
                         task: task.cloned(),
                         deadline: *deadline,
                         default: default.clone(),

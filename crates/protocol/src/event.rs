@@ -340,7 +340,8 @@ events! {
         allow_text: Option<bool>,
         /// Whether a flow asks for input or an agent for permission.
         kind: PromptKind,
-        /// More about it: the tool and its arguments, for a permission.
+        /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
+        /// `description`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<Value>,
         /// When the default is taken, or the node fails without one.

@@ -134,6 +134,9 @@ pub struct PendingPrompt {
     pub allow_text: Option<bool>,
     /// Whether the flow or an agent asks.
     pub kind: PromptKind,
+    /// More about it; of a question for permission the tool and its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Value>,
     /// The node that waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<NodePath>,

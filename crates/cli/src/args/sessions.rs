@@ -166,6 +166,15 @@ pub(crate) struct ReplyArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ApproveArgs {
+    #[command(flatten)]
+    pub(crate) decide: DecideArgs,
+    /// Allow this tool for the rest of the agent's run, without asking again
+    #[arg(long)]
+    pub(crate) always: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DecideArgs {
     /// The session's id, or a beginning of it that no other has
     #[arg(value_name = "ID")]

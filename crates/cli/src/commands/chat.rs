@@ -93,7 +93,7 @@ impl Chat<'_> {
             export(self.session, self.args.export.as_deref())?;
             if self.invocation.form == Form::Json {
                 // One line an answer, for a program that reads them as they come.
-                terminal::data_line(&agent::report(&turned.end, turned.exit()).to_string());
+                terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
             }
             if turned.by == Some(Exit::Terminated) {
                 break Exit::Terminated;

@@ -46,8 +46,8 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
         reports.push(json!({ "file": name, "valid": about.is_ok(), "diagnostics": problems }));
         if invocation.form == Form::Text {
-            terminal::data(&diagnostics::render(&problems, &loaded, invocation.terminal.stdout));
-            terminal::data_line(&format!("{name}: {}", verdict(&problems, about.ok().as_deref())));
+            terminal::painted(&diagnostics::render(&problems, &loaded, invocation.terminal.stdout));
+            terminal::painted_line(&format!("{name}: {}", verdict(&problems, about.ok().as_deref())));
         }
     }
     if invocation.form == Form::Json {

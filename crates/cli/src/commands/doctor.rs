@@ -200,7 +200,7 @@ fn json(
 fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], invocation: &Invocation) {
     let colour = invocation.terminal.stdout;
     let say = |line: &Line| {
-        terminal::data_line(&line.render(colour));
+        terminal::painted_line(&line.render(colour));
     };
     let title = |text: &str| {
         let mut line = Line::new();

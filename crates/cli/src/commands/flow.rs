@@ -1,8 +1,10 @@
 //! Reading and compiling a flow for a verb, and showing its problems.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use inspan_flow::{Compiled, Diagnostics, FlowError, Graph, Loaded, NodeIx, NodeRegistry, compile, load};
+use inspan_flow::{
+    Compiled, Diagnostics, FlowError, Graph, Loaded, Node, NodeIx, NodeRegistry, Part, compile, load,
+};
 use serde_json::json;
 
 use crate::{
@@ -58,13 +60,23 @@ pub(super) fn plan(graph: &Graph) -> Plan {
             from: id(edge.from),
             to: id(edge.to),
             max_iterations: cycle.max_iterations,
+            when: edge.when.as_ref().map(|when| when.words()),
             body: cycle.body.iter().map(|node| id(*node)).collect(),
         })
+    });
+    let name = |node: &Node| node.id.as_str().into();
+    let tried = graph.nodes.iter().filter(|node| node.policy.retry.max_attempts > 1);
+    let retries = tried.map(|node| (name(node), node.policy.retry.clone()));
+    let idle = graph.nodes.iter().filter_map(|node| match node.input.part(&["options", "idleTimeoutMs"]) {
+        Part::Known(ms) => Some((name(node), Duration::from_millis(ms.as_u64()?))),
+        _ => None,
     });
     Plan {
         flow: graph.name.clone(),
         nodes: graph.nodes.iter().map(|node| (node.id.as_str().into(), node.node_type.clone())).collect(),
         loops: loops.collect(),
+        retries: retries.collect(),
+        idle: idle.collect(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! `inspan inbox [ID]`: the questions that wait for a person, each with the commands that answer it.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{PendingPrompt, PromptKind};
+use inspan_protocol::PendingPrompt;
 use serde_json::{Value, json};
 
 use super::sessions::{Standing, answer::Commands, block_on, find, list};
 use crate::{
     args::InboxArgs,
-    console::{Line, Tone, clean, format},
+    console::{Line, Permission, Tone, clean, format},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -43,7 +43,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
             invocation.json(&all);
         }
         Form::Text if questions.is_empty() => {
-            terminal::progress("no question waits for a person\n");
+            terminal::progress("no questions are waiting\n");
         }
         Form::Text => {
             for (at, (entry, prompt)) in questions.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
                     text.push_str(&line.render(invocation.terminal.stdout));
                     text.push('\n');
                 }
-                if let terminal::Reader::Gone = terminal::data(&text) {
+                if let terminal::Reader::Gone = terminal::painted(&text) {
                     break;
                 }
             }
@@ -88,19 +88,23 @@ fn lines(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> V
     lines
 }
 
-/// The question, and what becomes of it if nobody answers.
+/// The question; of one for permission the tool and its whole arguments; and what happens if nobody answers.
 pub(super) fn question(prompt: &PendingPrompt) -> Vec<Line> {
+    let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let mut asked = Line::new();
     asked.push(Tone::Warning, "  ? ");
-    if prompt.kind == PromptKind::Permission {
-        asked.push(Tone::Plain, "may it? ");
-    }
-    asked.push(Tone::Plain, &clean(&prompt.prompt));
+    match &permission {
+        Some(permission) => asked.push(Tone::Strong, &permission.title()),
+        None => asked.push(Tone::Plain, &clean(&prompt.prompt)),
+    };
     let mut lines = vec![asked];
+    lines.extend(permission.iter().flat_map(Permission::lines).map(|line| line.indented(4)));
     let otherwise = match (&prompt.default, prompt.deadline) {
-        (Some(default), Some(at)) => format!("`{}` is taken at {}", clean(default), format::moment(at)),
-        (Some(default), None) => format!("the default is `{}`", clean(default)),
-        (None, Some(at)) => format!("until {}, then the node fails", format::moment(at)),
+        (Some(default), Some(at)) => {
+            format!("without an answer by {}: `{}`", format::moment(at), clean(default))
+        }
+        (Some(default), None) => format!("default: `{}`", clean(default)),
+        (None, Some(at)) => format!("expires at {}, then the node fails", format::moment(at)),
         (None, None) => return lines,
     };
     let mut line = Line::new();

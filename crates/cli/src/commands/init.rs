@@ -57,7 +57,7 @@ fn tell(written: &[String], invocation: &Invocation) {
         for (tone, text) in pieces {
             line.push(*tone, text);
         }
-        terminal::data_line(&line.render(invocation.terminal.stdout));
+        terminal::painted_line(&line.render(invocation.terminal.stdout));
     };
     for path in written {
         say(&[(Tone::Good, "wrote "), (Tone::Plain, path)]);

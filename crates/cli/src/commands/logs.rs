@@ -72,7 +72,7 @@ impl Output for Envelopes {
             return Reader::There;
         }
         match serde_json::to_string(envelope) {
-            Ok(line) => terminal::data_line(&line),
+            Ok(line) => terminal::json_line(&line),
             // An envelope that was read as JSON can be written as JSON.
             Err(_) => Reader::There,
         }

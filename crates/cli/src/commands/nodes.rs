@@ -59,7 +59,7 @@ fn list(invocation: &Invocation) {
         if info.pack != pack {
             let mut line = Line::new();
             line.push(Tone::Strong, info.pack);
-            terminal::data_line(&format!(
+            terminal::painted_line(&format!(
                 "{}{}",
                 if pack.is_empty() { "" } else { "\n" },
                 line.render(invocation.terminal.stdout)
@@ -69,7 +69,7 @@ fn list(invocation: &Invocation) {
         let mut line = Line::new();
         line.push(Tone::Plain, "  ").push(Tone::Accent, &info.name).pad_to(width + 4);
         line.push(Tone::Plain, &info.help);
-        terminal::data_line(&line.render(invocation.terminal.stdout));
+        terminal::painted_line(&line.render(invocation.terminal.stdout));
     }
 }
 
@@ -101,7 +101,7 @@ fn describe(info: &NodeTypeInfo, invocation: &Invocation) {
         }
     }
     for line in lines {
-        terminal::data_line(&line.render(invocation.terminal.stdout));
+        terminal::painted_line(&line.render(invocation.terminal.stdout));
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         line.push(Tone::Accent, &one.provider_type).pad_to(width + 2);
         line.push(Tone::Plain, &one.display_name).pad_to(width + names + 4);
         line.push(Tone::Faint, &able(&one.capabilities));
-        terminal::data_line(&line.render(invocation.terminal.stdout));
+        terminal::painted_line(&line.render(invocation.terminal.stdout));
     }
     Ok(Exit::Success)
 }

@@ -69,7 +69,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     let all = [(&titles, None)].into_iter().chain(rows.iter().zip(tones));
     for (row, tone) in all {
         let line = line(row, &widths, tone).render(invocation.terminal.stdout);
-        if terminal::data_line(&line) == terminal::Reader::Gone {
+        if terminal::painted_line(&line) == terminal::Reader::Gone {
             return;
         }
     }

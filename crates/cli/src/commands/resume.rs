@@ -272,7 +272,7 @@ pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
             _ => format!(", cost {cost:.4} USD before"),
         });
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        terminal::data_line(&format!(
+        terminal::painted_line(&format!(
             "{:wide$}  {fate}{why}{}",
             node.path.as_str(),
             cost.unwrap_or_default()

@@ -50,7 +50,7 @@ pub(super) fn run(args: &SessionArgs, invocation: &Invocation) -> Result<Exit, F
         Form::Text => {
             let text: Vec<String> =
                 view.lines().iter().map(|line| line.render(invocation.terminal.stdout)).collect();
-            terminal::data_line(&text.join("\n"));
+            terminal::painted_line(&text.join("\n"));
         }
     }
     Ok(Exit::Success)

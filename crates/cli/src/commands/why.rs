@@ -33,7 +33,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
                 text.push_str(&line.render(invocation.terminal.stdout));
                 text.push('\n');
             }
-            terminal::data(&text);
+            terminal::painted(&text);
             if sessions::Standing::of(&entry) == sessions::Standing::Interrupted {
                 let next = sessions::answer::Commands::new(invocation).command("resume", &entry.session, "");
                 terminal::progress(&format!(

@@ -1,10 +1,11 @@
 //! What an agent run is doing right now: its last line of text, its thinking, its tools. The rest of its
 //! life is folded by `state`.
 
-use inspan_protocol::Event;
+use inspan_protocol::{Event, MultiTurn, Timestamp};
 use serde_json::Value;
 
-use super::{line::clean, spent::Spent};
+use super::spent::Spent;
+use crate::safe::clean;
 
 /// The longest text that is kept of an agent's line, in bytes; more than a terminal is wide.
 const TAIL: usize = 1024;
@@ -20,6 +21,8 @@ pub(crate) struct AgentView {
     pub(crate) spent: Spent,
     /// The line of text in progress.
     text: String,
+    /// Whether it waits for messages after a turn.
+    listens: bool,
     /// Calls that have not been answered: id and what is shown.
     open: Vec<(String, String)>,
 }
@@ -27,21 +30,24 @@ pub(crate) struct AgentView {
 /// What an agent run is doing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Doing {
-    /// Nothing was heard of it yet.
+    /// The model has not answered yet.
     #[default]
-    Starting,
+    Asking,
     Thinking,
     Writing(String),
     Using(String),
+    /// Its turn is over, and it waits for a message since then.
+    Listening(Timestamp),
     Ended,
 }
 
 impl AgentView {
-    pub(crate) fn new(provider: &str, model: Option<&str>) -> Self {
-        Self { provider: provider.to_owned(), model: model.map(str::to_owned), ..Self::default() }
+    pub(crate) fn new(provider: &str, model: Option<&str>, multi_turn: MultiTurn) -> Self {
+        let listens = multi_turn == MultiTurn::On;
+        Self { provider: provider.to_owned(), model: model.map(str::to_owned), listens, ..Self::default() }
     }
 
-    pub(crate) fn fold(&mut self, event: &Event) {
+    pub(crate) fn fold(&mut self, event: &Event, at: Timestamp) {
         match event {
             Event::AgentText { content, delta, .. } => {
                 if !delta {
@@ -52,7 +58,7 @@ impl AgentView {
             Event::AgentThinking { .. } => self.doing = Doing::Thinking,
             Event::AgentRetract { .. } => {
                 self.text.clear();
-                self.doing = Doing::Starting;
+                self.doing = Doing::Asking;
             }
             Event::AgentToolStart { tool_name, tool_use_id, input, .. } => {
                 self.tool_calls += 1;
@@ -64,7 +70,16 @@ impl AgentView {
                 self.open.retain(|(id, _)| id != tool_use_id);
                 self.doing = self.tool().unwrap_or(Doing::Thinking);
             }
-            Event::AgentUsage { usage, cost_usd, .. } => self.spent.add(usage.total(), *cost_usd),
+            Event::AgentTurn { .. } => {
+                self.text.clear();
+                self.doing = Doing::Asking;
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => {
+                self.spent.add(usage.total(), *cost_usd);
+                if self.listens {
+                    self.doing = Doing::Listening(at);
+                }
+            }
             Event::AgentComplete { .. } => self.doing = Doing::Ended,
             _ => {}
         }
@@ -124,11 +139,14 @@ mod tests {
 
     #[test]
     fn the_last_line_with_letters_is_shown() {
-        let mut agent = AgentView::new("claude", None);
+        let mut agent = AgentView::new("claude", None, MultiTurn::Off);
         let pieces = ["Hel", "lo\n", "\n", "wor", "ld", "\n\n", "日本"];
         let seen = pieces.map(|content| {
             let run_id = RunId::from("r");
-            agent.fold(&Event::AgentText { content: content.to_owned(), delta: true, run_id });
+            agent.fold(
+                &Event::AgentText { content: content.to_owned(), delta: true, run_id },
+                Timestamp::from_millis(0),
+            );
             agent.doing.clone()
         });
         let expected = ["Hel", "Hello", "Hello", "wor", "world", "world", "日本"];

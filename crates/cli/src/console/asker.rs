@@ -1,5 +1,6 @@
-//! Puts open questions to the person at the terminal, one after the other, on a thread of its own. What a
-//! question looks like and what a typed line means stand in `question`; sending the answer is the caller's.
+//! The person at the terminal: puts open questions to them, one after the other, and takes what they type, on
+//! threads of its own. A line is the answer to the question that was shown when it was ended, else a message to the
+//! agents that listen.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -9,33 +10,36 @@ use std::{
     time::Duration,
 };
 
+use inspan_protocol::PromptId;
+
 use super::{
+    editor::{Editor, Typed},
     line::{Line, Tone},
     painter::Shared,
     question::{Answer, block, read, settled},
     state::Question,
 };
+use crate::safe::clean;
 
 /// Typed lines that may wait; further ones are not taken.
 const TYPED: usize = 64;
-/// The longest line that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
 /// The longest wait for anything to happen before the deadlines are looked at again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens what a person types into.
 pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 
-/// Where answers go.
+/// Where answers and messages go.
 pub(crate) trait Answers: Send + Sync {
     /// Sends an answer; a refusal says why.
     fn answer(&self, question: &Question, answer: Answer) -> Result<(), String>;
-
+    /// Sends a message to the agents that listen; a refusal says why.
+    fn message(&self, text: &str) -> Result<(), String>;
     /// Nobody is there to answer this.
     fn nobody(&self, question: &Question);
 }
 
-/// The thread that asks.
+/// The threads that ask.
 pub(crate) struct Asker {
     mail: Arc<Mail>,
     thread: JoinHandle<()>,
@@ -51,7 +55,13 @@ struct Mail {
 struct Letters {
     /// The questions that are open now, if that has changed.
     open: Option<Vec<Question>>,
-    typed: VecDeque<String>,
+    /// Answers that came, from here or elsewhere.
+    replies: VecDeque<(PromptId, String)>,
+    editor: Editor,
+    /// Lines that were typed, each with the question that was shown then.
+    typed: VecDeque<(Option<PromptId>, String)>,
+    /// The question that is shown.
+    shown: Option<PromptId>,
     typing: Typing,
     is_over: bool,
 }
@@ -81,21 +91,27 @@ impl Asker {
         stdin: Stdin,
     ) -> std::io::Result<Self> {
         let mail = Arc::new(Mail::default());
-        let desk = Desk {
-            shared,
-            answers,
-            mail: Arc::clone(&mail),
-            open: Vec::new(),
-            asked: None,
-            stdin: Some(stdin),
-        };
-        let thread = thread::Builder::new().name("asker".to_owned()).spawn(move || desk.work())?;
+        let (letters, screen) = (Arc::clone(&mail), Arc::clone(&shared));
+        // The thread blocks in a read that cannot be called off, so nobody waits for its end.
+        thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &letters, &screen))?;
+        let person = Person { shared, answers, mail: Arc::clone(&mail), open: Vec::new(), asked: None };
+        let thread = thread::Builder::new().name("asker".to_owned()).spawn(move || person.work())?;
         Ok(Self { mail, thread })
     }
 
     /// These questions are open now.
     pub(super) fn questions(&self, open: Vec<Question>) {
         self.mail.post(|letters| letters.open = Some(open));
+    }
+
+    /// A question was answered, from here or elsewhere.
+    pub(super) fn answered(&self, prompt: PromptId, answer: String) {
+        self.mail.post(|letters| {
+            letters.replies.push_back((prompt, answer));
+            if letters.replies.len() > TYPED {
+                letters.replies.pop_front();
+            }
+        });
     }
 
     /// Asks no more.
@@ -106,60 +122,65 @@ impl Asker {
     }
 }
 
-struct Desk {
+/// The question that is shown, and the text that was typed before it came.
+struct Asked {
+    question: Question,
+    before: String,
+}
+
+struct Person {
     shared: Arc<Shared>,
     answers: Arc<dyn Answers>,
     mail: Arc<Mail>,
     open: Vec<Question>,
-    asked: Option<Question>,
-    /// What the person types into, until it is first needed.
-    stdin: Option<Stdin>,
+    asked: Option<Asked>,
 }
 
-impl Desk {
+impl Person {
     fn work(mut self) {
         loop {
             let mail = Arc::clone(&self.mail);
-            let letters = mail.letters();
             let quiet = |letters: &mut Letters| {
                 letters.open.is_none()
                     && letters.typed.is_empty()
                     && !letters.is_over
                     && letters.typing == Typing::Open
             };
-            let waited = mail.arrived.wait_timeout_while(letters, PATIENCE, quiet);
+            let waited = mail.arrived.wait_timeout_while(mail.letters(), PATIENCE, quiet);
             let (mut letters, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if letters.is_over {
+                let replies = std::mem::take(&mut letters.replies);
                 drop(letters);
-                self.withdraw();
+                self.withdraw(&replies);
                 return;
             }
             let open = letters.open.take();
-            let typed: Vec<String> = letters.typed.drain(..).collect();
+            let replies = std::mem::take(&mut letters.replies);
+            let typed: Vec<_> = letters.typed.drain(..).collect();
             let typing = std::mem::take(&mut letters.typing);
             drop(letters);
             if let Some(open) = open {
                 self.open = open;
             }
-            for line in typed {
-                self.take(&line);
+            for (shown, line) in typed {
+                self.take(shown.as_ref(), &line);
             }
             if typing == Typing::Ended {
                 self.nobody();
                 return;
             }
-            self.look();
+            self.look(&replies);
         }
     }
 
     /// Drops a question that is no longer open, and asks the next.
-    fn look(&mut self) {
+    fn look(&mut self, replies: &VecDeque<(PromptId, String)>) {
         let now = (self.shared.now)();
         self.open.retain(|question| question.deadline.is_none_or(|deadline| deadline > now));
         if let Some(asked) = &self.asked
-            && !self.open.iter().any(|question| question.id == asked.id)
+            && !self.open.iter().any(|question| question.id == asked.question.id)
         {
-            self.withdraw();
+            self.withdraw(replies);
         }
         if self.asked.is_none()
             && let Some(next) = self.open.first().cloned()
@@ -169,62 +190,75 @@ impl Desk {
     }
 
     fn ask(&mut self, question: Question) {
-        let lines = self.shared.pause();
-        let block = block(&question, (self.shared.now)());
-        let mut picture = self.shared.still(block.len());
-        picture.extend(block);
-        self.shared.on_screen(|screen| {
-            screen.draw(&lines, &picture);
-            screen.prompt(&cursor());
-        });
-        self.asked = Some(question);
-        if let Some(stdin) = self.stdin.take() {
-            let mail = Arc::clone(&self.mail);
-            // The thread blocks in a read that cannot be called off, so nobody waits for its end.
-            let reading =
-                thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &mail));
-            if reading.is_err() {
-                self.mail.post(|letters| letters.typing = Typing::Ended);
-            }
-        }
+        // What was typed before the question came was not meant as its answer.
+        let before = self.shows(Some(&question));
+        self.shared.ask(block(&question, (self.shared.now)()));
+        self.asked = Some(Asked { question, before });
     }
 
-    /// A line came; without a question on the terminal it means nothing.
-    fn take(&mut self, typed: &str) {
-        let Some(question) = self.asked.clone() else { return };
-        let width = cursor().width() + 1 + console::measure_text_width(typed);
-        self.shared.on_screen(|screen| screen.forget(width));
+    /// Notes which question is shown; gives the text that was typed meanwhile.
+    fn shows(&self, question: Option<&Question>) -> String {
+        let mut letters = self.mail.letters();
+        letters.shown = question.map(|question| question.id.clone());
+        letters.editor.take()
+    }
+
+    /// A line was ended while this question was shown.
+    fn take(&mut self, shown: Option<&PromptId>, typed: &str) {
+        let Some(shown) = shown else { return self.message(typed) };
+        let Some(asked) = self.asked.as_ref().filter(|asked| asked.question.id == *shown) else {
+            return self.shared.say(note("the question was answered meanwhile"));
+        };
+        let question = asked.question.clone();
         let sent = read(&question, typed).and_then(|answer| {
             let said = answer.content.clone();
             self.answers.answer(&question, answer).map(|()| said)
         });
         match sent {
-            Ok(said) => {
-                self.open.retain(|open| open.id != question.id);
-                self.asked = None;
-                self.shared.go_on(Some(settled(&question, &said)));
-            }
-            Err(why) => {
-                let mut line = Line::new();
-                line.push(Tone::Warning, "  ").push(Tone::Warning, &why);
-                self.shared.on_screen(|screen| {
-                    screen.below(line);
-                    screen.prompt(&cursor());
-                });
-            }
+            Ok(said) => self.settle(&said),
+            Err(why) => self.shared.say(note(&why)),
         }
     }
 
-    fn withdraw(&mut self) {
-        if let Some(question) = self.asked.take() {
-            self.shared.go_on(Some(settled(&question, "(no longer asked)")));
+    fn message(&self, typed: &str) {
+        if typed.trim().is_empty() {
+            return;
         }
+        match self.answers.message(typed) {
+            Ok(()) => self.shared.say(note("sent")),
+            Err(why) => self.shared.say(note(&why)),
+        }
+    }
+
+    /// The question is no longer open: it was answered elsewhere, its time is up, or nobody waits for it any more.
+    fn withdraw(&mut self, replies: &VecDeque<(PromptId, String)>) {
+        let Some(asked) = &self.asked else { return };
+        let reply = replies.iter().find(|(prompt, _)| *prompt == asked.question.id);
+        let is_late = asked.question.deadline.is_some_and(|deadline| deadline <= (self.shared.now)());
+        let how = match (reply, &asked.question.default) {
+            (Some((_, answer)), Some(default)) if is_late && answer == default => {
+                format!("no answer in time: {answer}")
+            }
+            (Some((_, answer)), _) => format!("answered elsewhere: {answer}"),
+            (None, _) if is_late => "no answer in time".to_owned(),
+            (None, _) => "withdrawn".to_owned(),
+        };
+        self.settle(&how);
+    }
+
+    /// Takes the question away; `how` says what became of it.
+    fn settle(&mut self, how: &str) {
+        let Some(Asked { question, before }) = self.asked.take() else { return };
+        self.open.retain(|open| open.id != question.id);
+        drop(self.shows(None));
+        self.mail.letters().editor.put(before.clone());
+        self.shared.settle(settled(&question, how), before);
     }
 
     /// Nobody types any more: each question, open or to come, is given up once.
     fn nobody(&mut self) {
         self.asked = None;
-        self.shared.go_on(None);
+        self.shared.clear();
         let mut given_up = HashSet::new();
         loop {
             for question in std::mem::take(&mut self.open) {
@@ -244,26 +278,35 @@ impl Desk {
     }
 }
 
-fn cursor() -> Line {
+fn note(text: &str) -> Line {
     let mut line = Line::new();
-    line.push(Tone::Accent, "›");
+    line.push(Tone::Warning, "  ").push(Tone::Warning, &clean(text));
     line
 }
 
-/// Reads to the end, line by line.
-fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail) {
+/// Reads to the end, byte by byte.
+fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail, shared: &Shared) {
     loop {
-        let mut bytes = Vec::new();
-        let read = std::io::Read::take(&mut stdin, LONGEST).read_until(b'\n', &mut bytes);
-        if !matches!(read, Ok(1..)) {
-            mail.post(|letters| letters.typing = Typing::Ended);
-            return;
-        }
-        let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+        let bytes = match stdin.fill_buf() {
+            Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            _ => return mail.post(|letters| letters.typing = Typing::Ended),
+        };
+        stdin.consume(bytes.len());
+        let mut text = String::new();
         mail.post(|letters| {
-            if letters.typed.len() < TYPED {
-                letters.typed.push_back(line);
+            for byte in bytes {
+                match letters.editor.byte(byte) {
+                    Some(Typed::Line(line)) if letters.typed.len() < TYPED => {
+                        let shown = letters.shown.clone();
+                        letters.typed.push_back((shown, line));
+                    }
+                    Some(Typed::End) => letters.typing = Typing::Ended,
+                    Some(Typed::Line(_)) | None => {}
+                }
             }
+            text = letters.editor.text().to_owned();
         });
+        shared.typed(text);
     }
 }

@@ -1,9 +1,9 @@
-//! Numbers as people read them: durations, tokens, money, the time of day. Where they stand is decided by
-//! those who print.
+//! Numbers as people read them: durations, tokens, money, the time of day where they live.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use inspan_protocol::Timestamp;
+use jiff::{Zoned, tz::TimeZone};
 
 /// `85ms`, `3.1s`, `2m 05s`, `1h 02m`.
 pub(crate) fn duration(duration: Duration) -> String {
@@ -45,10 +45,24 @@ pub(crate) fn dollars(usd: f64) -> String {
     }
 }
 
-/// The time of day in UTC, `12:00:01`.
+/// The time zone of the process, once it is known; UTC before that.
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// From now on moments are shown in the time zone of the user: that of `TZ`, else of the system.
+pub(crate) fn use_local_time() {
+    // The first call decides.
+    let _ = ZONE.set(TimeZone::try_system().unwrap_or(TimeZone::UTC));
+}
+
+/// A moment in the time zone of the user.
+fn local(moment: Timestamp) -> Option<Zoned> {
+    let zone = ZONE.get().cloned().unwrap_or(TimeZone::UTC);
+    jiff::Timestamp::from_millisecond(moment.as_millis()).ok().map(|moment| moment.to_zoned(zone))
+}
+
+/// The time of day, `12:00:01`.
 pub(crate) fn clock(moment: Timestamp) -> String {
-    let seconds = moment.as_millis().div_euclid(1000).rem_euclid(86_400);
-    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds % 3600 / 60, seconds % 60)
+    local(moment).map_or_else(|| moment.to_string(), |moment| moment.strftime("%H:%M:%S").to_string())
 }
 
 /// How long ago in one unit: `5s`, `3m`, `2h`, `4d`.
@@ -61,13 +75,10 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
-/// A moment in UTC to the second, `2026-01-07 10:00:01 UTC`.
+/// A moment to the second with its time zone, `2026-01-07 10:00:01 UTC`.
 pub(crate) fn moment(moment: Timestamp) -> String {
-    let text = moment.to_string();
-    match text.split_once('T') {
-        Some((day, _)) => format!("{day} {} UTC", clock(moment)),
-        None => text,
-    }
+    local(moment)
+        .map_or_else(|| moment.to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::terminal::Colour;
+use crate::{safe, terminal::Colour};
 
 /// What a piece of text means, which decides how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,21 @@ impl Line {
         Self::default()
     }
 
-    /// Adds a piece. The text must be the program's own; what comes from outside goes through [`clean`].
+    /// Adds a piece. Whatever it holds, it is one line and steers no terminal.
     pub(crate) fn push(&mut self, tone: Tone, text: &str) -> &mut Self {
         if !text.is_empty() {
-            self.0.push((tone, text.to_owned()));
+            let is_plain = !text.chars().any(|c| safe::is_unsafe(c) || matches!(c, '\n' | '\t'));
+            self.0.push((tone, if is_plain { text.to_owned() } else { safe::harmless(text) }));
         }
         self
+    }
+
+    /// The line, moved to the right.
+    pub(crate) fn indented(&self, columns: usize) -> Self {
+        let mut line = Self::new();
+        line.push(Tone::Plain, &" ".repeat(columns));
+        line.0.extend(self.0.iter().cloned());
+        line
     }
 
     /// Fills with spaces up to a column.
@@ -81,6 +90,48 @@ impl Line {
         Self(kept)
     }
 
+    /// The line broken at spaces into rows of at most so many columns; the rows after the first are indented.
+    pub(crate) fn wrap(self, columns: usize, indent: usize) -> Vec<Self> {
+        if self.width() <= columns {
+            return vec![self];
+        }
+        let indent = indent.min(columns / 2);
+        let letters = self.0.iter().flat_map(|(tone, text)| text.chars().map(|c| (*tone, c)));
+        let (mut rows, mut row, mut width): (Vec<Self>, Vec<(Tone, char)>, usize) =
+            (Vec::new(), Vec::new(), 0);
+        for (tone, c) in letters {
+            let wide = columns_of(c);
+            if width + wide > columns && !row.is_empty() {
+                let from = if rows.is_empty() { 0 } else { indent };
+                let space = row.iter().rposition(|(_, c)| *c == ' ').filter(|at| *at > from);
+                let rest = space.map_or_else(Vec::new, |at| row.split_off(at + 1));
+                rows.push(Self::of(&row));
+                row = vec![(Tone::Plain, ' '); indent];
+                // A word that fills a row alone is broken within, and a space there needs no row.
+                row.extend(rest);
+                width = row.iter().map(|(_, c)| columns_of(*c)).sum();
+                if c == ' ' && width == indent {
+                    continue;
+                }
+            }
+            row.push((tone, c));
+            width += wide;
+        }
+        rows.push(Self::of(&row));
+        rows
+    }
+
+    fn of(letters: &[(Tone, char)]) -> Self {
+        let mut pieces: Vec<(Tone, String)> = Vec::new();
+        for (tone, c) in letters {
+            match pieces.last_mut() {
+                Some((last, text)) if last == tone => text.push(*c),
+                _ => pieces.push((*tone, c.to_string())),
+            }
+        }
+        Self(pieces)
+    }
+
     /// The text without looks.
     pub(crate) fn text(&self) -> String {
         self.0.iter().map(|(_, text)| text.as_str()).collect()
@@ -101,34 +152,56 @@ impl Line {
     }
 }
 
-/// Text from outside as one line that is harmless for a terminal: no escape sequence, no control character,
-/// and one space where there was a gap.
-pub(crate) fn clean(text: &str) -> String {
-    let text = harmless(text);
-    let mut out = String::with_capacity(text.len());
-    for word in text.split_whitespace() {
-        if !out.is_empty() {
-            out.push(' ');
-        }
-        out.push_str(word);
+/// Columns of one letter on a terminal.
+fn columns_of(c: char) -> usize {
+    if c.is_ascii() { 1 } else { console::measure_text_width(c.encode_utf8(&mut [0; 4])) }
+}
+
+/// The end of a text in so many columns, with `…` before it if something is missing.
+pub(crate) fn tail(text: &str, columns: usize) -> String {
+    if console::measure_text_width(text) <= columns {
+        return text.to_owned();
     }
-    out
-}
-
-/// Text from outside with its gaps as they are, each control character and line break a space.
-pub(crate) fn harmless(text: &str) -> String {
-    let blank = |c: char| if c.is_whitespace() || c.is_control() || is_invisible(c) { ' ' } else { c };
-    console::strip_ansi_codes(text).chars().map(blank).collect()
-}
-
-/// Characters that turn the writing direction around, or take no room: a text could hide behind them.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    let mut left = columns.saturating_sub(1);
+    let mut from = text.len();
+    for (at, c) in text.char_indices().rev() {
+        let wide = columns_of(c);
+        if wide > left {
+            break;
+        }
+        left -= wide;
+        from = at;
+    }
+    format!("…{}", &text[from..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wrapped_line_breaks_between_words_and_keeps_all_of_them() {
+        let wrapped = |text: &str, columns: usize| {
+            let mut line = Line::new();
+            let (first, rest) = text.split_at(3);
+            line.push(Tone::Bad, first).push(Tone::Plain, rest);
+            let rows = line.wrap(columns, 2);
+            assert!(rows.iter().all(|row| row.width() <= columns), "{rows:?}");
+            rows.iter().map(|row| row.text().trim_end().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(wrapped("error: short", 40), ["error: short"]);
+        assert_eq!(
+            wrapped("error: the node failed [CONFIG_INVALID]", 20),
+            ["error: the node", "  failed", "  [CONFIG_INVALID]"]
+        );
+        assert_eq!(wrapped("abcdefghijklmn", 6), ["abcdef", "  ghij", "  klmn"]);
+        assert_eq!(wrapped("日本語日本語", 6), ["日本語", "  日本", "  語"]);
+    }
+
+    #[test]
+    fn a_tail_shows_the_end() {
+        assert_eq!([tail("abc", 3), tail("abcd", 3), tail("a日本語", 5)], ["abc", "…cd", "…本語"]);
+    }
 
     #[test]
     fn a_clipped_line_fits_whatever_its_letters() {
@@ -153,9 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn text_from_outside_cannot_steer_the_terminal() {
-        let rows = ["a\u{1b}[2Jb", "a\r\n\tb", "\u{1b}]0;title\u{7}x", "a\u{202e}b", "  a  b  ", "日本"];
-        assert_eq!(rows.map(clean), ["ab", "a b", "x", "a b", "a b", "日本"]);
+    fn no_piece_can_steer_the_terminal() {
+        let mut line = Line::new();
+        line.push(Tone::Plain, "a\u{1b}[2Jb\nc\u{202e}").push(Tone::Bad, "\u{9b}31m");
+        assert_eq!(line.text(), "ab c ");
     }
 
     #[test]

@@ -4,9 +4,10 @@ use inspan_protocol::{AgentError, NodeStatus, Outcome, SkipReason};
 
 use super::{
     format,
-    line::{Line, Tone, clean},
+    line::{Line, Tone},
     state::{Cause, Ended, Question},
 };
+use crate::safe::clean;
 
 /// The sign of a status.
 pub(crate) fn sign(status: NodeStatus) -> (Tone, &'static str) {
@@ -26,23 +27,23 @@ pub(crate) fn sign(status: NodeStatus) -> (Tone, &'static str) {
 /// Why a node did not run.
 pub(crate) fn skipped(reason: SkipReason) -> &'static str {
     match reason {
-        SkipReason::When => "its condition does not hold",
-        SkipReason::Edge => "no edge leads to it in this run",
-        _ => "something before it failed, or the flow ended",
+        SkipReason::When => "its condition was false",
+        SkipReason::Edge => "no edge into it fired",
+        _ => "a node before it failed, or the flow ended",
     }
 }
 
 /// How a session ended, with its sign.
 pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
     match ended.outcome {
-        Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waits for a person"),
+        Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waiting for a person"),
         Outcome::Paused => (Tone::Warning, "‖", "paused"),
-        Outcome::Waiting => (Tone::Warning, "?", "waits"),
+        Outcome::Waiting => (Tone::Warning, "?", "waiting"),
         Outcome::Success => (Tone::Good, "✔", "succeeded"),
-        Outcome::Partial => (Tone::Warning, "✘", "succeeded in part"),
+        Outcome::Partial => (Tone::Warning, "✘", "partial"),
         Outcome::Stopped => (Tone::Warning, "■", "stopped"),
-        Outcome::BudgetExceeded => (Tone::Bad, "✘", "used up its budget"),
-        Outcome::TimedOut => (Tone::Bad, "✘", "ran out of time"),
+        Outcome::BudgetExceeded => (Tone::Bad, "✘", "exceeded its budget"),
+        Outcome::TimedOut => (Tone::Bad, "✘", "timed out"),
         _ => (Tone::Bad, "✘", "failed"),
     }
 }
@@ -65,10 +66,10 @@ pub(crate) fn answers(question: &Question) -> Option<String> {
     }
     match (&question.default, question.deadline) {
         (Some(default), Some(at)) => {
-            parts.push(format!("`{}` at {} UTC", clean(default), format::clock(at)));
+            parts.push(format!("`{}` at {}", clean(default), format::clock(at)));
         }
         (Some(default), None) => parts.push(format!("default `{}`", clean(default))),
-        (None, Some(at)) => parts.push(format!("until {} UTC", format::clock(at))),
+        (None, Some(at)) => parts.push(format!("until {}", format::clock(at))),
         (None, None) => {}
     }
     (!parts.is_empty()).then(|| parts.join("; "))

@@ -1,5 +1,6 @@
 //! The console at work: takes events in, and a thread of its own brings them to the terminal, so that a slow
-//! terminal never holds up the session. Questions are put by `asker`.
+//! terminal never holds up the session. The picture goes on while a question is open: it, the question and what is
+//! typed are drawn together.
 
 use std::{
     collections::VecDeque,
@@ -12,14 +13,19 @@ use inspan_protocol::{Envelope, Event, Timestamp};
 
 use super::{
     asker::{Answers, Asker, Stdin},
-    line::{Line, Tone},
+    keys,
+    line::{Line, Tone, tail},
     plain::{Detail, PlainLog},
-    screen::{Device, Screen, restore},
+    question::Block,
+    screen::{Device, Input, Screen, restore},
     state::ConsoleState,
     summary::summary,
     tree::{Canvas, tree},
 };
-use crate::terminal::{Person, Progress, Terminal};
+use crate::{
+    safe::harmless,
+    terminal::{Person, Progress, Terminal},
+};
 
 /// The time between two drawings.
 const FRAME: Duration = Duration::from_millis(75);
@@ -49,6 +55,8 @@ pub(crate) struct Painter {
 pub(super) struct Shared {
     terminal: Terminal,
     size: fn() -> (usize, usize),
+    /// Whether what is typed is drawn here, and not by the terminal.
+    takes_keys: bool,
     pub(super) now: fn() -> Timestamp,
     screen: Mutex<Screen>,
     inner: Mutex<Inner>,
@@ -62,15 +70,30 @@ struct Inner {
     dropped: u64,
     frame: usize,
     stage: Stage,
+    entry: Entry,
+    /// Something has changed that a person waits to see.
+    is_urgent: bool,
+}
+
+/// What stands below the picture.
+#[derive(Default)]
+struct Entry {
+    /// The question that is asked.
+    question: Option<Block>,
+    /// What became of the last line that was typed.
+    note: Option<Line>,
+    /// What is being typed.
+    text: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Drawing,
-    /// A question has the terminal.
-    Asking,
     Over,
 }
+
+/// Rows of the picture that stay beside a question.
+const PICTURE: usize = 4;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,6 +103,8 @@ impl Painter {
     /// `state` is what happened before.
     pub(crate) fn new(state: ConsoleState, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
+        let takes_keys = device.input == Input::Keys
+            && (terminal.progress, terminal.person) == (Progress::Live, Person::Present);
         let inner = Inner {
             state,
             log: PlainLog::default(),
@@ -87,10 +112,13 @@ impl Painter {
             dropped: 0,
             frame: 0,
             stage: Stage::Drawing,
+            entry: Entry::default(),
+            is_urgent: false,
         };
         let shared = Shared {
             terminal,
             size: device.size,
+            takes_keys,
             now,
             screen: Mutex::new(Screen::new(device, terminal.stderr, terminal.progress)),
             inner: Mutex::new(inner),
@@ -143,10 +171,21 @@ impl Painter {
             Event::SessionPrompt { prompt_id, .. } => inner_ref.state.question(prompt_id).cloned(),
             _ => None,
         };
+        let reply = match &envelope.event {
+            Event::SessionReply { prompt_id, content, choice } => {
+                Some((prompt_id.clone(), choice.as_ref().unwrap_or(content).clone()))
+            }
+            _ => None,
+        };
         let asked = (inner_ref.state.asked != asked_before).then(|| inner_ref.state.questions.clone());
         drop(inner);
-        if let (Some(asker), Some(open)) = (&*lock(&self.asker), asked) {
-            asker.questions(open);
+        if let Some(asker) = &*lock(&self.asker) {
+            if let Some((prompt, answer)) = reply {
+                asker.answered(prompt, answer);
+            }
+            if let Some(open) = asked {
+                asker.questions(open);
+            }
         }
         if let (Some(answers), Some(question)) = (self.answers.get(), new) {
             answers.nobody(&question);
@@ -212,25 +251,20 @@ impl Inner {
 impl Shared {
     fn paint(&self) {
         loop {
-            let mut inner = lock(&self.inner);
-            let idle = |inner: &mut Inner| match (inner.stage, self.terminal.progress) {
-                (Stage::Over, _) => false,
-                (Stage::Asking, _) => true,
-                (Stage::Drawing, Progress::Lines) => inner.lines.is_empty(),
-                (Stage::Drawing, Progress::Live) => false,
-            };
-            inner = self.changed.wait_while(inner, idle).unwrap_or_else(PoisonError::into_inner);
-            drop(inner);
-            // The screen first: a question that comes now waits until what was said before it stands there.
-            let mut screen = lock(&self.screen);
-            inner = lock(&self.inner);
-            let stage = inner.stage;
-            if stage == Stage::Asking {
-                continue;
+            if self.takes_keys {
+                keys::take();
             }
+            let mut inner = lock(&self.inner);
+            if self.terminal.progress == Progress::Lines {
+                let idle = |inner: &mut Inner| inner.stage == Stage::Drawing && inner.lines.is_empty();
+                inner = self.changed.wait_while(inner, idle).unwrap_or_else(PoisonError::into_inner);
+            }
+            inner.is_urgent = false;
+            let stage = inner.stage;
             let lines = inner.take();
-            let picture = self.picture(&mut inner, 1);
+            let picture = if stage == Stage::Over { Vec::new() } else { self.picture(&mut inner) };
             drop(inner);
+            let mut screen = lock(&self.screen);
             if stage == Stage::Over {
                 screen.leave(&lines);
                 return;
@@ -239,7 +273,7 @@ impl Shared {
             drop(screen);
             if self.terminal.progress == Progress::Live {
                 let inner = lock(&self.inner);
-                let drawing = |inner: &mut Inner| inner.stage == Stage::Drawing;
+                let drawing = |inner: &mut Inner| inner.stage == Stage::Drawing && !inner.is_urgent;
                 drop(self.changed.wait_timeout_while(inner, FRAME, drawing));
             }
         }
@@ -251,52 +285,95 @@ impl Shared {
         (columns.max(20), rows.max(4))
     }
 
-    /// The picture, with so many rows of the terminal left free.
-    fn picture(&self, inner: &mut Inner, free: usize) -> Vec<Line> {
+    /// The picture, and below it the question and what is typed.
+    fn picture(&self, inner: &mut Inner) -> Vec<Line> {
         if self.terminal.progress == Progress::Lines {
             return Vec::new();
         }
         inner.frame += 1;
         let (columns, rows) = self.room();
-        let lines = Some(rows.saturating_sub(free).max(1));
-        let now = (self.now)();
-        // The last column stays free: some terminals begin a new row as soon as it is written.
-        tree(&inner.state, Canvas { columns: columns - 1, lines, now, frame: inner.frame })
+        // The last column stays free: some terminals begin a new row as soon as it is written. So does the last row.
+        let (columns, rows) = (columns - 1, rows - 1);
+        let below = inner.below(columns, rows.saturating_sub(PICTURE).max(1));
+        let lines = Some(rows.saturating_sub(below.len()).max(1));
+        let canvas = Canvas { columns, lines, now: (self.now)(), frame: inner.frame };
+        let mut picture = tree(&inner.state, canvas);
+        picture.extend(below);
+        picture
     }
 
-    /// Gives the terminal to a question.
-    pub(super) fn pause(&self) -> Vec<Line> {
+    /// Shows a question.
+    pub(super) fn ask(&self, question: Block) {
+        self.change(|inner| {
+            if self.terminal.progress == Progress::Lines {
+                inner.add(question.clone().whole());
+            }
+            inner.entry = Entry { question: Some(question), ..Entry::default() };
+        });
+    }
+
+    /// Takes the question away, and says what became of it; `text` was typed before it came.
+    pub(super) fn settle(&self, line: Line, text: String) {
+        self.change(|inner| {
+            inner.entry = Entry { text, ..Entry::default() };
+            // As lines the answer stands in the log already.
+            if self.terminal.progress == Progress::Live {
+                inner.add(vec![line]);
+            }
+        });
+    }
+
+    /// Says what became of what was typed.
+    pub(super) fn say(&self, note: Line) {
+        self.change(|inner| match self.terminal.progress {
+            Progress::Live => inner.entry.note = Some(note),
+            Progress::Lines => inner.add(vec![note]),
+        });
+    }
+
+    /// Shows what is being typed.
+    pub(super) fn typed(&self, text: String) {
+        self.change(|inner| {
+            if !text.is_empty() {
+                inner.entry.note = None;
+            }
+            inner.entry.text = text;
+        });
+    }
+
+    /// Nothing stands below the picture any more.
+    pub(super) fn clear(&self) {
+        self.change(|inner| inner.entry = Entry::default());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inner)) {
         let mut inner = lock(&self.inner);
-        if inner.stage == Stage::Drawing {
-            inner.stage = Stage::Asking;
-        }
-        let lines = inner.take();
+        change(&mut inner);
+        inner.is_urgent = true;
         drop(inner);
         self.changed.notify_all();
+    }
+}
+
+impl Inner {
+    /// The question, what became of the last line, and the line that is typed, in so many rows.
+    fn below(&self, columns: usize, rows: usize) -> Vec<Line> {
+        let Entry { question, note, text } = &self.entry;
+        let mut lines = Vec::new();
+        let session = self.state.session.as_ref().map(|id| id.as_str());
+        if let Some(question) = question {
+            let taken = 1 + usize::from(note.is_some());
+            lines = question.clone().fit(columns, rows.saturating_sub(taken), session);
+        }
+        lines.extend(note.clone().map(|note| note.clip(columns)));
+        if question.is_some() || !text.is_empty() || self.state.listens() {
+            let mut line = Line::new();
+            line.push(Tone::Accent, "› ")
+                .push(Tone::Plain, &tail(&harmless(text), columns.saturating_sub(3)));
+            line.push(Tone::Accent, "▏");
+            lines.push(line);
+        }
         lines
-    }
-
-    /// Takes the terminal back; `line` says what became of the question.
-    pub(super) fn go_on(&self, line: Option<Line>) {
-        let mut inner = lock(&self.inner);
-        if inner.stage == Stage::Asking {
-            inner.stage = Stage::Drawing;
-        }
-        if self.terminal.progress == Progress::Live {
-            inner.add(line.into_iter().collect());
-        }
-        drop(inner);
-        self.changed.notify_all();
-    }
-
-    /// The picture, to stand above a question of so many lines.
-    pub(super) fn still(&self, below: usize) -> Vec<Line> {
-        self.picture(&mut lock(&self.inner), below + 2)
-    }
-
-    /// Writes to the terminal, which must have been given by [`Shared::pause`].
-    pub(super) fn on_screen(&self, write: impl FnOnce(&mut Screen)) {
-        write(&mut lock(&self.screen));
     }
 }
 

@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 
 use inspan_protocol::{
-    Envelope, Event, LogLevel, NodePath, PromptId, PromptKind, RunId, SteerStrength, WaitingOn,
+    CommandKind, Envelope, Event, LogLevel, NodePath, PromptId, RunId, SteerStrength, WaitingOn,
 };
 
 use super::{
     agent::call,
     format,
-    line::{Line, Tone, clean, harmless},
+    line::{Line, Tone},
     look,
-    state::{ConsoleState, Question, label},
+    state::{ConsoleState, Question, denied, label},
 };
+use crate::safe::{clean, harmless};
 
 /// The longest line of an agent's text that is held back for its line break, in bytes.
 const LONGEST: usize = 4096;
@@ -21,10 +22,24 @@ const LONGEST: usize = 4096;
 /// What the lines have to remember between events: text that has not been ended by a line break.
 #[derive(Debug, Default)]
 pub(crate) struct PlainLog {
+    /// How much is shown of a tool's arguments.
+    arguments: Arguments,
     texts: HashMap<RunId, String>,
     /// Which node asked, since an answer comes from outside of it.
     asked: HashMap<PromptId, NodePath>,
 }
+
+/// How much is shown of the arguments of a tool that needs permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Arguments {
+    /// Some lines, and a count of the others.
+    #[default]
+    Cut,
+    Whole,
+}
+
+/// Lines of arguments that are shown where they are cut.
+const ARGUMENTS: usize = 20;
 
 /// Which events become lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +53,10 @@ pub(crate) enum Detail {
 }
 
 impl PlainLog {
+    pub(crate) fn new(arguments: Arguments) -> Self {
+        Self { arguments, ..Self::default() }
+    }
+
     /// The lines of one event; `state` has already folded it.
     pub(crate) fn lines(&mut self, envelope: &Envelope, state: &ConsoleState, detail: Detail) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -64,7 +83,54 @@ impl PlainLog {
             Detail::Notes | Detail::Text => None,
         });
         lines.extend(line);
+        if detail == Detail::Everything
+            && let Event::SessionPrompt { prompt_id, .. } = &envelope.event
+            && let Some(question) = state.question(prompt_id)
+        {
+            self.asked_lines(envelope, state, question, &mut lines);
+        }
+        // What an agent was not allowed to do is seen, whatever came of its node.
+        if let Event::TaskComplete { result, .. } = &envelope.event {
+            for call in denied(result) {
+                let mut line = head(envelope, state, Tone::Warning, "⚠");
+                line.push(Tone::Warning, "denied: ").push(Tone::Plain, &call);
+                lines.push(line);
+            }
+        }
         lines
+    }
+
+    /// A question, and of one for permission the tool's arguments.
+    fn asked_lines(
+        &self,
+        envelope: &Envelope,
+        state: &ConsoleState,
+        question: &Question,
+        lines: &mut Vec<Line>,
+    ) {
+        let mut line = head(envelope, state, Tone::Warning, "?");
+        line.push(Tone::Strong, &question.title());
+        if let Some(answers) = look::answers(question) {
+            line.push(Tone::Faint, &format!(" ({answers})"));
+        }
+        lines.push(line);
+        let Some(permission) = question.permission() else { return };
+        let all = permission.lines();
+        let shown = match self.arguments {
+            Arguments::Whole => all.len(),
+            Arguments::Cut => all.len().min(ARGUMENTS),
+        };
+        let line = |text: &Line| text.indented(12 + state.label_width);
+        lines.extend(all[..shown].iter().map(line));
+        if shown < all.len() {
+            let mut more = Line::new();
+            let id = &envelope.context.session_id;
+            more.push(
+                Tone::Warning,
+                &format!("… {} more lines; `inspan show {id}` has all of it", all.len() - shown),
+            );
+            lines.push(line(&more));
+        }
     }
 
     /// Text of agents, as soon as a line of it is whole.
@@ -154,7 +220,17 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Plain, "failed: ");
             look::error(&mut line, error);
             if *will_retry {
-                line.push(Tone::Plain, ", trying again");
+                let due = row.and_then(|row| row.retry.map(|(due, of)| (due, row.failures + 1, of)));
+                line.push(
+                    Tone::Plain,
+                    &match due {
+                        Some((due, next, of)) => {
+                            let wait = format::duration(due.since(envelope.timestamp));
+                            format!("; attempt {next}/{of} in {wait}")
+                        }
+                        None => "; trying again".to_owned(),
+                    },
+                );
             }
             line
         }
@@ -178,6 +254,9 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             let of = state.loop_between(from.as_str(), to.as_str());
             let of = of.map(|edge| format!(" of {}", edge.max_iterations)).unwrap_or_default();
             line.push(Tone::Plain, &format!("{from} sends it back to {to} ({iteration}{of})"));
+            if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
+                line.push(Tone::Faint, &format!(": {reason}"));
+            }
             line
         }
         Event::AgentToolStart { tool_name, input, .. } => {
@@ -189,10 +268,6 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             let mut line = new(Tone::Warning, "⚙");
             line.push(Tone::Plain, &format!("{} failed", clean(tool_name)));
             line
-        }
-        Event::SessionPrompt { prompt_id, .. } => {
-            let question = state.question(prompt_id)?;
-            asked(new(Tone::Warning, "?"), question)
         }
         Event::SessionMessage { content, .. } => {
             let mut line = new(Tone::Accent, "✉");
@@ -212,8 +287,15 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             let mut line = new(Tone::Warning, "…");
             line.push(Tone::Plain, "waiting for a usage limit");
             if let Some(until) = until {
-                line.push(Tone::Plain, &format!(" until {} UTC", format::clock(*until)));
+                line.push(Tone::Plain, &format!(" until {}", format::clock(*until)));
             }
+            line
+        }
+        Event::AgentUsage { .. } => {
+            let until = format::clock(state.listens_until(row?)?);
+            let mut line = new(Tone::Accent, "…");
+            let id = &envelope.context.session_id;
+            line.push(Tone::Plain, &format!("listening until {until}; `inspan send {id} TEXT`"));
             line
         }
         _ => return None,
@@ -235,17 +317,13 @@ fn note(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             (Tone::Accent, "»", format!("a message {what}: {}", clean(content)))
         }
         Event::SessionRejected { command, reason } => {
-            (Tone::Warning, "!", format!("{command:?} refused: {}", clean(reason)).to_lowercase())
+            (Tone::Warning, "!", format!("{} refused: {}", word(*command), clean(reason)))
         }
         Event::ChannelFailed { name, error } => {
             (Tone::Warning, "!", format!("channel {}: {}", clean(name), clean(error)))
         }
         Event::LimitWait { provider, until } => {
-            let text = format!(
-                "{}'s usage limit is waited out until {} UTC",
-                clean(provider),
-                format::clock(*until)
-            );
+            let text = format!("usage limit of {}; waiting until {}", clean(provider), format::clock(*until));
             (Tone::Warning, "…", text)
         }
         Event::BudgetExceeded { limit } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
@@ -262,15 +340,15 @@ fn note(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
     Some(line)
 }
 
-fn asked(mut line: Line, question: &Question) -> Line {
-    if question.kind == PromptKind::Permission {
-        line.push(Tone::Plain, "may it? ");
+/// The command as people write it.
+fn word(command: CommandKind) -> &'static str {
+    match command {
+        CommandKind::Send | CommandKind::SendTo | CommandKind::SendToRun => "message",
+        CommandKind::Reply => "answer",
+        CommandKind::Close => "close",
+        CommandKind::Pause => "pause",
+        CommandKind::Abort => "stop",
     }
-    line.push(Tone::Strong, &clean(&question.text));
-    if let Some(answers) = look::answers(question) {
-        line.push(Tone::Faint, &format!(" ({answers})"));
-    }
-    line
 }
 
 /// The time, the node and the sign.

@@ -1,19 +1,14 @@
-//! A question as it is put to a person at the terminal, and what the line they type means. Reading the line
-//! and sending the answer are left to `asker`.
+//! A question as it is put to a person at the terminal, and what the line they type means.
 
 use inspan_protocol::{PromptKind, Timestamp};
-use serde_json::Value;
 
 use super::{
-    agent::call,
     format,
-    line::{Line, Tone, clean, harmless},
-    look,
+    line::{Line, Tone},
+    permission::Permission,
     state::{Question, label},
 };
-
-/// Lines of arguments that are shown of a tool call.
-const ARGUMENTS: usize = 20;
+use crate::safe::{clean, harmless};
 
 /// What a typed line means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,22 +17,62 @@ pub(crate) struct Answer {
     pub(crate) choice: Option<String>,
 }
 
-/// The question, ready to be answered on the line below.
-pub(crate) fn block(question: &Question, now: Timestamp) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let mut head = Line::new();
-    head.push(Tone::Warning, "? ");
-    if let Some(task) = &question.task {
-        head.push(Tone::Strong, &clean(label(task))).push(Tone::Plain, ": ");
+/// A question, ready to be answered on the line below.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Block {
+    /// Who asks what.
+    pub(crate) head: Vec<Line>,
+    /// What is to be known before it is answered: the arguments of a tool.
+    pub(crate) detail: Vec<Line>,
+    /// The answers, and how one is given.
+    pub(crate) how: Vec<Line>,
+}
+
+impl Block {
+    /// All of it.
+    pub(crate) fn whole(self) -> Vec<Line> {
+        let Self { head, detail, how } = self;
+        [head, detail, how].concat()
     }
-    let mut paragraphs = question.text.lines();
-    head.push(Tone::Strong, &clean(paragraphs.next().unwrap_or_default()));
-    lines.push(head);
-    lines.extend(paragraphs.map(|text| indented(text, Tone::Plain)));
-    lines.extend(arguments(question));
+
+    /// As much of it as fits into so many columns and rows: of the detail what there is room for, and a count of the
+    /// rest with the place where all of it is.
+    pub(crate) fn fit(self, columns: usize, rows: usize, session: Option<&str>) -> Vec<Line> {
+        let wrapped = |lines: Vec<Line>| -> Vec<Line> {
+            lines.into_iter().flat_map(|line| line.wrap(columns, 4)).collect()
+        };
+        let (mut lines, mut detail, how) = (wrapped(self.head), wrapped(self.detail), wrapped(self.how));
+        let room = rows.saturating_sub(lines.len() + how.len()).max(1);
+        if detail.len() > room {
+            let hidden = detail.len() - (room - 1);
+            detail.truncate(room - 1);
+            let place = session.map(|id| format!("; `inspan show {id}` has all of it")).unwrap_or_default();
+            detail.push(indented(&format!("… {hidden} more lines{place}"), Tone::Warning).clip(columns));
+        }
+        lines.extend(detail);
+        lines.extend(how);
+        lines
+    }
+}
+
+/// The question, ready to be answered on the line below.
+pub(crate) fn block(question: &Question, now: Timestamp) -> Block {
+    let mut head = vec![titled(question, Tone::Warning)];
+    let permission = question.permission();
+    let mut detail = Vec::new();
+    match &permission {
+        Some(permission) => {
+            detail.extend(permission.lines().iter().map(|line| line.indented(4)));
+        }
+        None => head.extend(question.text.lines().skip(1).map(|text| indented(text, Tone::Plain))),
+    }
+    let mut lines = Vec::new();
     for (at, choice) in question.choices.iter().enumerate() {
         let mut line = Line::new();
         line.push(Tone::Accent, &format!("  {}", at + 1)).push(Tone::Plain, &format!("  {}", clean(choice)));
+        if permission.is_some() && choice == "always" {
+            line.push(Tone::Faint, ": this tool for the rest of the run");
+        }
         if question.default.as_ref() == Some(choice) {
             line.push(Tone::Faint, " (default)");
         }
@@ -46,39 +81,37 @@ pub(crate) fn block(question: &Question, now: Timestamp) -> Vec<Line> {
     let mut how = match (question.choices.is_empty(), question.allow_text) {
         (true, _) => "type an answer".to_owned(),
         (false, false) => "type a number or a word".to_owned(),
-        (false, true) => "type a number, a word or an answer of your own".to_owned(),
+        (false, true) => "type a number, a word or your own answer".to_owned(),
     };
     if let Some(default) = &question.default {
-        how.push_str(&format!("; Enter takes `{}`", clean(default)));
+        how.push_str(&format!("; Enter answers `{}`", clean(default)));
     }
     if let Some(deadline) = question.deadline {
         let left = format::duration(deadline.since(now));
         how.push_str(&match &question.default {
-            Some(_) => format!(", and so does waiting until {} UTC ({left})", format::clock(deadline)),
-            None => format!("; the question expires at {} UTC (in {left})", format::clock(deadline)),
+            Some(default) => {
+                format!(
+                    "; without an answer by {} (in {left}): `{}`",
+                    format::clock(deadline),
+                    clean(default)
+                )
+            }
+            None => format!("; expires at {} (in {left})", format::clock(deadline)),
         });
     }
     lines.push(indented(&how, Tone::Faint));
-    lines
+    Block { head, detail, how: lines }
 }
 
-/// The tool and its arguments, of a question for permission.
-fn arguments(question: &Question) -> Vec<Line> {
-    let Some(detail) = question.detail.as_ref().filter(|_| question.kind == PromptKind::Permission) else {
-        return Vec::new();
-    };
-    let tool = detail.get("toolName").and_then(Value::as_str).unwrap_or("tool");
-    let input = detail.get("input").unwrap_or(&Value::Null);
-    let mut lines = vec![indented(&format!("⚙ {}", call(tool, input)), Tone::Accent)];
-    let text = serde_json::to_string_pretty(input).unwrap_or_default();
-    let all: Vec<&str> = text.lines().collect();
-    if input.as_object().is_some_and(|map| map.len() > 1) {
-        lines.extend(all.iter().take(ARGUMENTS).map(|text| indented(text, Tone::Faint)));
-        if all.len() > ARGUMENTS {
-            lines.push(indented(&format!("… {} lines more", all.len() - ARGUMENTS), Tone::Faint));
-        }
+/// The question itself, in one line.
+fn titled(question: &Question, tone: Tone) -> Line {
+    let mut line = Line::new();
+    line.push(tone, "? ");
+    if let Some(task) = &question.task {
+        line.push(Tone::Strong, &clean(label(task))).push(Tone::Plain, ": ");
     }
-    lines
+    line.push(Tone::Strong, &question.title());
+    line
 }
 
 fn indented(text: &str, tone: Tone) -> Line {
@@ -95,7 +128,7 @@ pub(crate) fn read(question: &Question, typed: &str) -> Result<Answer, String> {
         return match &question.default {
             Some(default) if question.choices.contains(default) => Ok(chosen(default)),
             Some(default) => Ok(Answer { content: default.clone(), choice: None }),
-            None => Err("an answer is needed".to_owned()),
+            None => Err("type an answer".to_owned()),
         };
     }
     let word = match (question.kind, typed.to_lowercase().as_str()) {
@@ -114,11 +147,27 @@ pub(crate) fn read(question: &Question, typed: &str) -> Result<Answer, String> {
     let mut begins = question.choices.iter().filter(|choice| choice.to_lowercase().starts_with(&word));
     match (begins.next(), begins.next()) {
         (Some(choice), None) => Ok(chosen(choice)),
-        _ => Err(format!("`{}` is none of the answers", clean(typed))),
+        _ => Err(match question.choices.len() {
+            1 => "not a valid answer; type 1".to_owned(),
+            many => format!("not a valid answer; type 1-{many}"),
+        }),
     }
 }
 
 impl Question {
+    /// The permission that it asks for, if it does.
+    pub(crate) fn permission(&self) -> Option<Permission<'_>> {
+        Permission::of(self.kind, self.detail.as_ref(), &self.text)
+    }
+
+    /// The question in one line.
+    pub(crate) fn title(&self) -> String {
+        match self.permission() {
+            Some(permission) => permission.title(),
+            None => clean(self.text.lines().next().unwrap_or_default()),
+        }
+    }
+
     /// The answer that is taken where nobody can be asked.
     pub(crate) fn unattended(&self) -> Option<Answer> {
         self.default.as_ref().and_then(|_| read(self, "").ok())
@@ -127,15 +176,8 @@ impl Question {
 
 /// How the question and its answer stand in the log.
 pub(crate) fn settled(question: &Question, how: &str) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Good, "? ");
-    if let Some(task) = &question.task {
-        line.push(Tone::Strong, &clean(label(task))).push(Tone::Plain, ": ");
-    }
-    line.push(Tone::Plain, &clean(&question.text)).push(Tone::Accent, &format!(" {}", clean(how)));
-    if let Some(answers) = look::answers(question).filter(|_| how.is_empty()) {
-        line.push(Tone::Faint, &format!(" ({answers})"));
-    }
+    let mut line = titled(question, Tone::Good);
+    line.push(Tone::Plain, " ").push(Tone::Accent, &clean(how));
     line
 }
 
@@ -168,7 +210,7 @@ mod tests {
     fn a_line_chooses_by_number_word_or_beginning() {
         let chosen = |text: &str| Ok(Answer { content: text.to_owned(), choice: Some(text.to_owned()) });
         let free = |text: &str| Ok(Answer { content: text.to_owned(), choice: None });
-        let refused = |text: &str| Err(format!("`{text}` is none of the answers"));
+        let refused = || Err("not a valid answer; type 1-3".to_owned());
         let closed = question(&["Yes", "no", "now"], Some("no"), false);
         let rows = ["1", "yes", "Y", "no", "n", "4", "0", "", "maybe"].map(|typed| read(&closed, typed));
         let expected = [
@@ -176,17 +218,17 @@ mod tests {
             chosen("Yes"),
             chosen("Yes"),
             chosen("no"),
-            refused("n"),
-            refused("4"),
-            refused("0"),
+            refused(),
+            refused(),
+            refused(),
             chosen("no"),
-            refused("maybe"),
+            refused(),
         ];
         assert_eq!(rows, expected);
         let open = question(&["yes"], None, true);
         assert_eq!(
             ["1", "y", ""].map(|typed| read(&open, typed)),
-            [chosen("yes"), free("y"), Err("an answer is needed".to_owned()),]
+            [chosen("yes"), free("y"), Err("type an answer".to_owned())]
         );
         let numbers = question(&["2", "1"], None, false);
         assert_eq!(["1", "2"].map(|typed| read(&numbers, typed)), [chosen("1"), chosen("2")]);
@@ -194,27 +236,38 @@ mod tests {
 
     #[test]
     fn a_permission_shows_the_tool_and_takes_yes_and_no() {
-        let mut asked = question(&["allow", "deny"], Some("deny"), false);
+        let mut asked = question(&["allow", "always", "deny"], Some("deny"), false);
         asked.kind = PromptKind::Permission;
         asked.text = "Allow `Bash`? make a file".to_owned();
         asked.deadline = Some(Timestamp::from_millis(90_000));
         asked.detail = Some(json!({ "toolName": "Bash", "input": { "command": "touch f1", "timeout": 5 } }));
-        let shown = texts(&block(&asked, Timestamp::from_millis(0)));
+        let shown = texts(&block(&asked, Timestamp::from_millis(0)).whole());
         let expected = [
-            "? Allow `Bash`? make a file",
-            "  ⚙ Bash touch f1",
-            "  {",
-            "    \"command\": \"touch f1\",",
-            "    \"timeout\": 5",
-            "  }",
+            "? Allow Bash touch f1?",
+            "    command: touch f1",
+            "    timeout: 5",
+            "    agent says: make a file",
             "  1  allow",
-            "  2  deny (default)",
-            "  type a number or a word; Enter takes `deny`, and so does waiting until 00:01:30 UTC (1m 30s)",
+            "  2  always: this tool for the rest of the run",
+            "  3  deny (default)",
+            "  type a number or a word; Enter answers `deny`; without an answer by 00:01:30 (in 1m 30s): `deny`",
         ];
         assert_eq!(shown, expected);
+        let fitted = texts(&block(&asked, Timestamp::from_millis(0)).fit(60, 8, Some("s")));
+        let expected = [
+            "? Allow Bash touch f1?",
+            "    command: touch f1",
+            "  … 2 more lines; `inspan show s` has all of it",
+            "  1  allow",
+            "  2  always: this tool for the rest of the run",
+            "  3  deny (default)",
+            "  type a number or a word; Enter answers `deny`; without an ",
+            "    answer by 00:01:30 (in 1m 30s): `deny`",
+        ];
+        assert_eq!(fitted, expected);
         let words = ["y", "yes", "allow", "n", "", "x"].map(|typed| read(&asked, typed).map(|a| a.content));
         let [allow, deny] = ["allow", "deny"].map(|word| Ok(word.to_owned()));
-        let refused = Err("`x` is none of the answers".to_owned());
+        let refused = Err("not a valid answer; type 1-3".to_owned());
         assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused]);
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::line::Line;
+use super::{keys, line::Line};
 use crate::terminal::{Colour, Progress};
 
 /// Whether the cursor is hidden, for those who end the process in a hurry.
@@ -15,8 +15,10 @@ static HIDDEN: AtomicBool = AtomicBool::new(false);
 const HIDE: &str = "\x1b[?25l";
 const SHOW: &str = "\x1b[?25h";
 
-/// Shows the cursor again, if it is hidden. May be called from anywhere, also from a panic.
+/// Leaves the terminal as it was: the cursor shows again, and so does what is typed. May be called from anywhere,
+/// also from a panic.
 pub(crate) fn restore() {
+    keys::give_back();
     if HIDDEN.swap(false, Ordering::SeqCst) {
         let mut stderr = std::io::stderr();
         // There is nobody left to tell if this fails.
@@ -29,6 +31,18 @@ pub(crate) struct Device {
     pub(crate) out: Box<dyn Write + Send>,
     /// Columns and rows.
     pub(crate) size: fn() -> (usize, usize),
+    /// How what is typed comes.
+    pub(crate) input: Input,
+}
+
+/// How what is typed comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Letter by letter, from the terminal of the process.
+    Keys,
+    /// As somebody else gives it.
+    #[cfg(test)]
+    Given,
 }
 
 impl Device {
@@ -37,7 +51,7 @@ impl Device {
             let (rows, columns) = console::Term::stderr().size_checked().unwrap_or((24, 80));
             (usize::from(columns), usize::from(rows))
         };
-        Self { out: Box::new(std::io::stderr()), size }
+        Self { out: Box::new(std::io::stderr()), size, input: Input::Keys }
     }
 }
 
@@ -85,27 +99,6 @@ impl Screen {
             restore();
         }
         self.add(lines);
-    }
-
-    /// A line of so many columns was typed, and goes with the picture.
-    pub(crate) fn forget(&mut self, width: usize) {
-        if self.progress == Progress::Live {
-            self.drawn.push(width);
-        }
-    }
-
-    /// Adds a line to the picture's end.
-    pub(crate) fn below(&mut self, line: Line) {
-        if self.progress == Progress::Live {
-            self.drawn.push(line.width());
-        }
-        self.add(&[line]);
-    }
-
-    /// Adds text without a line break, for an answer to be typed behind it.
-    pub(crate) fn prompt(&mut self, text: &Line) {
-        restore();
-        self.write(&format!("{} ", text.render(self.colour)));
     }
 
     fn add(&mut self, lines: &[Line]) {

@@ -1,8 +1,10 @@
 //! What the console knows of a session: a fold over its events, without a clock and without output. How it
 //! looks is left to `tree`, `plain` and `summary`.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use inspan_engine::DEFAULT_IDLE_TIMEOUT;
+use inspan_flow::{Retry, wait_before_retry};
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, PromptId, PromptKind, RunId, SessionId,
     SkipReason, Timestamp, WaitingOn,
@@ -10,7 +12,11 @@ use inspan_protocol::{
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::{agent::AgentView, spent::Spent};
+use super::{
+    agent::{AgentView, Doing, call},
+    spent::Spent,
+};
+use crate::safe::clean;
 
 /// The widest column for names and types; what is longer pushes what follows it.
 pub(crate) const COLUMN: usize = 28;
@@ -22,6 +28,10 @@ pub(crate) struct Plan {
     /// Ids and types, in the author's order.
     pub(crate) nodes: Vec<(SmolStr, Arc<str>)>,
     pub(crate) loops: Vec<PlannedLoop>,
+    /// Of nodes that are tried again, how.
+    pub(crate) retries: HashMap<SmolStr, Retry>,
+    /// Of agents that wait for messages, how long at most, where it is not the default.
+    pub(crate) idle: HashMap<SmolStr, Duration>,
 }
 
 /// A loop edge.
@@ -30,6 +40,8 @@ pub(crate) struct PlannedLoop {
     pub(crate) from: String,
     pub(crate) to: String,
     pub(crate) max_iterations: u32,
+    /// Its condition.
+    pub(crate) when: Option<String>,
     /// The nodes that run again.
     pub(crate) body: Vec<String>,
 }
@@ -47,6 +59,8 @@ pub(crate) struct ConsoleState {
     pub(crate) asked: u64,
     pub(crate) waiting: Option<(WaitingOn, Option<Timestamp>)>,
     pub(crate) error: Option<AgentError>,
+    /// Budgets that were exceeded, of a node or of the flow.
+    pub(crate) budgets: Vec<(Option<SmolStr>, String)>,
     pub(crate) course: Course,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
@@ -54,6 +68,8 @@ pub(crate) struct ConsoleState {
     pub(crate) label_width: usize,
     last_seq: u64,
     loops: Vec<PlannedLoop>,
+    retries: HashMap<SmolStr, Retry>,
+    idle: HashMap<SmolStr, Duration>,
     by_label: HashMap<SmolStr, u32>,
     by_run: HashMap<RunId, SmolStr>,
 }
@@ -98,6 +114,18 @@ pub(crate) struct Row {
     pub(crate) duration_ms: Option<u64>,
     pub(crate) error: Option<Box<AgentError>>,
     pub(crate) skipped: Option<SkipReason>,
+    /// Attempts of this pass that have failed.
+    pub(crate) failures: u32,
+    /// When it is tried again, and how often it may be tried.
+    pub(crate) retry: Option<(Timestamp, u32)>,
+    /// Earlier passes that failed, each with its number.
+    pub(crate) failed_passes: Vec<(u32, Box<AgentError>)>,
+    /// What its agents were not allowed to do: the calls that were denied.
+    pub(crate) denied: Vec<String>,
+    /// The last line that its program wrote.
+    pub(crate) output: String,
+    /// Its newest output, of a node that a loop edge leaves.
+    result: Option<Arc<Value>>,
     /// Its newest agent run.
     pub(crate) agent: Option<Box<AgentView>>,
     /// Over all passes and attempts.
@@ -120,7 +148,8 @@ pub(crate) struct Question {
 
 impl ConsoleState {
     pub(crate) fn new(plan: Plan) -> Self {
-        let mut state = Self { flow: plan.flow, loops: plan.loops, ..Self::default() };
+        let Plan { flow, loops, retries, idle, .. } = plan;
+        let mut state = Self { flow, loops, retries, idle, ..Self::default() };
         state.rows.reserve_exact(plan.nodes.len());
         state.by_label.reserve(plan.nodes.len());
         for (id, node_type) in plan.nodes {
@@ -179,6 +208,35 @@ impl ConsoleState {
         self.loops.iter().find(|edge| edge.from == from && edge.to == to)
     }
 
+    /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
+    pub(crate) fn reason(&self, from: &str, to: &str) -> Option<String> {
+        let when = self.loop_between(from, to)?.when.as_deref()?;
+        let result = self.by_label.get(from).and_then(|at| self.rows[*at as usize].result.as_deref());
+        let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
+            let path = format!("{from}.{key}");
+            let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{:?}", clean(text)));
+            when.contains(&path).then(|| format!("{path} = {}", short(&value)))
+        });
+        let read: Vec<String> = read.collect();
+        let read = if read.is_empty() { String::new() } else { format!(" ({})", read.join(", ")) };
+        Some(format!("{}{read}", clean(when)))
+    }
+
+    /// Whether an agent waits for a message.
+    pub(crate) fn listens(&self) -> bool {
+        self.rows.iter().any(|row| self.listens_until(row).is_some())
+    }
+
+    /// Until when the agent of a node waits for a message, if it does.
+    pub(crate) fn listens_until(&self, row: &Row) -> Option<Timestamp> {
+        match row.agent.as_deref().map(|agent| &agent.doing) {
+            Some(Doing::Listening(since)) if row.status == NodeStatus::Running => {
+                Some(*since + *self.idle.get(&row.label).unwrap_or(&DEFAULT_IDLE_TIMEOUT))
+            }
+            _ => None,
+        }
+    }
+
     /// The row of a place in the run.
     pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
         self.by_label.get(label(path)).map(|at| &self.rows[*at as usize])
@@ -209,28 +267,41 @@ impl ConsoleState {
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::TaskStart { node_type, attempt, path, .. } => {
                 let row = self.row_mut(path);
-                let spent = row.spent;
+                let before = std::mem::take(row);
                 *row = Row {
-                    label: std::mem::take(&mut row.label),
+                    label: before.label,
                     node_type: node_type.clone(),
                     status: NodeStatus::Running,
                     pass: path.pass(),
                     attempt: *attempt,
                     started: Some(at),
-                    spent,
+                    failures: before.failures,
+                    failed_passes: before.failed_passes,
+                    denied: before.denied,
+                    spent: before.spent,
                     ..Row::default()
                 };
                 self.waiting = None;
             }
-            Event::TaskComplete { duration_ms, .. } => {
+            Event::TaskComplete { duration_ms, result, .. } => {
+                let leaves = |label: &str| self.loops.iter().any(|edge| edge.from == label);
+                let result_kept = task.is_some_and(|task| leaves(label(task))).then(|| Arc::clone(result));
                 if let Some(row) = self.task_row(task) {
                     row.status = NodeStatus::Complete;
                     row.duration_ms = Some(*duration_ms);
+                    row.failures = 0;
+                    row.denied.extend(denied(result));
+                    row.result = result_kept;
                 }
             }
             Event::TaskFailed { error, will_retry, .. } => {
+                let retry = task.and_then(|task| self.retries.get(label(task)).cloned());
                 if let Some(row) = self.task_row(task) {
                     row.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
+                    row.failures += 1;
+                    row.retry = retry.filter(|_| *will_retry).map(|retry| {
+                        (at + wait_before_retry(&retry, row.failures, error), retry.max_attempts)
+                    });
                     row.duration_ms =
                         row.started.and_then(|start| at.since(start).as_millis().try_into().ok());
                     row.error = Some(Box::new(error.clone()));
@@ -253,9 +324,17 @@ impl ConsoleState {
                     self.row_mut(path).status = NodeStatus::Paused;
                 }
             }
-            Event::AgentStart { run_id, provider, model, .. } => {
+            Event::ExecOutput { text, .. } => {
                 if let Some(row) = self.task_row(task) {
-                    row.agent = Some(Box::new(AgentView::new(provider, model.as_deref())));
+                    row.wrote(text);
+                }
+            }
+            Event::BudgetExceeded { limit } => {
+                self.budgets.push((task.map(|task| label(task).into()), limit.clone()));
+            }
+            Event::AgentStart { run_id, provider, model, multi_turn, .. } => {
+                if let Some(row) = self.task_row(task) {
+                    row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn)));
                     let label = row.label.clone();
                     self.by_run.insert(run_id.clone(), label);
                 }
@@ -264,18 +343,19 @@ impl ConsoleState {
                 if let Some(row) = self.run_row(run_id) {
                     row.spent.add(usage.total(), *cost_usd);
                     if let Some(agent) = &mut row.agent {
-                        agent.fold(&envelope.event);
+                        agent.fold(&envelope.event, at);
                     }
                 }
             }
             Event::AgentText { run_id, .. }
             | Event::AgentThinking { run_id, .. }
             | Event::AgentRetract { run_id }
+            | Event::AgentTurn { run_id, .. }
             | Event::AgentToolStart { run_id, .. }
             | Event::AgentToolComplete { run_id, .. }
             | Event::AgentComplete { run_id, .. } => {
                 if let Some(agent) = self.run_row(run_id).and_then(|row| row.agent.as_mut()) {
-                    agent.fold(&envelope.event);
+                    agent.fold(&envelope.event, at);
                 }
             }
             _ => {}
@@ -295,10 +375,13 @@ impl ConsoleState {
         for id in body {
             if let Some(at) = self.by_label.get(id.as_str()) {
                 let row = &mut self.rows[*at as usize];
+                let failed = row.error.take().filter(|_| row.status == NodeStatus::Failed);
+                row.failed_passes.extend(failed.map(|error| (row.pass, error)));
                 row.status = NodeStatus::Pending;
                 row.duration_ms = None;
                 row.skipped = None;
-                row.error = None;
+                row.retry = None;
+                row.failures = 0;
             }
         }
     }
@@ -380,6 +463,44 @@ impl ConsoleState {
         self.by_label =
             self.rows.iter().enumerate().map(|(at, row)| (row.label.clone(), at as u32)).collect();
         at
+    }
+}
+
+impl Row {
+    /// Keeps the last line with letters in it of what its program writes.
+    fn wrote(&mut self, text: &str) {
+        let mut lines = text.trim_end().rsplit('\n');
+        let last = lines.next().unwrap_or_default();
+        if text.contains('\n') || self.output.len() > LINE {
+            self.output.clear();
+        }
+        self.output.push_str(last);
+        if self.output.len() > LINE {
+            let from = self.output.len() - LINE;
+            let from = (from..).find(|at| self.output.is_char_boundary(*at)).unwrap_or(self.output.len());
+            self.output.drain(..from);
+        }
+    }
+}
+
+/// The longest line that is kept of what a program writes, in bytes; more than a terminal is wide.
+const LINE: usize = 1024;
+
+/// The calls that an agent was not allowed to make, as its output tells.
+pub(super) fn denied(result: &Value) -> impl Iterator<Item = String> {
+    let denials = result.get("permissionDenials").and_then(Value::as_array).into_iter().flatten();
+    denials.filter_map(|denial| {
+        Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
+    })
+}
+
+/// The longest value that is told of a condition, in letters.
+const LONGEST: usize = 80;
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
 }
 

@@ -4,11 +4,12 @@
 use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 
 use super::{
-    line::{Line, Tone, clean, harmless},
+    line::{Line, Tone},
     look,
     state::ConsoleState,
     tree::{Canvas, tree},
 };
+use crate::safe::{clean, harmless};
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
@@ -17,20 +18,30 @@ const LONGEST: usize = 200;
 pub(crate) fn summary(state: &ConsoleState, canvas: Canvas, hints: &[String]) -> Vec<Line> {
     let mut lines = tree(state, Canvas { lines: Some(LONGEST), ..canvas });
     lines.extend(failures(state));
+    lines.extend(warnings(state));
     for hint in hints {
         lines.push(help(hint));
     }
-    lines
+    lines.into_iter().flat_map(|line| line.wrap(canvas.columns, 4)).collect()
 }
 
 fn failures(state: &ConsoleState) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut hints: Vec<&str> = Vec::new();
-    let mut say = |place: &str, error: &AgentError| {
+    let outcome = state.ended.map(|ended| ended.outcome);
+    // A failure that the flow has handled is no error of the flow.
+    let handled = matches!(outcome, Some(Outcome::Success | Outcome::Partial));
+    let mut say = |place: &str, kind: &str, pass: Option<u32>, error: &AgentError| {
         let mut line = Line::new();
-        line.push(Tone::Bad, "error").push(Tone::Strong, ": ");
+        match handled {
+            true => line.push(Tone::Warning, "warning"),
+            false => line.push(Tone::Bad, "error"),
+        };
+        line.push(Tone::Strong, ": ");
         if !place.is_empty() {
-            line.push(Tone::Strong, place).push(Tone::Plain, " failed: ");
+            line.push(Tone::Strong, place);
+            let pass = pass.map(|pass| format!(" failed in pass {pass}: ")).unwrap_or(" failed: ".to_owned());
+            line.push(Tone::Plain, &pass);
         }
         look::error(&mut line, error);
         lines.push(line);
@@ -39,27 +50,69 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
             line.push(Tone::Plain, "  ").push(Tone::Faint, harmless(said).trim_end());
             lines.push(line);
         }
-        if let Some(hint) = hint(error)
+        if let Some(hint) = hint(error, kind)
+            && !handled
             && !hints.contains(&hint)
         {
             hints.push(hint);
             lines.push(help(hint));
         }
     };
-    let failed = state.rows.iter().filter(|row| row.status == NodeStatus::Failed);
     let mut named = false;
-    for (row, error) in failed.filter_map(|row| row.error.as_ref().map(|error| (row, error))) {
-        say(&clean(&row.label), error);
-        named = true;
+    for row in &state.rows {
+        let place = clean(&row.label);
+        for (pass, error) in &row.failed_passes {
+            say(&place, &row.node_type, Some(*pass), error);
+        }
+        if let Some(error) = row.error.as_ref().filter(|_| row.status == NodeStatus::Failed) {
+            say(&place, &row.node_type, None, error);
+            named = true;
+        }
     }
-    let bad = state.ended.is_some_and(|ended| {
-        !matches!(ended.outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
+    let bad = outcome.is_some_and(|outcome| {
+        !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
     if let (true, false, Some(error)) = (bad, named, &state.error) {
-        say("", error);
+        say("", "", None, error);
     }
     lines
 }
+
+/// What went well for the flow and is to be seen all the same: budgets that were exceeded, and what agents were not
+/// allowed to do.
+fn warnings(state: &ConsoleState) -> Vec<Line> {
+    let warning = |text: &str| {
+        let mut line = Line::new();
+        line.push(Tone::Warning, "warning").push(Tone::Strong, ": ").push(Tone::Plain, text);
+        line
+    };
+    let ended = state.ended.map(|ended| ended.outcome);
+    let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded));
+    let mut lines: Vec<Line> = budgets
+        .map(|(node, limit)| match node {
+            Some(node) => warning(&format!("{node} exceeded its budget: {limit}")),
+            None => warning(&format!("the flow exceeded its budget: {limit}")),
+        })
+        .collect();
+    for row in state.rows.iter().filter(|row| !row.denied.is_empty()) {
+        let calls = match row.denied.len() {
+            1 => "1 tool call".to_owned(),
+            many => format!("{many} tool calls"),
+        };
+        let first = row.denied.iter().take(DENIED).cloned().collect::<Vec<_>>().join("; ");
+        let more = if row.denied.len() > DENIED { "; …" } else { "" };
+        lines.push(warning(&format!("{}: {calls} denied: {first}{more}", row.label)));
+    }
+    if !state.rows.iter().all(|row| row.denied.is_empty()) {
+        lines.push(help(
+            "allow the tools in the node's `options`, or run at a terminal and answer when asked",
+        ));
+    }
+    lines
+}
+
+/// Denied calls that are named of one node.
+const DENIED: usize = 3;
 
 fn help(text: &str) -> Line {
     let mut line = Line::new();
@@ -68,24 +121,31 @@ fn help(text: &str) -> Line {
 }
 
 /// What to do about an error, where there is something to do.
-fn hint(error: &AgentError) -> Option<&'static str> {
+fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
     let hint = match error.code {
-        ErrorCode::ConfigMissing => "`inspan doctor` says what is missing and how to get it",
+        ErrorCode::ConfigMissing => "run `inspan doctor` to see what is missing and how to install it",
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
-            "the flow has changed since it was recorded: record it again with `inspan run FILE --record DIR`"
+            "if the flow changed since it was recorded, record it again: `inspan run FILE --record DIR`"
         }
-        ErrorCode::ConfigInvalid => "`inspan check` and `inspan nodes TYPE` say what the node takes",
-        ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` says which",
-        ErrorCode::Billing => "the vendor's account has to be topped up",
+        ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
+        ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
+        ErrorCode::Billing => "add credit to the vendor's account",
         ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network => {
-            "let the node try again: `policy: { retry: { maxAttempts: 3, backoff: 10s } }`"
+            "retry the node: `policy: { retry: { maxAttempts: 3, backoff: 10s } }`"
         }
-        ErrorCode::ModelNotFound => "name another model in the node's `options.model`",
-        ErrorCode::Timeout => "give it more time: `policy: { timeout: 30m }`",
-        ErrorCode::ContextLength => "give the agent less to read, or let it begin a new conversation",
-        ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or say `onExhausted: continue`",
-        ErrorCode::ToolDenied => "allow the tool in the node's `options`, or run at a terminal and be asked",
-        ErrorCode::Process if error.provider.is_some() => "`inspan doctor` says whether the program works",
+        ErrorCode::ModelNotFound => "set another model in the node's `options.model`",
+        ErrorCode::Timeout if matches!(node_type, "human.input" | "control.wait") => {
+            "allow more time in the node's `input.timeout`"
+        }
+        ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
+        ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
+        ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or set `onExhausted: continue`",
+        ErrorCode::ToolDenied => {
+            "allow the tool in the node's `options`, or run at a terminal and answer when asked"
+        }
+        ErrorCode::Process if error.provider.is_some() => {
+            "run `inspan doctor` to see whether the program works"
+        }
         _ => return None,
     };
     Some(hint)

@@ -1,7 +1,8 @@
 //! The console's two faces, from literal events at fixed times.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use inspan_flow::Retry;
 use inspan_protocol::{
     AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId, NodePath,
     Outcome, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
@@ -102,6 +103,10 @@ fn agent_done(run: &str) -> Event {
     }
 }
 
+fn gave(id: &str, duration_ms: u64, result: serde_json::Value) -> Event {
+    Event::TaskComplete { task_id: node(id), result: Arc::new(result), duration_ms }
+}
+
 fn done(id: &str, duration_ms: u64) -> Event {
     Event::TaskComplete { task_id: node(id), result: Arc::new(json!({})), duration_ms }
 }
@@ -129,9 +134,16 @@ fn review_plan() -> Plan {
             from: "review".to_owned(),
             to: "code".to_owned(),
             max_iterations: 3,
+            when: Some("'PASS' not in review.text".to_owned()),
             body: vec!["code".to_owned(), "review".to_owned()],
         }],
+        retries: [("code".into(), retry())].into(),
+        ..Plan::default()
     }
+}
+
+fn retry() -> Retry {
+    Retry { max_attempts: 3, backoff: Duration::from_secs(4), ..Retry::default() }
 }
 
 fn review_tale() -> Tale {
@@ -163,7 +175,13 @@ fn review_tale() -> Tale {
         .at(9990, "review", text("r4", "Not yet: "))
         .at(11_000, "review", usage("r4", 900, Some(0.002)))
         .at(11_010, "review", agent_done("r4"))
-        .at(11_020, "review", done("review", 1050))
+        .at(
+            11_020,
+            "review",
+            gave("review", 1050, json!({ "text": "Not yet: the last line is lost", "permissionDenials": [
+                { "toolName": "Write", "toolUseId": "t9", "toolInput": { "file_path": "notes.md", "content": "x" } },
+            ] })),
+        )
         .at(11_030, "", Event::LoopIterate { from: node("review"), to: node("code"), iteration: 1 })
         .at(11_040, "code#2", start("code#2", "claude.agent", 1))
         .at(11_041, "code#2", agent("r5"))
@@ -297,7 +315,7 @@ fn iterations_of_a_frame_stand_below_their_owner() {
     let plan = Plan {
         flow: "scan-all".to_owned(),
         nodes: vec![("scan".into(), "control.foreach".into()), ("report".into(), "echo".into())],
-        loops: Vec::new(),
+        ..Plan::default()
     };
     let mut tale = Tale::new();
     tale.at(0, "", Event::HarnessStart { name: "scan-all".to_owned() })

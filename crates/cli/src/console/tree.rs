@@ -1,15 +1,15 @@
-//! The picture of a session: a head line and one branch per node, cut to the room there is. Drawing it on a
-//! terminal is left to `live`.
+//! The picture of a session: a head line and one branch per node, cut to the room there is.
 
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 
 use super::{
     agent::{AgentView, Doing},
     format,
-    line::{Line, Tone, clean},
+    line::{Line, Tone, tail},
     look,
     state::{COLUMN, ConsoleState, Course, Row, indent},
 };
+use crate::safe::clean;
 
 /// The room for the picture, and the moment it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
             line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             if state.course == Course::Stopping {
-                line.push(Tone::Warning, " stopping; Ctrl-C does not wait");
+                line.push(Tone::Warning, " stopping; press Ctrl-C again to stop at once");
             }
             started.map(|started| format!(" {}", format::duration(canvas.now.since(started))))
         }
@@ -63,7 +63,7 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
 /// The nodes; where there is no room for all, those where something happens, and a count of the others.
 fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
     let room = canvas.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1));
-    let below = |row: &Row| usize::from(!doing(row).is_empty());
+    let below = |row: &Row| usize::from(doing(state, row, canvas).is_some());
     let wanted: usize = state.rows.iter().map(|row| 1 + below(row)).sum();
     let mut shown: Vec<&Row> = state.rows.iter().collect();
     if wanted > room {
@@ -77,16 +77,15 @@ fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
         });
     }
     let hidden = state.rows.len() - shown.len();
-    let kinds = shown.iter().map(|row| kind(row).chars().count()).max().unwrap_or(0).min(COLUMN);
+    let kinds = shown.iter().map(|row| kind(row).chars().count()).max().unwrap_or(0).min(KIND);
     let mut lines = Vec::with_capacity(shown.len() + 1);
     for (at, row) in shown.iter().enumerate() {
         let last = hidden == 0 && at + 1 == shown.len();
         lines.push(branch(state, row, kinds, if last { "╰─ " } else { "├─ " }, canvas));
-        let doing = doing(row);
-        if !doing.is_empty() {
+        if let Some((tone, doing)) = doing(state, row, canvas) {
             let mut line = Line::new();
             line.push(Tone::Faint, if last { "      " } else { "│     " });
-            line.push(Tone::Faint, &doing);
+            line.push(tone, &doing);
             lines.push(line);
         }
     }
@@ -106,10 +105,9 @@ fn rest(state: &ConsoleState, hidden: usize) -> Line {
     line.push(Tone::Faint, "╰─ ").push(
         Tone::Faint,
         &format!(
-            "{hidden} more; of all {}: {} done, {} skipped, {} to come",
+            "{hidden} more · {}/{} done · {} pending",
+            count(NodeStatus::Complete) + count(NodeStatus::Reused) + count(NodeStatus::Skipped),
             state.rows.len(),
-            count(NodeStatus::Complete) + count(NodeStatus::Reused),
-            count(NodeStatus::Skipped),
             count(NodeStatus::Pending),
         ),
     );
@@ -123,8 +121,9 @@ fn branch(state: &ConsoleState, row: &Row, kinds: usize, guide: &str, canvas: Ca
     let sign = if row.status == NodeStatus::Running { SPINNER[canvas.frame % SPINNER.len()] } else { sign };
     line.push(tone, sign).push(Tone::Plain, " ");
     let name = if row.status == NodeStatus::Pending { Tone::Faint } else { Tone::Plain };
-    line.push(name, &row.label).pad_to(5 + state.label_width);
-    line.push(Tone::Faint, &format!("  {}", kind(row))).pad_to(5 + state.label_width + 2 + kinds);
+    line.push(name, &middle(&row.label, COLUMN)).pad_to(5 + state.label_width);
+    line.push(Tone::Faint, &format!("  {}", middle(&kind(row), KIND)));
+    line.pad_to(5 + state.label_width + 2 + kinds);
     for part in facts(row, canvas.now) {
         line.push(Tone::Plain, "  ").push(Tone::Plain, &part);
     }
@@ -136,14 +135,16 @@ fn branch(state: &ConsoleState, row: &Row, kinds: usize, guide: &str, canvas: Ca
             let why = row.skipped.map(look::skipped).unwrap_or_default();
             line.push(Tone::Faint, &format!("  {why}"));
         }
-        NodeStatus::Failed | NodeStatus::Pending => {
+        NodeStatus::Failed => {
             if let Some(error) = &row.error {
-                let again = row.status == NodeStatus::Pending;
-                line.push(Tone::Plain, if again { "  tries again after: " } else { "  " });
+                line.push(Tone::Plain, "  ");
                 look::error(&mut line, error);
             }
         }
         _ => {}
+    }
+    if !row.denied.is_empty() {
+        line.push(Tone::Warning, &format!("  ⚠ {} denied", row.denied.len()));
     }
     line
 }
@@ -160,6 +161,11 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     let mut facts = Vec::new();
     if row.pass > 1 {
         facts.push(format!("pass {}", row.pass));
+    }
+    match row.failed_passes.len() {
+        0 => {}
+        1 => facts.push("1 pass failed".to_owned()),
+        many => facts.push(format!("{many} passes failed")),
     }
     if row.attempt > 1 {
         facts.push(format!("attempt {}", row.attempt));
@@ -179,14 +185,54 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     facts
 }
 
-/// What the node's agent is doing, if it is.
-fn doing(row: &Row) -> String {
+/// What a node is doing or waits for, if it is.
+fn doing(state: &ConsoleState, row: &Row, canvas: Canvas) -> Option<(Tone, String)> {
     let agent: Option<&AgentView> = row.agent.as_deref();
+    // The end of what is written is what is new.
+    let room = canvas.columns.saturating_sub(INDENT);
+    let faint = |text: String| Some((Tone::Faint, text));
     match (row.status, agent.map(|agent| &agent.doing)) {
-        (NodeStatus::Running, Some(Doing::Starting)) => "starting…".to_owned(),
-        (NodeStatus::Running, Some(Doing::Thinking)) => "thinking…".to_owned(),
-        (NodeStatus::Running, Some(Doing::Writing(text))) => text.clone(),
-        (NodeStatus::Running | NodeStatus::Waiting, Some(Doing::Using(call))) => format!("⚙ {call}"),
-        _ => String::new(),
+        (NodeStatus::Pending, _) => {
+            let error = row.error.as_ref()?;
+            let when = match row.retry {
+                Some((due, of)) if due > canvas.now => {
+                    let left = due.since(canvas.now).as_secs() + 1;
+                    format!("attempt {}/{of} in {left} s", row.failures + 1)
+                }
+                Some((_, of)) => format!("attempt {}/{of} now", row.failures + 1),
+                None => "trying again".to_owned(),
+            };
+            let mut line = Line::new();
+            look::error(&mut line, error);
+            Some((Tone::Warning, format!("{when}; failed: {}", line.text())))
+        }
+        (NodeStatus::Running, Some(Doing::Asking)) => faint("waiting for the model…".to_owned()),
+        (NodeStatus::Running, Some(Doing::Thinking)) => faint("thinking…".to_owned()),
+        (NodeStatus::Running, Some(Doing::Writing(text))) => faint(tail(text, room)),
+        (NodeStatus::Running | NodeStatus::Waiting, Some(Doing::Using(call))) => faint(format!("⚙ {call}")),
+        (NodeStatus::Running, Some(Doing::Listening(_))) => {
+            let until = state.listens_until(row).map(|until| format!(" until {}", format::clock(until)));
+            let id = state.session.as_ref().map_or("ID", |id| id.as_str());
+            let text = format!("listening{}; `inspan send {id} TEXT`", until.unwrap_or_default());
+            Some((Tone::Accent, text))
+        }
+        (NodeStatus::Running, None) if !row.output.is_empty() => faint(tail(&clean(&row.output), room)),
+        _ => None,
     }
+}
+
+/// The widest column for types and models.
+const KIND: usize = 40;
+/// Columns before what a node is doing.
+const INDENT: usize = 6;
+
+/// A text of at most so many columns, cut in the middle: ids and models differ at both ends.
+fn middle(text: &str, columns: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= columns {
+        return text.to_owned();
+    }
+    let (before, after) = (columns / 2, columns - columns / 2 - 1);
+    let end = &letters[letters.len() - after..];
+    letters[..before].iter().chain(&['…']).chain(end).collect()
 }

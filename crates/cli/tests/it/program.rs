@@ -22,6 +22,7 @@ pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("HOME", folder)
+        .env("TZ", "UTC")
         .env("INSPAN_HOME", home(folder))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

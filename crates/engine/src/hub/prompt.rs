@@ -138,6 +138,7 @@ impl Hub {
             choices: open.prompt.choices.clone(),
             allow_text: open.prompt.allow_text,
             kind: open.prompt.kind,
+            detail: open.prompt.detail.clone(),
             task: open.task.clone(),
             deadline: open.prompt.deadline,
             default: open.prompt.default.clone(),

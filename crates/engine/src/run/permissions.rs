@@ -65,14 +65,13 @@ impl PermissionBroker for HubBroker {
         if lock(&self.allowed).contains(&tool) {
             return ready(PermissionDecision::Allow { updated_input: None }).boxed();
         }
-        let question = match &request.description {
-            Some(description) => format!("Allow `{}`? {description}", request.tool_name),
-            None => format!("Allow `{}`?", request.tool_name),
-        };
+        let question = format!("Allow `{}`?", request.tool_name);
         let mut detail = Map::new();
         detail.insert("toolName".to_owned(), Value::from(request.tool_name));
         detail.insert("input".to_owned(), request.input);
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
+        // The agent's own words about it are no part of the question.
+        detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));
         let asked = self.hub.ask(Prompt {
             choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
             detail: Some(self.redactor.value(Value::Object(detail))),

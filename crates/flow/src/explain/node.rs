@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, SessionStatus, Sk
 
 use super::{
     Said,
-    reason::{in_short, length},
+    reason::{denied, in_short, length, question},
     walk::Walk,
 };
 use crate::graph::{EdgeIx, Join, NodeIx, OnExhausted, RetryOn};
@@ -46,8 +46,8 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} was cancelled: {why} [{seq}]{kept}");
                 self.say(envelope.seq, Some(self.path(ix)), Said::Cancelled, text);
             }
-            Event::SessionPrompt { prompt, .. } => {
-                let text = format!("a person is asked: {prompt}");
+            Event::SessionPrompt { prompt, kind, detail, .. } => {
+                let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
                 self.say(envelope.seq, Some(self.path(ix)), Said::Asked, text);
             }
             Event::TaskReused { from, .. } => {
@@ -82,9 +82,15 @@ impl Walk<'_> {
         let (path, seq) = (Some(self.path(ix)), envelope.seq);
         let attempt = self.node(ix).attempt;
         match &envelope.event {
-            Event::TaskComplete { duration_ms, .. } => {
+            Event::TaskComplete { duration_ms, result, .. } => {
                 let took = length(std::time::Duration::from_millis(*duration_ms));
-                self.say(seq, path, Said::Completed, format!("attempt {attempt} completed in {took}"));
+                let denied = denied(result).map(|denied| format!("; {denied}")).unwrap_or_default();
+                self.say(
+                    seq,
+                    path,
+                    Said::Completed,
+                    format!("attempt {attempt} completed in {took}{denied}"),
+                );
             }
             Event::TaskFailed { error, will_retry, .. } => {
                 let next = if *will_retry {

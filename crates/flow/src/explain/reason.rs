@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{AgentError, EdgeStatus, Event, NodeStatus};
+use inspan_protocol::{AgentError, EdgeStatus, Event, NodeStatus, PromptKind};
 use serde_json::Value;
 
 use super::walk::Walk;
@@ -155,6 +155,36 @@ impl Walk<'_> {
             Some(_) => "the flow was ending already",
             None => "what does not depend on it goes on (`failFast: false`)",
         }
+    }
+}
+
+/// A question; one for permission names the tool and its whole arguments first, then what the agent says about it.
+pub(super) fn question(prompt: &str, kind: PromptKind, detail: Option<&Value>) -> String {
+    let detail = detail.filter(|_| kind == PromptKind::Permission);
+    let Some(tool) = detail.and_then(|detail| detail.get("toolName")?.as_str()) else {
+        return prompt.to_owned();
+    };
+    let part = |key: &str| detail.and_then(|detail| detail.get(key));
+    let input = part("input").map(|input| format!(" with {input}")).unwrap_or_default();
+    let says = part("description").and_then(Value::as_str);
+    let says = says.map(|says| format!("; agent says: {says}")).unwrap_or_default();
+    format!("allow {tool}{input}?{says}")
+}
+
+/// Which calls of an agent were denied, as its output tells.
+pub(super) fn denied(output: &Value) -> Option<String> {
+    let denials = output.get("permissionDenials")?.as_array()?;
+    let calls: Vec<String> = denials
+        .iter()
+        .filter_map(|denial| {
+            let input = denial.get("toolInput").map(|input| format!(" {}", short(input)));
+            Some(format!("{}{}", denial.get("toolName")?.as_str()?, input.unwrap_or_default()))
+        })
+        .collect();
+    match calls.len() {
+        0 => None,
+        1 => Some(format!("1 tool call was denied: {}", calls[0])),
+        many => Some(format!("{many} tool calls were denied: {}", calls.join("; "))),
     }
 }
 

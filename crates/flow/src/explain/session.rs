@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{Envelope, Event, NodeStatus, Outcome, SessionStatus, SkipReason, WaitingOn};
 
-use super::{Said, Statement, reason::in_short, walk::Walk};
+use super::{
+    Said, Statement,
+    reason::{in_short, question},
+    walk::Walk,
+};
 use crate::{
     graph::{Graph, NodeIx, OnFailure},
     store::SessionRecord,
@@ -176,7 +180,9 @@ impl Walk<'_> {
                 (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
                     let asked = self.event(seq).map(|envelope| &envelope.event);
                     let question = match asked {
-                        Some(Event::SessionPrompt { prompt, .. }) => format!(": {prompt}"),
+                        Some(Event::SessionPrompt { prompt, kind, detail, .. }) => {
+                            format!(": {}", question(prompt, *kind, detail.as_ref()))
+                        }
                         _ => String::new(),
                     };
                     self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` asks{question}"));

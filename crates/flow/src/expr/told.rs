@@ -14,7 +14,7 @@ use crate::compact::Compact;
 
 impl Condition {
     /// The condition in one line, as its author wrote it or nearly so.
-    pub(crate) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         words(&self.test)
     }
 

@@ -205,8 +205,8 @@ impl RunState {
     }
 }
 
-/// The vendor's wish wins over the author's backoff, up to a length.
-fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
+/// How long a node waits before it is tried again. The vendor's wish wins over the author's backoff, up to a length.
+pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
     if let Some(wait) = error.retry_after.filter(|wait| *wait <= retry.longest_wish()) {
         return wait;
     }

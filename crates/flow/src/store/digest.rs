@@ -81,7 +81,14 @@ impl Digest {
                 self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
             }
             Event::SessionPrompt {
-                prompt_id, prompt, choices, allow_text, kind, deadline, default, ..
+                prompt_id,
+                prompt,
+                choices,
+                allow_text,
+                kind,
+                detail,
+                deadline,
+                default,
             } => {
                 self.prompts.retain(|open| open.prompt_id != *prompt_id);
                 self.prompts.push(PendingPrompt {
@@ -90,6 +97,7 @@ impl Digest {
                     choices: choices.clone(),
                     allow_text: *allow_text,
                     kind: *kind,
+                    detail: detail.clone(),
                     task: envelope.context.task.clone(),
                     deadline: *deadline,
                     default: default.clone(),

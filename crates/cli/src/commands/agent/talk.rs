@@ -7,7 +7,7 @@ use inspan_protocol::{AgentError, ErrorCode, Event};
 use super::{lines::Lines, voice::Voice};
 use crate::{
     commands::session::Signals,
-    console::{Question, Tone, ask, read_answer},
+    console::{Question, Tone, read_answer},
     exit::Exit,
     invocation::Invocation,
     terminal::{self, Person},
@@ -180,7 +180,7 @@ impl<'a> Talk<'a> {
     /// Shows the oldest question.
     fn ask(&mut self) {
         let Some(question) = self.open.first() else { return };
-        let lines = ask(question, SystemClock.now());
+        let lines = crate::console::question(question, SystemClock.now()).whole();
         let text: Vec<String> =
             lines.iter().map(|line| line.render(self.invocation.terminal.stderr)).collect();
         terminal::progress(&format!("\n{}\n› ", text.join("\n")));

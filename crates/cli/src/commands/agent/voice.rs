@@ -15,8 +15,6 @@ pub(super) struct Voice {
     form: Form,
     stderr: Colour,
     says: Says,
-    /// Whether stdout is a terminal, which what an agent says must not steer.
-    terminal: bool,
     /// Whether something was said in this answer.
     spoke: bool,
     /// Whether stdout stands at the beginning of a line.
@@ -39,7 +37,6 @@ impl Voice {
             form: invocation.form,
             says: Says::Text,
             stderr: invocation.terminal.stderr,
-            terminal: terminal::stdout_is_terminal(),
             spoke: false,
             fresh: true,
             breaks: false,
@@ -89,7 +86,7 @@ impl Voice {
             && self.says == Says::Structured
             && self.form == Form::Text
         {
-            terminal::data_line(&format!("{output:#}"));
+            terminal::json_line(&format!("{output:#}"));
         }
         if let Some(result) = result.filter(|_| !self.spoke) {
             self.say(&result.text);
@@ -126,10 +123,9 @@ impl Voice {
         if std::mem::take(&mut self.breaks) && self.spoke {
             self.line_break();
         }
-        let shown = if self.terminal { steady(text) } else { text.to_owned() };
-        self.fresh = shown.ends_with('\n');
+        self.fresh = text.ends_with('\n');
         self.spoke = true;
-        terminal::data(&shown);
+        terminal::data(text);
     }
 
     fn line_break(&mut self) {
@@ -149,11 +145,6 @@ fn clip(text: &str) -> String {
     }
 }
 
-/// Text that cannot steer a terminal: of the control characters only line breaks and tabs are kept.
-fn steady(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
-}
-
 fn spent(result: &AgentResult) -> String {
     let mut parts = vec![result.provider.clone()];
     parts.extend(result.model.clone());
@@ -165,12 +156,6 @@ fn spent(result: &AgentResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_an_agent_says_cannot_steer_the_terminal() {
-        let rows = ["a\u{1b}[2Jb\n\tc", "\u{7}x\r", "日本"];
-        assert_eq!(rows.map(steady), ["a[2Jb\n\tc", "x", "日本"]);
-    }
 
     #[test]
     fn a_note_has_an_end() {

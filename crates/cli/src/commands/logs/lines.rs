@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Output;
 use crate::{
-    console::{ConsoleState, Detail, Line, PlainLog, Plan, Tone, clean, format, head, look},
+    console::{Arguments, ConsoleState, Detail, Line, PlainLog, Plan, Tone, clean, format, head, look},
     terminal::{self, Colour, Reader},
 };
 
@@ -27,7 +27,8 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn new(plan: Plan, filter: Filter, from: u64, colour: Colour) -> Self {
         let is_chosen = filter != Filter::all();
-        Self { state: ConsoleState::new(plan), plain: PlainLog::default(), filter, is_chosen, from, colour }
+        let plain = PlainLog::new(Arguments::Whole);
+        Self { state: ConsoleState::new(plan), plain, filter, is_chosen, from, colour }
     }
 
     fn lines(&mut self, envelope: &Envelope) -> Vec<Line> {
@@ -145,7 +146,7 @@ impl Output for Lines {
             text.push_str(&line.render(self.colour));
             text.push('\n');
         }
-        terminal::data(&text)
+        terminal::painted(&text)
     }
 }
 

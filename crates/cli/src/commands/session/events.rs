@@ -11,7 +11,7 @@ use inspan_engine::{Filter, Hub, Subscription};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{exit::Exit, failure::Failure};
+use crate::{exit::Exit, failure::Failure, safe, terminal};
 
 /// Where events are to be written.
 pub(super) struct Events {
@@ -41,6 +41,7 @@ impl Events {
         let events = hub.subscribe(Filter::all());
         let end = CancellationToken::new();
         let is_stdout = matches!(self.target, Target::Stdout);
+        let shows = is_stdout && terminal::stdout_is_terminal();
         let out: Box<dyn Write + Send> = match self.target {
             Target::Stdout => Box::new(io::stdout()),
             Target::File(file) => Box::new(file),
@@ -48,7 +49,7 @@ impl Events {
         let (runtime, ended) = (Handle::current(), end.clone());
         let thread = thread::Builder::new()
             .name("events".to_owned())
-            .spawn(move || write(events, BufWriter::new(out), &runtime, &ended))
+            .spawn(move || write(events, BufWriter::new(out), shows, &runtime, &ended))
             .map_err(|error| Failure::new(Exit::Failed, format!("failed to start a thread: {error}")))?;
         Ok(Writing { name: self.name, is_stdout, end, thread })
     }
@@ -83,10 +84,11 @@ impl Writing {
     }
 }
 
-/// Writes event after event until the session is over; flushes whenever none waits.
+/// Writes event after event until the session is over; flushes whenever none waits. `shows`: a terminal shows them.
 fn write(
     mut events: Subscription,
     mut out: BufWriter<Box<dyn Write + Send>>,
+    shows: bool,
     runtime: &Handle,
     end: &CancellationToken,
 ) -> io::Result<Option<u64>> {
@@ -105,7 +107,11 @@ fn write(
             }
         };
         let Some(envelope) = next else { break };
-        serde_json::to_writer(&mut out, &*envelope)?;
+        if shows {
+            out.write_all(safe::json(&serde_json::to_string(&*envelope)?).as_bytes())?;
+        } else {
+            serde_json::to_writer(&mut out, &*envelope)?;
+        }
         out.write_all(b"\n")?;
     }
     out.flush()?;

@@ -10,7 +10,7 @@ use inspan_protocol::Envelope;
 
 use super::report::Report;
 use crate::{
-    commands::flow,
+    commands::{flow, sessions::answer::Commands},
     console::{Answer, Answers, ConsoleState, Device, Painter, Question, Setting},
     exit::Exit,
     invocation::Invocation,
@@ -20,6 +20,7 @@ use crate::{
 pub(super) struct Host {
     painter: Painter,
     desk: Arc<Desk>,
+    commands: Commands,
 }
 
 /// What becomes of a question when nobody is there.
@@ -58,7 +59,11 @@ impl Host {
         history.iter().for_each(|envelope| state.fold(envelope));
         state.catch_up();
         let desk = Desk { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
-        Self { painter: Painter::new(state, setting), desk: Arc::new(desk) }
+        Self {
+            painter: Painter::new(state, setting),
+            desk: Arc::new(desk),
+            commands: Commands::new(invocation),
+        }
     }
 
     /// Stops showing events; the session as it was seen.
@@ -74,7 +79,7 @@ impl Host {
             None if report.exit == Exit::Waiting => state.nobody_there(),
             None => {}
         }
-        self.painter.summarise(&state, &report.hints());
+        self.painter.summarise(&state, &report.hints(&self.commands));
     }
 
     /// The questions that ended the session.
@@ -111,6 +116,11 @@ impl Answers for Desk {
     fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
         let hub = self.hub.get().ok_or("the session has not begun")?;
         hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
+    }
+
+    fn message(&self, text: &str) -> Result<(), String> {
+        let hub = self.hub.get().ok_or("the session has not begun")?;
+        hub.send(text).map(drop).map_err(|error| error.to_string())
     }
 
     fn nobody(&self, question: &Question) {

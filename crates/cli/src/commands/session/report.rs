@@ -5,7 +5,7 @@ use inspan_flow::{Compact, FlowRunResult, Graph, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId};
 use serde_json::{Value, json};
 
-use crate::{console::Question, exit::Exit, terminal};
+use crate::{commands::sessions::answer::Commands, console::Question, exit::Exit, terminal};
 
 /// What is said of an ended session.
 pub(super) struct Report<'a> {
@@ -53,30 +53,30 @@ impl<'a> Report<'a> {
     }
 
     /// What the caller can do about it.
-    pub(super) fn hints(&self) -> Vec<String> {
+    pub(super) fn hints(&self, commands: &Commands) -> Vec<String> {
         let id = &self.result.session_id;
         match (self.result.outcome, self.keeps) {
-            (Outcome::Paused, _) => vec![format!("go on with `inspan resume {id}`")],
+            (Outcome::Paused, _) => vec![format!("continue with `{}`", commands.command("resume", id, ""))],
             (Outcome::Waiting, _) => {
                 let open = self.result.open_prompts().iter();
-                let mut hints: Vec<_> = open.map(|open| answering(id, open)).collect();
+                let mut hints: Vec<_> = open.map(|open| answering(id, open, commands)).collect();
                 if hints.is_empty() {
-                    hints.push(format!("go on with `inspan resume {id}` once the limit is lifted"));
+                    let resume = commands.command("resume", id, "");
+                    hints.push(format!("continue with `{resume}` once the limit is lifted"));
                 }
                 hints
             }
             (Outcome::Success | Outcome::Stopped, Keeps::Session) => Vec::new(),
             (_, Keeps::Session) => {
-                vec![format!(
-                    "mend it and go on with `inspan resume {id}`: what is finished is not paid for again"
-                )]
+                let resume = commands.command("resume", id, "");
+                vec![format!("fix it, then run `{resume}`; finished work is reused")]
             }
             (_, Keeps::Nothing) => {
                 let waits = |question: &Question| {
                     let node =
                         question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
                     format!(
-                        "{node} waits for a person: run it at a terminal, or give the question a `default`"
+                        "{node} is waiting for a person: run it at a terminal, or give the question a `default`"
                     )
                 };
                 self.waiting.iter().map(waits).collect()
@@ -155,14 +155,12 @@ fn pretty(value: &Compact) -> String {
 }
 
 /// The command that answers a question.
-fn answering(session: &SessionId, open: &PendingPrompt) -> String {
+fn answering(session: &SessionId, open: &PendingPrompt, commands: &Commands) -> String {
     let node = open.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
-    let id = &open.prompt_id;
-    let answer = match open.choices.as_deref() {
-        Some([first, ..]) => format!("--choice '{first}'"),
-        _ => "'TEXT'".to_owned(),
-    };
-    format!("{node} waits for a person: `inspan reply {session} {id} {answer}` answers and goes on")
+    let answers = commands.answers(session, open);
+    let more = if answers.len() > 1 { "; `inspan inbox` lists the other answers" } else { "" };
+    let answer = answers.first().map(String::as_str).unwrap_or("inspan inbox");
+    format!("{node} is waiting for a person: answer with `{answer}`{more}")
 }
 
 fn pending(question: &Question) -> PendingPrompt {
@@ -172,6 +170,7 @@ fn pending(question: &Question) -> PendingPrompt {
         choices: (!question.choices.is_empty()).then(|| question.choices.clone()),
         allow_text: Some(question.allow_text),
         kind: question.kind,
+        detail: question.detail.clone(),
         task: question.task.clone(),
         deadline: question.deadline,
         default: question.default.clone(),

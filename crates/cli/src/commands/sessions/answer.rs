@@ -4,7 +4,7 @@ use inspan_flow::SessionEntry;
 use inspan_protocol::{PendingPrompt, PromptKind, SessionId};
 
 use super::Standing;
-use crate::invocation::Invocation;
+use crate::{invocation::Invocation, safe::is_unsafe};
 
 /// Writes commands for one call of the program: they name the store if this call did.
 pub(in crate::commands) struct Commands(String);
@@ -25,7 +25,12 @@ impl Commands {
     pub(in crate::commands) fn answers(&self, session: &SessionId, prompt: &PendingPrompt) -> Vec<String> {
         let id = quoted(prompt.prompt_id.as_str());
         if prompt.kind == PromptKind::Permission {
-            return ["approve", "reject"].map(|verb| self.command(verb, session, &id)).to_vec();
+            let mut commands = vec![self.command("approve", session, &id)];
+            if prompt.choices.iter().flatten().any(|choice| choice == "always") {
+                commands.push(self.command("approve", session, &format!("{id} --always")));
+            }
+            commands.push(self.command("reject", session, &id));
+            return commands;
         }
         let choices = prompt.choices.as_deref().unwrap_or_default();
         let mut commands: Vec<String> = choices
@@ -43,23 +48,23 @@ impl Commands {
         let id = &entry.session;
         let resume = || self.command("resume", id, "");
         match Standing::of(entry) {
-            Standing::Running => vec![(self.command("logs", id, "-f"), "watches it")],
+            Standing::Running => vec![(self.command("logs", id, "-f"), "watch it")],
             Standing::Waiting if entry.owner.is_none() && entry.unanswered > 0 => {
-                vec![(resume(), "takes what was kept and goes on")]
+                vec![(resume(), "apply the stored commands and continue")]
             }
-            Standing::Waiting if entry.owner.is_none() => vec![(resume(), "goes on waiting for it")],
+            Standing::Waiting if entry.owner.is_none() => vec![(resume(), "wait for it again")],
             Standing::Waiting => Vec::new(),
-            Standing::Damaged => vec![(format!("inspan store verify{}", self.0), "says what is damaged")],
-            Standing::Paused => vec![(resume(), "goes on")],
+            Standing::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
+            Standing::Paused => vec![(resume(), "continue")],
             Standing::Interrupted => {
-                vec![(resume(), "goes on: the process that drove it is gone")]
+                vec![(resume(), "continue; the process that ran it is gone")]
             }
             Standing::Ended(inspan_protocol::Outcome::Success) => Vec::new(),
             Standing::Ended(_) => vec![
-                (self.command("why", id, ""), "says why"),
+                (self.command("why", id, ""), "see why"),
                 (
                     self.command("resume", id, "--edited"),
-                    "begins again from what is done, with the flow mended",
+                    "fix the flow, then run it again; finished work is reused",
                 ),
             ],
         }
@@ -74,7 +79,22 @@ fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    if !word.chars().any(|c| is_unsafe(c) || matches!(c, '\n' | '\t')) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    // What must not reach a terminal is written as bash and zsh read it.
+    let mut quoted = "$'".to_owned();
+    for c in word.chars() {
+        match c {
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if is_unsafe(c) => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
 }
 
 #[cfg(test)]
@@ -83,6 +103,7 @@ mod tests {
 
     #[test]
     fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        assert_eq!(quoted("a\u{1b}[2J'\n\u{202e}"), r"$'a\U0000001b[2J\'\n\U0000202e'");
         let words = ["yes", "run it again", "", "it's", "$HOME", "a/b-c_d.e"].map(quoted);
         assert_eq!(words, ["yes", "'run it again'", "''", r"'it'\''s'", "'$HOME'", "a/b-c_d.e"]);
     }

@@ -5,7 +5,7 @@ use inspan_protocol::{PendingPrompt, PromptKind, Timestamp, WaitingOn};
 use serde_json::{Value, json};
 
 use super::Standing;
-use crate::console::{clean, format};
+use crate::console::{Permission, clean, format};
 
 /// The questions of a session that an answer can still reach.
 pub(in crate::commands) fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &PendingPrompt> {
@@ -23,15 +23,21 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
         return None;
     }
     if entry.unanswered > 0 && entry.liveness == Liveness::Gone {
-        let what = if entry.unanswered == 1 { "a command that was kept" } else { "commands that were kept" };
-        return Some(format!("`inspan resume`, to take {what}"));
+        let what = if entry.unanswered == 1 {
+            "1 stored command".to_owned()
+        } else {
+            format!("{} stored commands", entry.unanswered)
+        };
+        return Some(format!("`inspan resume`, to apply {what}"));
     }
     let mut open = open_questions(entry);
     if let Some(first) = open.next() {
         let more = open.count();
         let more = if more > 0 { format!(" (+{more})") } else { String::new() };
         let node = first.task.as_ref().map(|task| format!("{task}: ")).unwrap_or_default();
-        return Some(format!("{node}{}{more}", clean(&first.prompt)));
+        let permission = Permission::of(first.kind, first.detail.as_ref(), &first.prompt);
+        let question = permission.map_or_else(|| clean(&first.prompt), |permission| permission.title());
+        return Some(format!("{node}{question}{more}"));
     }
     match entry.digest.waits {
         Some(waits) if waits.on == WaitingOn::Limit => Some(match waits.until {
@@ -39,8 +45,8 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
             None => "a usage limit".to_owned(),
         }),
         _ if entry.unanswered > 0 => Some(match entry.unanswered {
-            1 => "1 command to be taken".to_owned(),
-            count => format!("{count} commands to be taken"),
+            1 => "1 command to be applied".to_owned(),
+            count => format!("{count} commands to be applied"),
         }),
         _ => None,
     }

@@ -88,6 +88,7 @@ fn emulated(bytes: &[u8]) -> String {
 struct Sent {
     answers: Mutex<Vec<Answer>>,
     nobody: Mutex<Vec<String>>,
+    messages: Mutex<Vec<String>>,
     arrived: Condvar,
 }
 
@@ -97,6 +98,12 @@ impl Answers for Sent {
             return Err(format!("prompt `{}` takes something else", question.id));
         }
         lock(&self.answers).push(answer);
+        self.arrived.notify_all();
+        Ok(())
+    }
+
+    fn message(&self, text: &str) -> Result<(), String> {
+        lock(&self.messages).push(text.to_owned());
         self.arrived.notify_all();
         Ok(())
     }
@@ -122,13 +129,13 @@ impl Scene {
         let (reader, writer) = io::pipe().unwrap();
         let setting = Setting {
             terminal: Terminal { stdout: Colour::Off, stderr: Colour::Off, progress, person },
-            device: Device { out: Box::new(tube.clone()), size: || (60, 20) },
+            device: Device { out: Box::new(tube.clone()), size: || (60, 20), input: Input::Given },
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
         };
         let nodes = [("ask", "human.input"), ("why", "human.input")];
         let nodes = nodes.map(|(id, node_type)| (id.into(), node_type.into())).to_vec();
-        let plan = crate::console::Plan { flow: "talk".to_owned(), nodes, loops: Vec::new() };
+        let plan = crate::console::Plan { flow: "talk".to_owned(), nodes, ..Default::default() };
         let painter = Painter::new(ConsoleState::new(plan), setting);
         let sent = Arc::new(Sent::default());
         painter.start(Arc::<Sent>::clone(&sent)).unwrap();
@@ -174,8 +181,6 @@ impl Scene {
     }
 
     fn types(&mut self, line: &str) {
-        // The kernel shows what is typed.
-        self.tube.write_all(line.as_bytes()).unwrap();
         self.person.write_all(line.as_bytes()).unwrap();
     }
 
@@ -207,7 +212,7 @@ fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     let mut shown = vec![scene.tube.showing("›")];
     scene.types("maybe\n");
-    shown.push(scene.tube.showing("none of the answers\n›"));
+    shown.push(scene.tube.showing("type 1-2\n›"));
     scene.types("1\n");
     let first = scene.sends(1);
     scene.answered("ask", "yes");
@@ -231,17 +236,67 @@ fn a_question_that_is_settled_elsewhere_is_taken_back() {
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
     scene.answered("ask", "no");
-    let shown = scene.tube.showing("no longer asked");
+    let shown = scene.tube.showing("answered elsewhere: no");
     assert!(!shown.contains('›'), "{shown}");
     assert_eq!(
         ends(&mut scene),
         "\
-? ask: Shall it go on? (no longer asked)
+? ask: Shall it go on? answered elsewhere: no
 ✔ talk succeeded in 6.0s
 ├─ ✔ ask  human.input  5.0s
 ╰─ · why  human.input
 "
     );
+}
+
+#[test]
+fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
+    let mut scene = begun(Progress::Live, Person::Present);
+    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
+    scene.tube.showing("›");
+    scene.types("y");
+    scene.tube.showing("› y▏");
+    let start =
+        json!({ "type": "task:start", "taskId": "why", "nodeType": "exec", "attempt": 1, "path": "why" });
+    scene.event(Some("why"), start);
+    let output = json!({ "type": "exec:output", "stream": "stdout", "text": "one\ntest 7 of 9\n" });
+    scene.event(Some("why"), output);
+    assert_eq!(
+        scene.tube.showing("test 7 of 9"),
+        "\
+⠿ talk 5.0s
+├─ ? ask  human.input  5.0s
+╰─ ⠿ why  exec         5.0s
+      test 7 of 9
+? ask: Shall it go on?
+  1  yes
+  2  no
+  type a number or a word
+› y▏
+"
+    );
+    scene.types("es\n");
+    assert_eq!(scene.sends(1), [Answer { content: "yes".to_owned(), choice: Some("yes".to_owned()) }]);
+    ends(&mut scene);
+}
+
+#[test]
+fn what_was_typed_before_a_question_is_no_answer_to_it() {
+    let mut scene = begun(Progress::Live, Person::Present);
+    scene.types("no");
+    scene.tube.showing("› no▏");
+    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
+    scene.tube.showing("a word\n› ▏");
+    scene.types("yes\n");
+    scene.sends(1);
+    scene.answered("ask", "yes");
+    scene.tube.showing("› no▏");
+    scene.types("t now\n");
+    let none = |messages: &mut Vec<String>| messages.is_empty();
+    let sent = Arc::clone(&scene.sent);
+    let waited = sent.arrived.wait_timeout_while(lock(&sent.messages), Duration::from_secs(20), none);
+    assert_eq!(*waited.unwrap().0, ["not now"]);
+    ends(&mut scene);
 }
 
 #[test]

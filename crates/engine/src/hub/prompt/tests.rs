@@ -41,6 +41,7 @@ async fn a_reply_answers_its_prompt() {
         choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
         allow_text: None,
         kind: PromptKind::Input,
+        detail: Some(json!({ "pr": 7 })),
         task: Some(task.clone()),
         deadline: Some(NOON + Duration::from_secs(60)),
         default: Some("no".to_owned()),

@@ -1,0 +1,126 @@
+//! The line that a person types: letters, and the keys that change or end it. What is typed comes as bytes, of a
+//! terminal letter by letter, else line by line.
+
+/// The longest line, in bytes; more is not taken.
+const LONGEST: usize = 1 << 20;
+
+/// The line so far.
+#[derive(Debug, Default)]
+pub(super) struct Editor {
+    text: String,
+    /// The bytes of a letter that is not whole.
+    letter: Vec<u8>,
+    keys: Keys,
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Keys {
+    #[default]
+    Letters,
+    /// An escape came.
+    Escape,
+    /// A key such as an arrow, up to its last letter.
+    Sequence,
+}
+
+/// What a byte has done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Typed {
+    /// The line ended.
+    Line(String),
+    /// Nothing more will be typed.
+    End,
+}
+
+impl Editor {
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes the line away.
+    pub(super) fn take(&mut self) -> String {
+        self.letter.clear();
+        std::mem::take(&mut self.text)
+    }
+
+    /// Puts a line back.
+    pub(super) fn put(&mut self, text: String) {
+        self.text = text;
+    }
+
+    pub(super) fn byte(&mut self, byte: u8) -> Option<Typed> {
+        match (self.keys, byte) {
+            (Keys::Escape, b'[' | b'O') => self.keys = Keys::Sequence,
+            (Keys::Sequence, b'@'..=b'~') | (Keys::Escape, _) => self.keys = Keys::Letters,
+            (Keys::Sequence, _) => {}
+            (Keys::Letters, 0x1b) => self.keys = Keys::Escape,
+            (Keys::Letters, b'\n' | b'\r') => return Some(Typed::Line(self.take())),
+            // Ctrl-D.
+            (Keys::Letters, 0x04) if self.text.is_empty() => return Some(Typed::End),
+            (Keys::Letters, 0x08 | 0x7f) => drop(self.text.pop()),
+            // Ctrl-U.
+            (Keys::Letters, 0x15) => self.text.clear(),
+            // Ctrl-W.
+            (Keys::Letters, 0x17) => {
+                let kept = self.text.trim_end();
+                let end = kept.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+                self.text.truncate(end);
+            }
+            (Keys::Letters, b'\t') => self.letter(b' '),
+            (Keys::Letters, 0..0x20) => {}
+            (Keys::Letters, byte) => self.letter(byte),
+        }
+        None
+    }
+
+    fn letter(&mut self, byte: u8) {
+        self.letter.push(byte);
+        match std::str::from_utf8(&self.letter) {
+            Ok(letter) => {
+                if self.text.len() < LONGEST {
+                    self.text.push_str(letter);
+                }
+                self.letter.clear();
+            }
+            // The beginning of a letter, as far as it came.
+            Err(error) if error.error_len().is_none() => {}
+            Err(_) => self.letter.clear(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(bytes: &str) -> (Vec<Typed>, String) {
+        let mut editor = Editor::default();
+        let typed = bytes.bytes().filter_map(|byte| editor.byte(byte)).collect();
+        (typed, editor.take())
+    }
+
+    #[test]
+    fn keys_change_and_end_the_line() {
+        let line = |text: &str| Typed::Line(text.to_owned());
+        let rows = [
+            typed("yes\nno"),
+            typed("ab\u{7f}\u{7f}\u{7f}é日\u{7f}x\r"),
+            typed("one two  \u{17}three"),
+            typed("old\u{15}new"),
+            typed("a\u{1b}[Ab\u{1b}[1;5Cc\u{1b}OPd"),
+            typed("\u{4}"),
+            typed("a\u{4}\u{1}\u{0}\tb"),
+        ];
+        let expected = [
+            (vec![line("yes")], "no"),
+            (vec![line("éx")], ""),
+            (vec![], "one three"),
+            (vec![], "new"),
+            (vec![], "abcd"),
+            (vec![Typed::End], ""),
+            (vec![], "a b"),
+        ];
+        assert_eq!(rows, expected.map(|(typed, text)| (typed, text.to_owned())));
+    }
+}
