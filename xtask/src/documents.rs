@@ -1,10 +1,5 @@
-//! Documents that tell the truth: links that lead somewhere, code blocks that say what they are, flows that
-//! compile. What other blocks show is left to the program that reads such text.
-
-use std::collections::BTreeMap;
-
-use inspan_engine::ProviderRegistry;
-use inspan_flow::{Loaded, NodeRegistry, builtin_nodes, compile};
+//! Documents that tell the truth: links that lead somewhere, code blocks that say what they are. What the blocks of
+//! README.md and docs/ show is compiled and run by the test `documents` of `inspan-cli`.
 
 use crate::finding::Finding;
 use crate::workspace::{File, Workspace};
@@ -12,68 +7,35 @@ use crate::workspace::{File, Workspace};
 /// Checks every document outside the fixtures, which may be broken on purpose.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut providers = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        providers.register(provider);
-    }
-    let nodes = builtin_nodes(&providers);
     for file in
         workspace.documents().filter(|file| !file.path.starts_with("fixtures/") || file.name() == "README.md")
     {
         findings.extend(check_links(file, workspace));
-        let (blocks, broken) = blocks(file);
-        findings.extend(broken);
-        findings.extend(blocks.iter().filter_map(|block| check_flow(file, block, &nodes)));
+        findings.extend(check_fences(file));
     }
     findings
 }
 
-/// A fenced block of a document.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Block {
-    /// The language after the opening fence.
-    language: String,
-    /// The line of the opening fence, from 1.
-    line: usize,
-    text: String,
-}
-
-/// The blocks of a document, and what is wrong with its fences.
-fn blocks(file: &File) -> (Vec<Block>, Vec<Finding>) {
-    let (mut blocks, mut findings) = (Vec::new(), Vec::new());
-    let mut open: Option<Block> = None;
+/// What is wrong with the fences of a document.
+fn check_fences(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut open = None;
     for (index, line) in file.text.lines().enumerate() {
-        match (line.trim_start().strip_prefix("```"), open.take()) {
-            (Some(language), None) => {
-                if language.is_empty() {
-                    let sentence = "name the block's language after the fence, `text` if it has none";
-                    findings.push(Finding::broken(format!("{}:{}", file.path, index + 1), sentence));
-                }
-                open = Some(Block { language: language.to_owned(), line: index + 1, text: String::new() });
-            }
-            (Some(_), Some(block)) => blocks.push(block),
-            (None, Some(mut block)) => {
-                block.text.push_str(line);
-                block.text.push('\n');
-                open = Some(block);
-            }
-            (None, None) => {}
+        let Some(info) = line.trim_start().strip_prefix("```") else { continue };
+        if open.take().is_some() {
+            continue;
         }
+        if info.is_empty() {
+            let sentence = "name the block's language after the fence, `text` if it has none";
+            findings.push(Finding::broken(format!("{}:{}", file.path, index + 1), sentence));
+        }
+        open = Some(index + 1);
     }
-    if let Some(block) = open {
+    if let Some(line) = open {
         let sentence = "the block that begins here never ends: close its fence";
-        findings.push(Finding::broken(format!("{}:{}", file.path, block.line), sentence));
+        findings.push(Finding::broken(format!("{}:{line}", file.path), sentence));
     }
-    (blocks, findings)
-}
-
-/// Compiles a block that shows a whole flow.
-fn check_flow(file: &File, block: &Block, nodes: &NodeRegistry) -> Option<Finding> {
-    let is_flow = block.language == "yaml" && block.text.lines().any(|line| line == "nodes:");
-    let loaded = is_flow.then(|| Loaded::from_text(&file.path, &block.text, BTreeMap::new()))?;
-    let problems = compile(&loaded, nodes).err()?;
-    let sentence = format!("the flow in this block does not compile: {problems}");
-    Some(Finding::broken(format!("{}:{}", file.path, block.line), sentence))
+    findings
 }
 
 fn check_links(file: &File, workspace: &Workspace) -> Vec<Finding> {
@@ -162,7 +124,7 @@ fn has_heading(workspace: &Workspace, path: &str, anchor: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, blocks, check};
+    use super::{check, check_fences};
     use crate::workspace::{File, Workspace};
 
     #[test]
@@ -184,30 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn flows_compile() {
-        let flow =
-            |node_type: &str| format!("```yaml\nname: a\nnodes:\n  - {{ id: a, type: {node_type} }}\n```\n");
-        let (good, bad) = (flow("control.noop"), flow("control.nop"));
-        let tree = Workspace::of(&[("README.md", good.as_str()), ("docs/flow.md", bad.as_str())]);
-        let found: Vec<_> = check(&tree).iter().map(|finding| finding.to_string()).collect();
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].starts_with("docs/flow.md:1: the flow in this block does not compile: "),
-            "{found:?}"
-        );
-    }
-
-    #[test]
     fn blocks_are_closed_and_named() {
         let text = "```yaml\na: 1\n```\n```\nb\n```\n```sh\n";
         let file = File { path: "a.md".to_owned(), text: text.to_owned() };
-        let (blocks, findings) = blocks(&file);
-        let block = |language: &str, line, text: &str| Block {
-            language: language.to_owned(),
-            line,
-            text: text.to_owned(),
-        };
-        assert_eq!(blocks, [block("yaml", 1, "a: 1\n"), block("", 4, "b\n")]);
+        let findings = check_fences(&file);
         let expected = [
             "a.md:4: name the block's language after the fence, `text` if it has none",
             "a.md:7: the block that begins here never ends: close its fence",

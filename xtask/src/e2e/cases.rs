@@ -7,6 +7,7 @@ mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
+mod lessons;
 mod opencode;
 mod programs;
 mod rest;
@@ -77,6 +78,8 @@ pub(super) const CASES: &[Case] = &[
     case("two_turns_by_message", CLAUDE, 30, conversations::two_turns_by_message),
     case("resume_in_a_new_process", CLAUDE, 40, conversations::resume_in_a_new_process),
     case("recorded_then_replayed", CLAUDE, 40, conversations::recorded_then_replayed),
+    case("lesson_06_prompt_files", CLAUDE, 40, lessons::prompt_files),
+    case("lesson_09_multi_turn", CLAUDE, 40, lessons::multi_turn),
     case("prompt_as_written", CLAUDE, 30, conversations::prompt_as_written),
     case("structured_output", CLAUDE, 30, conversations::structured_output),
     case("structured_output_repaired", CLAUDE, 30, conversations::structured_output_repaired),

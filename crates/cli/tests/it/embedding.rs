@@ -7,18 +7,29 @@ use std::{
     process::Command,
 };
 
-const EXAMPLES: [&str; 9] = [
+const EXAMPLES: [&str; 12] = [
     "abort",
     "basic",
     "channel",
+    "custom_agent",
     "custom_node",
     "custom_provider",
+    "hub",
     "options",
+    "runtime",
     "session",
     "streaming",
     "tools",
 ];
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/sdk.md"];
+/// Every document that shows Rust.
+pub(crate) const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "docs/agents.md",
+    "docs/hub.md",
+    "docs/lessons/09-multi-turn.md",
+    "docs/runtime.md",
+    "docs/sdk.md",
+];
 
 /// Cargo puts the examples beside the folder of this test.
 fn program(name: &str) -> PathBuf {

@@ -14,7 +14,7 @@ use crate::e2e::time::pause;
 use crate::e2e::world::{Running, World};
 
 /// The session of each case.
-const SESSION: &str = "s";
+pub(super) const SESSION: &str = "s";
 
 /// A model that talks so slowly that there is time to interrupt it, and then answers.
 fn slow(world: &mut World) -> anyhow::Result<(ModelServer, Running)> {
@@ -85,7 +85,7 @@ pub(super) fn killed_between_turns(world: &mut World) -> anyhow::Result<()> {
 }
 
 /// Waits until a call of a verb succeeds.
-fn until_it_works(world: &World, arguments: &[&str]) -> anyhow::Result<()> {
+pub(super) fn until_it_works(world: &World, arguments: &[&str]) -> anyhow::Result<()> {
     loop {
         let (code, _, stderr) = world.verb(arguments)?;
         if code == 0 {
@@ -97,7 +97,7 @@ fn until_it_works(world: &World, arguments: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Waits until the session in the background has ended, and gives what its agent made.
-fn until_it_ended(world: &World) -> anyhow::Result<()> {
+pub(super) fn until_it_ended(world: &World) -> anyhow::Result<()> {
     loop {
         let (_, stdout, _) = world.verb(&["ps", "--all", "--json"])?;
         let sessions: Value = serde_json::from_str(&stdout).context("`ps` prints no JSON")?;

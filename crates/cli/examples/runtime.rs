@@ -1,0 +1,87 @@
+//! A flow that is paused, continued from its store and told something: `cargo run -p inspan-cli --example runtime`.
+//! `docs/runtime.md` explains it.
+#![expect(clippy::print_stdout, reason = "an example shows what it got")]
+
+use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{Channel, Filter, Hub, ProviderRegistry};
+use inspan_flow::{FlowRunner, Loaded, MemoryStore, Resume, builtin_nodes, compile};
+use inspan_protocol::{Envelope, NodeId, SessionId};
+use serde_json::Map;
+
+const FLOW: &str = "
+flow: { name: ferry, input: { herd: sixteen oxen } }
+nodes:
+  - { id: load, type: echo, input: { text: '{{ flow.input.herd }}' } }
+  - { id: cross, type: control.wait, dependsOn: [load], input: { until: 'session:message', timeout: 10m } }
+  - { id: land, type: echo, dependsOn: [cross], input: { text: '{{ load.text }}: {{ cross.event.content }}' } }
+";
+
+/// Shows what finishes.
+struct Shore;
+
+impl Channel for Shore {
+    fn name(&self) -> &str {
+        "shore"
+    }
+
+    fn on_start(&self, _hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+        async move {
+            if let ("task:complete", Some(task)) = (envelope.event.name(), &envelope.context.task) {
+                println!("shore sees: {task} is done");
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let compiled = compile(&Loaded::from_text("ferry.yaml", FLOW, BTreeMap::new()), &nodes)?;
+    let graph = Arc::new(compiled.graph);
+    let store = Arc::new(MemoryStore::new());
+    let session = SessionId::from("ferry-1");
+
+    let runner = FlowRunner::builder(graph.clone(), nodes.clone())
+        .session_id(session.clone())
+        .store(store.clone())
+        .build();
+    let handle = runner.handle();
+    let mut starts = handle.hub().subscribe(Filter::name("task:start"));
+    let running = tokio::spawn(runner.run(Map::new()));
+    while let Some(start) = starts.next().await {
+        if start.context.task.as_ref().is_some_and(|task| task.node() == "cross") {
+            break;
+        }
+    }
+    let snapshot = handle.pause(Some("the ferryman eats".to_owned())).await?;
+    println!("{:?}", snapshot.status);
+    println!("{:?}", running.await??.outcome);
+
+    let runner = FlowRunner::builder(graph, nodes).store(store).with_events().open(&session).await?;
+    let handle = runner.handle();
+    let running = tokio::spawn(runner.resume(Resume::default()));
+    handle.attach(Arc::new(Shore)).await?;
+    // It is refused until the node listens.
+    while handle.hub().send("safe and dry").is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let result = running.await??;
+    if let Some(output) = result.outputs.get(&NodeId::new("land")?) {
+        println!("{}", output["text"]);
+    }
+    let resumed = result.events.iter().filter(|envelope| envelope.event.name() == "flow:resumed").count();
+    println!("{:?}, resumed {resumed} time", result.outcome);
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The documents keep their word: every block of README.md and docs/ is compiled, run or read, and a block of an unknown
+//! kind fails. Rust is held against the examples in `embedding`.
+//!
+//! - `yaml` is a whole flow, `yaml fragment` a list of nodes.
+//! - `sh` is run in a sandbox with `inspan` on its path, in a lesson's folder or at the root. What it prints must be
+//!   the block `text output` after it, if there is one. `sh no-run: REASON` is not run, but its verbs and flags exist.
+//! - `console` shows commands, after `$ `, with what they print; their verbs and flags exist too.
+//! - `toml` is the settings file or the dependencies of a program; `json` is one value, or one in each line.
+//! - `text` is anything else.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::{
+    embedding,
+    program::{inspan, program, ran},
+};
+
+/// One fenced block.
+#[derive(Debug)]
+struct Block {
+    document: String,
+    line: usize,
+    kind: String,
+    /// What follows the kind on the line of the fence.
+    more: String,
+    text: String,
+}
+
+impl Block {
+    fn place(&self) -> String {
+        format!("{}:{}", self.document, self.line)
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            _ if path.is_dir() => documents(&path, found),
+            Some("md") => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+fn blocks() -> Vec<Block> {
+    let root = root();
+    let mut paths = vec![root.join("README.md")];
+    documents(&root.join("docs"), &mut paths);
+    paths.sort();
+    let mut blocks = Vec::new();
+    for path in paths {
+        let document = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+        let mut open: Option<Block> = None;
+        for (index, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            match (line.trim_start().strip_prefix("```"), open.take()) {
+                (Some(info), None) => {
+                    let (kind, more) = info.split_once(' ').unwrap_or((info, ""));
+                    let (kind, more) = (kind.to_owned(), more.to_owned());
+                    open = Some(Block {
+                        document: document.clone(),
+                        line: index + 1,
+                        kind,
+                        more,
+                        text: String::new(),
+                    });
+                }
+                (Some(_), Some(block)) => blocks.push(block),
+                (None, Some(block)) => open = Some(Block { text: block.text + line + "\n", ..block }),
+                (None, None) => {}
+            }
+        }
+        assert!(open.is_none(), "{document}: a block has no end");
+    }
+    blocks
+}
+
+fn of(kind: &str) -> Vec<Block> {
+    let blocks: Vec<_> = blocks().into_iter().filter(|block| block.kind == kind).collect();
+    assert!(!blocks.is_empty(), "no document shows {kind}");
+    blocks
+}
+
+#[test]
+fn every_block_is_of_a_known_kind() {
+    let unknown: Vec<_> = blocks()
+        .into_iter()
+        .filter(|block| match (block.kind.as_str(), block.more.as_str()) {
+            ("yaml", more) => !["", "fragment"].contains(&more),
+            ("sh", more) => !more.is_empty() && more.strip_prefix("no-run: ").is_none_or(str::is_empty),
+            ("text", more) => !["", "output"].contains(&more),
+            ("rust", "") => !embedding::DOCUMENTS.contains(&block.document.as_str()),
+            ("console" | "toml" | "json", "") => false,
+            _ => true,
+        })
+        .map(|block| format!("{}: ```{} {}", block.place(), block.kind, block.more))
+        .collect();
+    assert_eq!(unknown, [""; 0]);
+}
+
+#[test]
+fn flows_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    for block in of("yaml") {
+        let text = match block.more.as_str() {
+            "fragment" => format!("name: fragment\nnodes:\n{}", block.text),
+            _ => block.text.clone(),
+        };
+        // A flow that draws in files is one of the tree, and is read there.
+        let lesson = lesson(&block).map(|folder| folder.join("flow.yaml"));
+        let file = match lesson.filter(|file| fs::read_to_string(file).is_ok_and(|flow| flow == text)) {
+            Some(file) => file,
+            None => {
+                let file = folder.path().join("flow.yaml");
+                fs::write(&file, &text).unwrap();
+                file
+            }
+        };
+        let ran = inspan(folder.path(), &["check", file.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
+    }
+}
+
+/// The folder of a lesson: `docs/lessons/06` of `docs/lessons/06-prompt-files.md`.
+fn lesson(block: &Block) -> Option<PathBuf> {
+    let name = block.document.strip_prefix("docs/lessons/")?;
+    let folder = root().join("docs/lessons").join(name.split('-').next()?);
+    folder.is_dir().then_some(folder)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, target) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).unwrap();
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Stands in for cargo where a document runs the program from its source.
+const CARGO: &str =
+    "#!/bin/sh\n[ \"$1 $2 $3 $4\" = 'run -p inspan-cli --' ] || exit 99\nshift 4\nexec inspan \"$@\"\n";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn commands_do_what_the_documents_say() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let blocks = blocks();
+    for (index, block) in
+        blocks.iter().enumerate().filter(|(_, block)| block.kind == "sh" && block.more.is_empty())
+    {
+        let sandbox = tempfile::tempdir().unwrap();
+        let bin = sandbox.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        symlink(env!("CARGO_BIN_EXE_inspan"), bin.join("inspan")).unwrap();
+        fs::write(bin.join("cargo"), CARGO).unwrap();
+        fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+        let work = match lesson(block) {
+            Some(lesson) => {
+                copy(&lesson, &sandbox.path().join("work"));
+                sandbox.path().join("work")
+            }
+            None => root(),
+        };
+        let output = Command::new("timeout")
+            .args(["60", "sh", "-e", "-c", &block.text])
+            .current_dir(work)
+            .env_clear()
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+            .env("HOME", sandbox.path())
+            .env("INSPAN_HOME", sandbox.path().join("home"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{}: {stdout}{stderr}", block.place());
+        let next = blocks.get(index + 1).filter(|next| next.document == block.document);
+        let promised = next.filter(|next| next.more == "output").map(|next| next.text.trim_end());
+        assert_eq!(promised.unwrap_or(stdout.trim_end()), stdout.trim_end(), "{}: {stderr}", block.place());
+    }
+}
+
+/// The calls of the program among these lines.
+fn calls(lines: &str) -> impl Iterator<Item = Vec<&str>> {
+    lines.lines().filter_map(|line| {
+        let line = line.trim().split(" #").next()?;
+        Some(line.strip_prefix("inspan ")?.split_whitespace().collect())
+    })
+}
+
+#[test]
+fn what_is_not_run_exists() {
+    let folder = tempfile::tempdir().unwrap();
+    for block in blocks() {
+        let text = match (block.kind.as_str(), block.more.as_str()) {
+            ("console", _) => block
+                .text
+                .lines()
+                .filter_map(|line| line.strip_prefix("$ "))
+                .fold(String::new(), |all, line| all + line + "\n"),
+            ("sh", more) if !more.is_empty() => block.text.clone(),
+            _ => continue,
+        };
+        for call in calls(&text) {
+            let help = inspan(folder.path(), &[call[0], "--help"]);
+            assert_eq!(help.code, Some(0), "{}: there is no verb `{}`", block.place(), call[0]);
+            for flag in call.iter().filter(|word| word.starts_with("--")) {
+                let flag = flag.split('=').next().unwrap();
+                assert!(help.stdout.contains(flag), "{}: `{}` has no `{flag}`", block.place(), call[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn data_is_what_it_says() {
+    for block in of("json") {
+        let whole = serde_json::from_str::<Value>(&block.text).is_ok();
+        let lines = || block.text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
+        assert!(whole || lines(), "{}: it is no JSON", block.place());
+    }
+    for block in of("toml") {
+        let table: toml::Table =
+            block.text.parse().unwrap_or_else(|error| panic!("{}: {error}", block.place()));
+        let Some(dependencies) = table.get("dependencies").and_then(toml::Value::as_table) else {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(".config/inspan/config.toml");
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, &block.text).unwrap();
+            let ran = ran(folder.path(), &mut program(folder.path(), &["config"]));
+            assert_eq!(ran.code, Some(0), "{}: {}", block.place(), ran.stderr);
+            continue;
+        };
+        for path in dependencies.values().filter_map(|value| value.get("path")?.as_str()) {
+            let manifest = root().join(path.trim_start_matches("../inspan/")).join("Cargo.toml");
+            assert!(manifest.is_file(), "{}: there is no crate at {path}", block.place());
+        }
+    }
+}
