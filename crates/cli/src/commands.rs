@@ -8,7 +8,7 @@ mod check;
 mod completions;
 mod config;
 mod doctor;
-mod flow;
+pub(crate) mod flow;
 mod fork;
 mod graph;
 mod inbox;

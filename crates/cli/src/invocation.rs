@@ -94,6 +94,11 @@ impl Invocation {
     }
 }
 
+/// The terminal of this process, for a program that has no command line of ours.
+pub(crate) fn terminal_of_process() -> Terminal {
+    Terminal::new(clap::ColorChoice::Auto, Streams::of_process(), &environment())
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is where the environment becomes a parameter")]
 fn environment() -> Environment {
     let variables = std::env::vars_os();

@@ -52,7 +52,7 @@ fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> 
 }
 
 /// The flow as the console shows it.
-pub(super) fn plan(graph: &Graph) -> Plan {
+pub(crate) fn plan(graph: &Graph) -> Plan {
     let id = |node: NodeIx| graph.node(node).id.to_string();
     let loops = graph.edges.iter().filter_map(|edge| {
         let cycle = edge.cycle.as_ref()?;

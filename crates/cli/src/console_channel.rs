@@ -1,0 +1,109 @@
+//! The console as a channel: what `inspan run` shows of a session, for programs that run flows themselves.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{Channel, Clock, Hub, SystemClock};
+use inspan_flow::Graph;
+use inspan_protocol::Envelope;
+
+use crate::{
+    commands,
+    console::{Answer, Answers, ConsoleState, Device, Painter, Question, Setting},
+    invocation,
+};
+
+/// Shows a session on standard error as `inspan run` does: a live picture on a terminal, lines elsewhere. A question is
+/// asked at the terminal if a person is there; else its default is taken, or it waits for an answer from elsewhere.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use inspan_flow::{FlowRunner, Graph, NodeRegistry};
+/// # async fn run(graph: Arc<Graph>, nodes: NodeRegistry) -> Result<(), inspan_flow::RunError> {
+/// let console = Arc::new(inspan::ConsoleChannel::new(&graph));
+/// let runner = FlowRunner::builder(graph, nodes).channel(console).build();
+/// runner.run(serde_json::Map::new()).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct ConsoleChannel {
+    painter: Arc<Painter>,
+    answers: Arc<Replies>,
+    is_over: Mutex<bool>,
+}
+
+/// Takes a person's answers to the session.
+#[derive(Default)]
+struct Replies(OnceLock<Hub>);
+
+impl ConsoleChannel {
+    /// The console for a session of this flow.
+    pub fn new(graph: &Graph) -> Self {
+        let setting = Setting {
+            terminal: invocation::terminal_of_process(),
+            device: Device::stderr(),
+            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
+            now: || SystemClock.now(),
+        };
+        let state = ConsoleState::new(commands::flow::plan(graph));
+        Self {
+            painter: Arc::new(Painter::new(state, setting)),
+            answers: Arc::default(),
+            is_over: Mutex::default(),
+        }
+    }
+
+    /// Stops drawing and shows how the session went, once.
+    fn finish(&self) {
+        let mut is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *is_over, true) {
+            let state = self.painter.stop();
+            self.painter.summarise(&state, &[]);
+        }
+    }
+}
+
+impl Channel for ConsoleChannel {
+    fn name(&self) -> &str {
+        "console"
+    }
+
+    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+        // A session starts its channels once.
+        let _ = self.answers.0.set(hub);
+        let answers: Arc<dyn Answers> = Arc::<Replies>::clone(&self.answers);
+        let started =
+            self.painter.start(answers).map_err(|error| format!("failed to start the console: {error}"));
+        std::future::ready(started).boxed()
+    }
+
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+        self.painter.event(envelope);
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.finish();
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+impl Drop for ConsoleChannel {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Answers for Replies {
+    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+        let hub = self.0.get().ok_or("the session has not begun")?;
+        hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
+    }
+
+    fn nobody(&self, question: &Question) {
+        if let (Some(hub), Some(answer)) = (self.0.get(), question.unattended()) {
+            // A refusal stands in the log; somebody else was faster.
+            let _ = hub.reply(question.id.clone(), answer.content, answer.choice);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The command line, and its console as a channel for programs of your own.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod commands;
+mod console;
+mod console_channel;
+#[cfg(all(feature = "crash-points", target_os = "linux"))]
+mod crash;
+mod diagnostics;
+mod drawing;
+mod exit;
+mod failure;
+mod invocation;
+mod safe;
+mod settings;
+mod store;
+mod supervise;
+mod terminal;
+
+pub use console_channel::ConsoleChannel;
+
+use args::Cli;
+use invocation::Invocation;
+
+/// The `inspan` program: reads the command line and the environment, hands the verb to its command, and gives its exit
+/// code. Before all that it looks whether it is to be a supervisor, which has a main of its own.
+pub fn program() -> ExitCode {
+    if let Some(exit) = supervise::if_asked() {
+        return exit;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            if let Err(lost) = error.print() {
+                terminal::note_lost(&lost);
+            }
+            if terminal::lost().is_some() {
+                return exit::Exit::Failed.into();
+            }
+            return if error.use_stderr() { exit::Exit::Invalid.into() } else { exit::Exit::Success.into() };
+        }
+    };
+    if cli.verb.is_in_background() {
+        commands::session::detach::leave_terminal();
+    }
+    let invocation = Invocation::of_process(cli.global);
+    let exit = match commands::run(cli.verb, &invocation) {
+        Ok(exit) => exit,
+        Err(failure) => {
+            invocation.show(&failure);
+            failure.exit
+        }
+    };
+    match terminal::lost() {
+        Some(why) => invocation.lost_output(why, exit).into(),
+        None => exit.into(),
+    }
+}
