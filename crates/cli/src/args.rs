@@ -10,7 +10,7 @@ pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
 pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs,
-    ResumeArgs, SendArgs, SessionArgs, StopArgs, StoreVerb, WhyArgs,
+    ResumeArgs, SendArgs, ShowArgs, StopArgs, StoreVerb, WhyArgs,
 };
 
 mod agents;
@@ -155,7 +155,7 @@ pub(crate) enum Verb {
     /// List sessions, newest first
     Ps(PsArgs),
     /// Show where a session stands, node by node
-    Show(SessionArgs),
+    Show(ShowArgs),
     /// Print what happened in a session
     Logs(LogsArgs),
     /// Say why a node ran, was skipped, failed, waits or was reused

@@ -100,6 +100,11 @@ impl Answers for Replies {
         hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
     }
 
+    fn message(&self, text: &str) -> Result<(), String> {
+        let hub = self.0.get().ok_or("the session has not begun")?;
+        hub.send(text).map(drop).map_err(|error| error.to_string())
+    }
+
     fn nobody(&self, question: &Question) {
         if let (Some(hub), Some(answer)) = (self.0.get(), question.unattended()) {
             // A refusal stands in the log; somebody else was faster.

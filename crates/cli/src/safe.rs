@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn no_form_lets_anything_unsafe_through() {
-        let bad = |text: &str| text.chars().any(|c| is_unsafe(c));
+        let bad = |text: &str| text.chars().any(is_unsafe);
         let forms = [
             text(HOSTILE).into_owned(),
             harmless(HOSTILE),

@@ -15,6 +15,15 @@ pub(crate) struct SessionArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) of: SessionArgs,
+    /// Print the session's state as the JSON that `FlowRunnerBuilder::restore` takes
+    #[arg(long)]
+    pub(crate) snapshot: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
     /// The session's id, or a beginning of it that no other has
     #[arg(value_name = "ID")]

@@ -12,7 +12,7 @@ use super::{
     sessions::{self, Standing, answer::Commands, list},
 };
 use crate::{
-    args::SessionArgs,
+    args::ShowArgs,
     console::{ConsoleState, Line, Tone, clean, format, look},
     exit::Exit,
     failure::Failure,
@@ -29,10 +29,10 @@ struct View {
     commands: Commands,
 }
 
-pub(super) fn run(args: &SessionArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let view = sessions::block_on(async {
         let store = store::open_reader(invocation)?;
-        let found = sessions::find(store.as_ref(), &args.session).await?;
+        let found = sessions::find(store.as_ref(), &args.of.session).await?;
         let record = store.record(&found.session).await?;
         let graph = sessions::graph(&record)?;
         // The entry is read after the log: what it says is at least as new.
@@ -46,6 +46,7 @@ pub(super) fn run(args: &SessionArgs, invocation: &Invocation) -> Result<Exit, F
         Ok(View { entry, record, run, console, commands: Commands::new(invocation) })
     })?;
     match invocation.form {
+        _ if args.snapshot => invocation.json(&view.run.snapshot(&view.record.input)),
         Form::Json => invocation.json(&view.json()),
         Form::Text => {
             let text: Vec<String> =

@@ -53,6 +53,9 @@ fn a_flow_goes_on_with_a_message_and_a_run_is_closed() {
     let ended = running.wait_with_output().unwrap();
     let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("again")));
+    let snapshot = inspan(folder, &["show", "s", "--snapshot"]);
+    let snapshot: inspan_protocol::RunSnapshot = serde_json::from_str(&snapshot.stdout).unwrap();
+    assert_eq!(snapshot.status, inspan_protocol::SessionStatus::Complete);
     let late = inspan(folder, &["close", "s"]);
     assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));
 }
