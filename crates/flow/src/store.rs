@@ -11,7 +11,7 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 
 pub use digest::{Digest, Waits};
@@ -74,6 +74,21 @@ pub trait RunStore: Send + Sync {
         from: u64,
         select: Select,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+
+    /// The session's next events from `from` on, at most so many; none if there are no more.
+    fn read_next<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        async move {
+            let mut events = self.read(session, from, Select::All).await?;
+            events.truncate(most);
+            Ok(events)
+        }
+        .boxed()
+    }
 
     /// What was kept when the session was made.
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;

@@ -93,6 +93,26 @@ string_id! {
     ProviderSessionId;
 }
 
+/// A text that cannot name a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session id is 1 to 128 letters, digits, `-`, `_` or `.`")]
+pub struct InvalidSessionId;
+
+impl SessionId {
+    /// Takes a text from outside: the id becomes part of file names and of what people type, so it begins with a
+    /// letter, a digit or `_`.
+    ///
+    /// # Errors
+    /// [`InvalidSessionId`] if it is another text.
+    pub fn checked(text: &str) -> Result<Self, InvalidSessionId> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if text.is_empty() || text.len() > 128 || !text.chars().all(fits) || text.starts_with(['-', '.']) {
+            return Err(InvalidSessionId);
+        }
+        Ok(Self::from(text))
+    }
+}
+
 /// A node of a flow, unique in its graph: `[A-Za-z_][A-Za-z0-9_]*`. Chosen by the author.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]

@@ -30,7 +30,9 @@ pub use event::{Event, UnknownEvent};
 pub use event::{
     LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,
 };
-pub use id::{EventId, InvalidNodeId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId};
+pub use id::{
+    EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,
+};
 pub use message::{Content, ContentBlock, Message, Role};
 pub use provider::{
     DynProvider, Environment, Erased, ExecutionContext, Handshake, PermissionBroker, PermissionDecision,

@@ -106,7 +106,7 @@ pub(crate) struct LogsArgs {
     /// The session's id, or a beginning of it that no other has
     #[arg(value_name = "ID")]
     pub(crate) session: String,
-    /// Go on with what happens from now on, until the session ends
+    /// Go on with what happens from now on, until the session ends or nobody drives it any more
     #[arg(long, short)]
     pub(crate) follow: bool,
     /// Only these events, as in `agent:*` or `task:failed,task:skipped`
@@ -235,12 +235,15 @@ pub(crate) enum StoreVerb {
         #[arg(long)]
         part: bool,
     },
-    /// Forget sessions that ended long ago
+    /// Delete sessions that ended long ago, or these
     Gc {
+        /// Delete exactly these sessions, ended or not, also one that cannot be read
+        #[arg(value_name = "ID", conflicts_with = "older_than")]
+        sessions: Vec<String>,
         /// How long ago, as in `30d`
         #[arg(long, value_name = "TIME", default_value = "30d", value_parser = values::time)]
         older_than: std::time::Duration,
-        /// Say what would be forgotten, and do nothing
+        /// Say what would be deleted, and do nothing
         #[arg(long)]
         dry_run: bool,
     },

@@ -1,8 +1,8 @@
-//! Values of the command line that have a form of their own. Their meaning is left to the verbs.
+//! Values of the command line: how each is written, and within which bounds.
 
 use std::{str::FromStr, time::Duration};
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{NodeId, SessionId};
 use serde_json::Value;
 
 /// `KEY=VALUE`: one value of the flow's input.
@@ -90,13 +90,9 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("`{text}` is longer than ten years (`3650d`)"))
 }
 
-/// A session's id becomes part of file names and of what people type.
+/// A session's id.
 pub(super) fn session_id(text: &str) -> Result<String, String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > 128 || !text.chars().all(fits) || text.starts_with(['-', '.']) {
-        return Err("a session id is 1 to 128 letters, digits, `-`, `_` or `.`".to_owned());
-    }
-    Ok(text.to_owned())
+    SessionId::checked(text).map(|id| id.to_string()).map_err(|error| error.to_string())
 }
 
 fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {

@@ -1,7 +1,10 @@
 //! `inspan logs ID`: what happened in a session, as lines for people or envelopes for programs, and what goes on
 //! happening. Nothing is missed and nothing is printed twice, whichever process writes the log.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use inspan_engine::Filter;
@@ -26,14 +29,21 @@ use lines::Lines;
 
 mod lines;
 
+/// How many events are read at once.
+const PAGE: usize = 1_000;
+/// So many events before the first one that is wanted may hold the beginning of a line of its text.
+const LEAD: u64 = 256;
+/// What is said in pieces.
+const PIECES: [&str; 2] = ["agent:text", "agent:thinking"];
+/// All other events: what lines need to know of the time before them.
+static WHOLE: LazyLock<Vec<&str>> =
+    LazyLock::new(|| Event::NAMES.iter().copied().filter(|name| !PIECES.contains(name)).collect());
+
 /// How long nothing may be heard of the store before it is looked at all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let filter = Filter::parse(&args.filter).map_err(|error| {
-        Failure::usage(format!("`--type`: {error}"))
-            .with_hint("as in `--type 'agent:*,task:failed'`; docs/events.md lists the names")
-    })?;
+    let filter = filter(&args.filter)?;
     sessions::block_on(async {
         let store = store::open_reader(invocation)?;
         let entry = sessions::find(store.as_ref(), &args.session).await?;
@@ -48,12 +58,36 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
                 Box::new(Lines::new(plan, filter, args.from, invocation.terminal.stdout))
             }
         };
+        let mut log = Log { store, entry, next: args.from.max(first), out };
         // People's lines need what came before them.
-        let next = if invocation.form == Form::Json { args.from.max(first) } else { first };
-        let mut log = Log { store, entry, next, out };
+        if invocation.form == Form::Text {
+            log.begin(first, args.from.saturating_sub(LEAD)).await?;
+        }
         if args.follow { log.follow(invocation).await } else { log.catch_up().await.map(|_| ()) }
     })?;
     Ok(Exit::Success)
+}
+
+/// Reads the events that are wanted; a name that no event has is a mistake.
+fn filter(text: &str) -> Result<Filter, Failure> {
+    const HINT: &str = "as in `--type 'agent:*,task:failed'`; docs/events.md lists the names";
+    let filter =
+        Filter::parse(text).map_err(|error| Failure::usage(format!("`--type`: {error}")).with_hint(HINT))?;
+    let exists = |part: &&str| match part.strip_suffix('*') {
+        Some(begin) => Event::NAMES.iter().any(|name| name.starts_with(begin)),
+        None => Event::NAMES.contains(part),
+    };
+    // Names that begin with `_` are those of extensions.
+    let mut parts = text.split(',').map(str::trim).filter(|part| !part.starts_with('_'));
+    match parts.find(|part| !exists(part)) {
+        None => Ok(filter),
+        Some(wrong) => {
+            let closest = Event::NAMES.iter().min_by_key(|name| strsim::damerau_levenshtein(wrong, name));
+            let near = closest.filter(|name| strsim::damerau_levenshtein(wrong, name) <= wrong.len() / 3);
+            let hint = near.map_or_else(|| HINT.to_owned(), |name| format!("did you mean `{name}`?"));
+            Err(Failure::usage(format!("`--type`: no event is called `{wrong}`")).with_hint(hint))
+        }
+    }
 }
 
 /// Where events go.
@@ -89,24 +123,40 @@ struct Log {
 }
 
 impl Log {
+    /// Shows the lines what came before the events that are wanted, without the many pieces of what was said.
+    async fn begin(&mut self, first: u64, from: u64) -> Result<(), Failure> {
+        self.next = from.max(first);
+        if self.next > first {
+            let before = self.store.read(&self.entry.session, first, Select::Names(&WHOLE)).await?;
+            for envelope in before.iter().take_while(|envelope| envelope.seq < self.next) {
+                self.out.print(envelope);
+            }
+        }
+        Ok(())
+    }
+
     /// Prints all that is there by now.
     async fn catch_up(&mut self) -> Result<Seen, Failure> {
         let mut seen = Seen { reader: Reader::There, is_over: false };
-        for envelope in self.store.read(&self.entry.session, self.next, Select::All).await? {
-            self.next = envelope.seq + 1;
-            seen.is_over |= matches!(envelope.event, Event::HarnessComplete { .. });
-            if self.out.print(&envelope) == Reader::Gone {
-                return Ok(Seen { reader: Reader::Gone, ..seen });
+        loop {
+            let page = self.store.read_next(&self.entry.session, self.next, PAGE).await?;
+            for envelope in &page {
+                self.next = envelope.seq + 1;
+                seen.is_over |= matches!(envelope.event, Event::HarnessComplete { .. });
+                if self.out.print(envelope) == Reader::Gone {
+                    return Ok(Seen { reader: Reader::Gone, ..seen });
+                }
+            }
+            if page.len() < PAGE {
+                return Ok(seen);
             }
         }
-        Ok(seen)
     }
 
-    /// Prints what is there and what comes, until the session is over and nobody writes any more.
+    /// Prints what is there and what comes, until nobody writes any more.
     async fn follow(&mut self, invocation: &Invocation) -> Result<(), Failure> {
         let mut changes = self.store.changes();
         let mut is_over = false;
-        self.say_rest(invocation);
         loop {
             // Who is seen to be gone here has written all that it wrote before the log is read below.
             let entry = self.store.entry(&self.entry.session).await?;
@@ -115,23 +165,23 @@ impl Log {
             if seen.reader == Reader::Gone || (is_over && entry.liveness != Liveness::Alive) {
                 return Ok(());
             }
+            if !is_over && entry.liveness == Liveness::Gone {
+                say_rest(&entry, invocation);
+                return Ok(());
+            }
             // A stream that has ended, or says nothing, is no reason to miss anything.
             if let Ok(None) = timeout(PATIENCE, changes.next()).await {
                 tokio::time::sleep(PATIENCE).await;
             }
         }
     }
+}
 
-    /// Says so if nothing will happen until somebody goes on with the session.
-    fn say_rest(&self, invocation: &Invocation) {
-        let standing = Standing::of(&self.entry);
-        let rests = matches!(standing, Standing::Paused | Standing::Interrupted)
-            || (standing == Standing::Waiting && self.entry.owner.is_none());
-        if rests && invocation.form == Form::Text {
-            let next = Commands::new(invocation).command("resume", &self.entry.session, "");
-            terminal::progress(&format!("the session is {}; `{next}` goes on with it\n", standing.word()));
-        }
-    }
+/// Says why nothing more comes: nobody drives the session until somebody goes on with it.
+fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
+    let next = Commands::new(invocation).command("resume", &entry.session, "");
+    let state = Standing::of(entry).word();
+    terminal::progress(&format!("the session is {state}; `{next}` goes on with it\n"));
 }
 
 /// What a look at the log has shown.

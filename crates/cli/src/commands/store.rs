@@ -7,8 +7,10 @@ use std::{
 };
 
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::{Exported, Gc, Import, SqliteOptions, SqliteStore, TransferError};
-use inspan_protocol::Timestamp;
+use inspan_flow::{
+    Deleted, Exported, Gc, Import, RunStore, SqliteOptions, SqliteStore, StoreError, TransferError,
+};
+use inspan_protocol::{SessionId, Timestamp};
 use serde_json::json;
 
 use super::{session, sessions};
@@ -32,7 +34,10 @@ pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Fai
                 let what = if *part { Import::Part } else { Import::Whole };
                 import(&path, file, what, invocation).await
             }
-            StoreVerb::Gc { older_than, dry_run } => {
+            StoreVerb::Gc { sessions, dry_run, .. } if !sessions.is_empty() => {
+                delete(&path, sessions, *dry_run, invocation).await
+            }
+            StoreVerb::Gc { older_than, dry_run, .. } => {
                 let mode = if *dry_run { Gc::Look } else { Gc::Delete };
                 let millis = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
                 let now = SystemClock.now();
@@ -87,8 +92,19 @@ async fn export(
         None => Box::new(io::stdout()),
     };
     let to = io::BufWriter::new(to);
-    let (mut to, exported) = store.export(&id, to).await.map_err(|error| failed(&error))?;
-    to.flush().map_err(|error| failed(&TransferError::Io(error)))?;
+    let exported = async {
+        let (mut to, exported) = store.export(&id, to).await?;
+        to.flush()?;
+        Ok(exported)
+    };
+    let exported = match exported.await {
+        Ok(exported) => exported,
+        // Who reads the lines has read what it wanted.
+        Err(TransferError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return Ok(Exit::Success);
+        }
+        Err(error) => return Err(failed(&error)),
+    };
     if output.is_some() {
         told("exported", &exported, invocation);
     }
@@ -122,6 +138,42 @@ fn told(what: &str, exported: &Exported, invocation: &Invocation) {
         Form::Text => {
             terminal::progress(&format!("{session}: {what}, {events} events and {commands} commands\n"));
         }
+    }
+}
+
+/// Deletes sessions by their ids, also what cannot be read.
+async fn delete(
+    path: &Path,
+    sessions: &[String],
+    is_dry: bool,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    let store = SqliteStore::open(path, &SqliteOptions::default())?;
+    for id in sessions {
+        let id = SessionId::from(id.as_str());
+        let known = store.entries(id.as_str(), 1).await?.iter().any(|entry| entry.session == id);
+        match (known, is_dry) {
+            (false, _) => return Err(StoreError::UnknownSession(id).into()),
+            (true, true) => told_deleted("would be deleted", &id, None, invocation),
+            (true, false) => {
+                let gone = store.delete(&id, SystemClock.now()).await?;
+                told_deleted("deleted", &id, Some(&gone), invocation);
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn told_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: &Invocation) {
+    let (events, bytes) = gone.map(|gone| (gone.events, gone.bytes)).unzip();
+    match (invocation.form, gone) {
+        (Form::Json, _) => {
+            invocation.json(&json!({ "sessionId": id, "done": what, "events": events, "bytes": bytes }));
+        }
+        (Form::Text, Some(gone)) => {
+            terminal::progress(&format!("{id}: {what}, {} events, {} bytes\n", gone.events, gone.bytes));
+        }
+        (Form::Text, None) => drop(terminal::progress(&format!("{id}: {what}\n"))),
     }
 }
 

@@ -176,6 +176,8 @@ fn a_reader_that_goes_away_is_no_fault_of_a_look() {
         &["logs", "partial", "-f", "--json"],
         &["why", "partial"],
         &["inbox"],
+        &["store", "export", "partial"],
+        &["store", "verify"],
     ] {
         let mut child = program(folder.path(), arguments).stdout(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());

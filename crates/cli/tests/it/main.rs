@@ -6,6 +6,7 @@ mod alike;
 mod anthropic;
 mod api_agents;
 mod commands;
+mod damage;
 mod documents;
 mod embedding;
 mod examples;

@@ -1,5 +1,4 @@
-//! How far a session's events are kept, for those who must not go on before theirs is. Where they are kept is left to
-//! whoever drives the session.
+//! How far a session's events are kept, for those who must not go on before theirs is.
 
 use std::{
     pin::pin,
@@ -34,6 +33,11 @@ impl Hub {
     pub fn kept(&self, seq: u64) {
         self.shared.kept.until.fetch_max(seq, Ordering::AcqRel);
         self.shared.kept.changed.notify_waiters();
+    }
+
+    /// How many events are not kept yet.
+    pub(crate) fn not_kept(&self) -> u64 {
+        self.last_seq().saturating_sub(self.shared.kept.until.load(Ordering::Acquire))
     }
 
     /// Waits until the event of this `seq` is kept; not at all where nobody keeps events. If they can be kept no

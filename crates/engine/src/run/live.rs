@@ -15,6 +15,9 @@ use crate::hub::{Hub, lock};
 /// Where a run leaves the messages that it did not deliver.
 pub(crate) type Left = Arc<Mutex<Vec<Mail>>>;
 
+/// How many events of a session may be emitted and not yet stored before its agents have to wait.
+pub(super) const BACKLOG: u64 = 8_192;
+
 pub(super) struct Live {
     hub: Hub,
     state: RunState,
@@ -53,6 +56,16 @@ impl Live {
         if let Some(seq) = last {
             self.hub.until_kept(seq).await;
         }
+    }
+
+    /// Whether more events are still to be stored than may be.
+    pub(super) fn is_behind(&self) -> bool {
+        self.hub.not_kept() > BACKLOG
+    }
+
+    /// Waits until fewer are.
+    pub(super) async fn catches_up(&self) {
+        self.hub.until_kept(self.hub.last_seq().saturating_sub(BACKLOG / 2)).await;
     }
 
     pub(super) fn warn(&self, code: &str, message: impl Into<String>) {

@@ -151,6 +151,15 @@ impl Setting {
                 }
                 Next::Item(Some(Ok(ProviderItem::Event(event)))) => {
                     live.apply(Input::Stream(event));
+                    // An agent that says more than can be stored is not asked for more until that is.
+                    if live.is_behind() {
+                        tokio::select! {
+                            biased;
+                            () = live.catches_up() => {}
+                            () = self.cancel.cancelled() => {}
+                            () = &mut timer => timer.as_mut().reset(Instant::now()),
+                        }
+                    }
                     // A recording is always ready; others want to run too.
                     tokio::task::coop::consume_budget().await;
                 }

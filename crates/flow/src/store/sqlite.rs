@@ -111,6 +111,34 @@ impl SqliteStore {
         }
     }
 
+    fn read_up_to<'a>(
+        &'a self,
+        session: &SessionId,
+        from: u64,
+        select: Select,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        let (id, marks) = (session.clone(), self.paths.marks.clone());
+        let read = move |connection: &mut Connection| {
+            let mut events = Vec::new();
+            snapshot(connection, &marks, &id, |connection, session, mark| {
+                log::walk(connection, session, mark, int(from), |step| {
+                    match step {
+                        Step::Event(row) if select.takes_kind(row.kind) => {
+                            events.push(Arc::new(log::envelope(&row)?));
+                        }
+                        Step::Event(_) => {}
+                        Step::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
+                    }
+                    let is_enough = events.len() >= most;
+                    Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                })
+            })?;
+            Ok(events)
+        };
+        self.readers.ask(read).boxed()
+    }
+
     /// What has become impossible before the store was asked.
     fn refused(&self, fault: Fault) -> StoreError {
         fault.at(&self.paths.store)
@@ -209,24 +237,16 @@ impl RunStore for SqliteStore {
         from: u64,
         select: Select,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        let (id, marks) = (session.clone(), self.paths.marks.clone());
-        let read = move |connection: &mut Connection| {
-            let mut events = Vec::new();
-            snapshot(connection, &marks, &id, |connection, session, mark| {
-                log::walk(connection, session, mark, int(from), |step| {
-                    match step {
-                        Step::Event(row) if select.takes_kind(row.kind) => {
-                            events.push(Arc::new(log::envelope(&row)?));
-                        }
-                        Step::Event(_) => {}
-                        Step::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
-                    }
-                    Ok(ControlFlow::Continue(()))
-                })
-            })?;
-            Ok(events)
-        };
-        self.readers.ask(read).boxed()
+        self.read_up_to(session, from, select, usize::MAX)
+    }
+
+    fn read_next<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        self.read_up_to(session, from, Select::All, most)
     }
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {

@@ -52,6 +52,22 @@ async fn a_lease_is_taken_by_one_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_log_is_read_in_pieces() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let log = events("run-1", 1..=7);
+        store.append(&lease, batch(&log)).await.unwrap();
+        let id = &lease.session;
+        for (from, most, expected) in
+            [(0, 3, &log[..3]), (4, 3, &log[3..6]), (7, 3, &log[6..]), (8, 3, &[]), (1, 99, &log[..])]
+        {
+            assert_eq!(store.read_next(id, from, most).await.as_deref(), Ok(expected), "from {from}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_was_taken_over_is_fenced() {
     each(|store| async move {
         let id = SessionId::from("run-1");

@@ -1,6 +1,7 @@
 //! Every way a run can end other than by itself.
 
 use super::*;
+use crate::run::live::BACKLOG;
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_kept() {
@@ -20,6 +21,27 @@ async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_k
         } else {
             hub.kept(2);
         }
+        assert_eq!(running.await.unwrap().unwrap().facts.text, "said");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_says_more_than_can_be_kept_has_to_wait() {
+    for is_cancelled in [false, true] {
+        let hub = hub();
+        hub.begin_keeping();
+        let words = vec![Do::Say(say("word")); 10_000];
+        let script = Script::new([[words, turn("said")].concat()]);
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
+        for _ in 0..4 {
+            settle().await;
+        }
+        assert_eq!(hub.last_seq(), BACKLOG + 1);
+        if is_cancelled {
+            cancel.cancel();
+        }
+        hub.kept(u64::MAX);
         assert_eq!(running.await.unwrap().unwrap().facts.text, "said");
     }
 }

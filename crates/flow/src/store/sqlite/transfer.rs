@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
+use inspan_protocol::{Command, Envelope, Event, SessionId, Timestamp};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -30,6 +30,8 @@ use crate::store::{Lease, SessionRecord, StoreError, Verdict};
 
 /// The version of the lines' format.
 const FORMAT: u32 = 1;
+/// The longest line that is taken in.
+const LINE_BYTES: u64 = 256 << 20;
 
 /// Why a session did not get out of a store, or into one.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +147,7 @@ impl SqliteStore {
     ) -> Result<Exported, TransferError> {
         let parse = move || parse(BufReader::new(from), how);
         let parsed = task::spawn_blocking(parse).await.map_err(|_| self.ended())??;
-        let Parsed { record, events, commands } = parsed;
+        let Parsed { record, events, commands, .. } = parsed;
         let exported = Exported {
             session: record.session.clone(),
             events: events.len() as u64,
@@ -248,8 +250,81 @@ fn command_line(kept: &Kept) -> Result<CommandLine<&RawValue>, Fault> {
 /// A session on its way in.
 struct Parsed {
     record: SessionRecord,
+    order: Order,
     events: Vec<Written>,
     commands: Vec<Kept>,
+}
+
+/// What everybody relies on who reads a log: it begins once, ends at most once, and nothing happens before or after.
+/// Channels come and go at any time, and what is asked of a session that has ended is refused.
+struct Order {
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl Order {
+    fn take(&mut self, event: &Event) -> Result<(), String> {
+        let name = event.name();
+        match event {
+            _ if name.starts_with("channel:") => {}
+            Event::SessionRejected { .. } if self.has_ended => {}
+            _ if self.has_ended => return Err(format!("`{name}` follows `harness:complete`")),
+            Event::HarnessStart { .. } if self.has_begun => return Err(format!("`{name}` comes once more")),
+            Event::HarnessStart { .. } => self.has_begun = true,
+            _ if !self.has_begun => return Err(format!("`{name}` comes before `harness:start`")),
+            Event::HarnessComplete { .. } => self.has_ended = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Lines of bounded length, each of which must be a JSON object.
+struct Lines<R>(R);
+
+/// Why a line is not taken.
+enum BadLine {
+    Io(io::Error),
+    What(&'static str),
+}
+
+impl BadLine {
+    fn at(self, line: u64) -> TransferError {
+        match self {
+            Self::Io(error) => error.into(),
+            Self::What(what) => TransferError::Line { line, what: what.to_owned() },
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = Result<String, BadLine>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.line() {
+            Ok(line) if line.is_empty() => None,
+            line => Some(line),
+        }
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line; an empty one at the end.
+    fn line(&mut self) -> Result<String, BadLine> {
+        // Whatever is no object is refused before all of it is read.
+        match self.0.fill_buf().map_err(BadLine::Io)?.first() {
+            None => return Ok(String::new()),
+            Some(b'{') => {}
+            Some(_) => return Err(BadLine::What("it is no JSON object")),
+        }
+        let mut line = Vec::new();
+        let mut bounded = io::Read::take(&mut self.0, LINE_BYTES + 1);
+        bounded.read_until(b'\n', &mut line).map_err(BadLine::Io)?;
+        if line.len() as u64 > LINE_BYTES {
+            return Err(BadLine::What("it is longer than 256 MiB"));
+        }
+        String::from_utf8(line).map_err(|_| BadLine::What("it is not UTF-8"))
+    }
 }
 
 /// Which line it is, by the one key that only it has.
@@ -261,30 +336,36 @@ struct Key {
 }
 
 fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
-    let mut lines = (1..).zip(from.lines());
+    let mut lines = (1..).zip(Lines(from));
     let wrong = |line, what: String| TransferError::Line { line, what };
-    let (_, first) = lines.next().ok_or_else(|| wrong(1, "there is none".to_owned()))?;
+    let first = lines.next().map(|(_, first)| first.map_err(|error| error.at(1))).transpose()?;
+    let first = first.ok_or_else(|| wrong(1, "there is none".to_owned()))?;
     let head: Head<&RawValue> = {
         // The version is looked at before anything else of the record.
-        let Head { format, .. }: Head<serde::de::IgnoredAny> =
-            read(1, first.as_ref().map_or("", |line| line.as_str()))?;
+        let Head { format, .. }: Head<serde::de::IgnoredAny> = read(1, &first)?;
         if format != FORMAT {
             let what = format!("the lines have format {format}, and this program reads {FORMAT}");
             return Err(wrong(1, what));
         }
-        read(1, first.as_ref().map_or("", |line| line.as_str()))?
+        read(1, &first)?
     };
     let record: SessionRecord = read(1, head.record.get())?;
-    let mut parsed = Parsed { record, events: Vec::new(), commands: Vec::new() };
-    for (line, text) in lines {
-        let text = text?;
+    let id = SessionId::checked(record.session.as_str());
+    id.map_err(|error| wrong(1, format!("the session's id is refused: {error}")))?;
+    let order = Order { has_begun: record.base.is_some(), has_ended: false };
+    let mut parsed = Parsed { record, order, events: Vec::new(), commands: Vec::new() };
+    while let Some((line, text)) = lines.next() {
+        let text = text.map_err(|error| error.at(line))?;
         let key: Key = read(line, &text)?;
         if key.end.is_some() {
             let End { end }: End = read(line, &text)?;
             let counts =
                 Counts { events: parsed.events.len() as u64, commands: parsed.commands.len() as u64 };
             if end == counts {
-                return Ok(parsed);
+                return match lines.next() {
+                    None => Ok(parsed),
+                    Some(_) => Err(wrong(line + 1, "it stands behind the end".to_owned())),
+                };
             }
             let what =
                 format!("{} events and {} commands were exported, and others came", end.events, end.commands);
@@ -320,6 +401,7 @@ impl Parsed {
         if *session != self.record.session {
             return Err(format!("the event is of session `{session}`"));
         }
+        self.order.take(&envelope.event)?;
         self.events.push(Written::of(&Arc::new(envelope)).map_err(|fault| fault.to_string())?);
         Ok(())
     }

@@ -109,7 +109,8 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
     let other = lines[2].replace("run-1", "run-9");
     let cases = [
         (String::new(), 1, "there is none"),
-        ("hello".to_owned(), 1, "expected value at line 1 column 1"),
+        ("hello".to_owned(), 1, "it is no JSON object"),
+        ("{".to_owned(), 1, "EOF while parsing an object at line 1 column 1"),
         (with(0, &newer), 1, "the lines have format 9, and this program reads 1"),
         (without(1), 2, "the event is number 42, and 41 comes next"),
         (with(2, lines[1]), 3, "the event is number 41, and 42 comes next"),
@@ -252,4 +253,69 @@ async fn what_is_named_is_deleted_unless_somebody_drives_it() {
     assert_eq!(store.read(&third, 0, Select::All).await, Ok(Vec::new()));
     assert_eq!(store.unanswered(&third).await, Ok(Vec::new()));
     assert!(store.verify().await.unwrap().is_sound());
+}
+
+/// What is read from an export must hold whatever a log of ours holds.
+#[tokio::test]
+async fn lines_that_break_what_readers_rely_on_are_refused() {
+    let (here, there) = (Place::new(), Place::new());
+    let (from, to) = (here.open(), there.open());
+    let lease = start(&from, "run-1").await;
+    let plugged =
+        |seq| note("run-1", seq, serde_json::json!({ "type": "channel:started", "name": "console" }));
+    let end = |seq| {
+        event(
+            "run-1",
+            seq,
+            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 },
+        )
+    };
+    let begin = event("run-1", 2, Event::HarnessStart { name: "oxen".to_owned() });
+    let refused = note(
+        "run-1",
+        6,
+        serde_json::json!({ "type": "session:rejected", "command": "pause", "reason": "it has ended" }),
+    );
+    let mut log = vec![plugged(1), begin];
+    log.extend(events("run-1", 3..=3));
+    log.extend([end(4), plugged(5), refused]);
+    append(&from, &lease, &log).await.unwrap();
+    let text = exported(&from, &lease.session).await.0;
+    let lines: Vec<&str> = text.lines().collect();
+    let with = |place: usize, line: &str| {
+        let mut lines = lines.clone();
+        lines[place] = line;
+        lines.join("\n")
+    };
+    let as_number = |line: &str, seq: u64| {
+        let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
+        value["seq"] = seq.into();
+        value.to_string()
+    };
+    let long = format!("{{\"format\":1,\"record\":\"{}", "a".repeat(257 << 20));
+    let cases = [
+        (with(1, &as_number(lines[3], 1)), 2, "`agent:text` comes before `harness:start`"),
+        (with(2, &as_number(lines[3], 2)), 3, "`agent:text` comes before `harness:start`"),
+        (with(3, &as_number(lines[2], 3)), 4, "`harness:start` comes once more"),
+        (with(5, &as_number(lines[3], 5)), 6, "`agent:text` follows `harness:complete`"),
+        (with(5, &as_number(lines[4], 5)), 6, "`harness:complete` follows `harness:complete`"),
+        (format!("\u{feff}{text}"), 1, "it is no JSON object"),
+        (with(3, ""), 4, "it is no JSON object"),
+        (format!("{text}{}", lines[1]), 9, "it stands behind the end"),
+        (long, 1, "it is longer than 256 MiB"),
+    ];
+    for (text, line, what) in cases {
+        let refused = to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap_err();
+        assert_eq!(refused.to_string(), format!("line {line} of the exported session: {what}"));
+    }
+    for id in ["", "../../x", "..", "-f", "a\nb", "\u{1b}]0;x\u{7}", &"x".repeat(129)] {
+        let quoted = serde_json::to_string(id).unwrap();
+        let text = text.replace("\"run-1\"", &quoted);
+        let refused = to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap_err();
+        let what = "the session's id is refused: a session id is 1 to 128 letters, digits, `-`, `_` or `.`";
+        assert_eq!(refused.to_string(), format!("line 1 of the exported session: {what}"), "{id:?}");
+    }
+    let zeros = to.import(io::repeat(0), Import::Whole).await.unwrap_err();
+    assert_eq!(zeros.to_string(), "line 1 of the exported session: it is no JSON object");
+    assert_eq!(to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap().events, 6);
 }

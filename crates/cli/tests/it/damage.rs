@@ -1,0 +1,202 @@
+//! Stores that were harmed, as their users meet them.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::Stdio,
+};
+
+use inspan_protocol::{Envelope, Event};
+
+use crate::{
+    program::{home, inspan, program},
+    stored::{Driven, Stored},
+};
+
+/// Makes the list entry of a session unreadable, as a flipped bit would.
+fn harm(folder: &Path, id: &str) {
+    const BEGIN: &[u8] = br#"{"status":"#;
+    let path = home(folder).join("sessions.db");
+    let mut bytes = fs::read(&path).unwrap();
+    let mut harmed = 0;
+    for at in 0..bytes.len() - BEGIN.len() {
+        let row = &bytes[at.saturating_sub(400)..at];
+        if bytes[at..].starts_with(BEGIN) && row.windows(id.len()).any(|name| name == id.as_bytes()) {
+            bytes[at] = b'[';
+            harmed += 1;
+        }
+    }
+    assert!(harmed > 0);
+    fs::write(path, bytes).unwrap();
+}
+
+/// A store with one sound session and one that cannot be read.
+fn harmed() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("harmed-session", "human_input", Some(17), Driven::Left);
+    stored.session("good", "review_loop", None, Driven::Left);
+    drop(stored);
+    harm(folder.path(), "harmed-session");
+    folder
+}
+
+fn states(folder: &Path) -> Vec<(String, String)> {
+    let ran = inspan(folder, &["ps", "--all", "--json"]);
+    let list: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    list.iter().map(|entry| (text(&entry["sessionId"]), text(&entry["state"]))).collect()
+}
+
+fn pairs(rows: &[(&str, &str)]) -> Vec<(String, String)> {
+    rows.iter().map(|(id, state)| ((*id).to_owned(), (*state).to_owned())).collect()
+}
+
+#[test]
+fn one_session_that_cannot_be_read_is_one_line() {
+    let folder = harmed();
+    let why = "its digest does not parse";
+    assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "damaged")]));
+    for (arguments, code, on_stdout, on_stderr) in [
+        (&["ps"][..], 0, why, ""),
+        (&["inbox"], 0, "", "warning: the questions of session `harmed-session` cannot be read: its digest"),
+        (&["show", "harmed"], 1, "", why),
+        (&["why", "harmed"], 1, "", why),
+        (&["logs", "harmed"], 1, "", why),
+        (&["resume", "harmed"], 1, "", why),
+        (&["store", "verify"], 1, why, ""),
+        (&["show", "good"], 0, "good", ""),
+        (&["store", "gc", "--older-than", "3000d"], 0, "", "0 sessions deleted"),
+        (&["store", "gc", "nosuch"], 2, "", "there is no session `nosuch`"),
+        (&["store", "gc", "--dry-run", "harmed-session"], 0, "", "harmed-session: would be deleted"),
+        (&["store", "gc", "harmed-session"], 0, "", "harmed-session: deleted, 17 events"),
+    ] {
+        let ran = inspan(folder.path(), arguments);
+        let seen = (ran.code, ran.stdout.contains(on_stdout), ran.stderr.contains(on_stderr));
+        assert_eq!(seen, (Some(code), true, true), "{arguments:?}\n{}\n{}", ran.stdout, ran.stderr);
+    }
+    assert_eq!(states(folder.path()), pairs(&[("good", "success")]));
+    assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+}
+
+#[test]
+fn accepting_the_loss_mends_what_cannot_be_listed() {
+    let folder = harmed();
+    assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
+    assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "waiting")]));
+    assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+}
+
+/// Copies a store as its owner's death would leave it, without its write-ahead log.
+fn without_log(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    fs::create_dir(home(to.path())).unwrap();
+    for name in ["sessions.db", "sessions.db-marks"] {
+        fs::copy(home(from).join(name), home(to.path()).join(name)).unwrap();
+    }
+    fs::write(to.path().join("flow.yaml"), "name: f\nnodes: [{ id: a, type: control.noop }]\n").unwrap();
+    to
+}
+
+#[test]
+fn what_is_lost_is_called_lost_by_every_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    // All that the store holds still lies in the log.
+    stored.session("first", "human_input", Some(14), Driven::Left);
+    let whole = without_log(folder.path());
+    drop(stored);
+    let stored = Stored::new(folder.path());
+    stored.session("second", "human_input", Some(9), Driven::Left);
+    let part = without_log(folder.path());
+    let lost = |id: &str, last: u64| format!("session `{id}` is missing, with all events up to {last}");
+    for (folder, id, last) in [(&whole, "first", 14), (&part, "second", 9)] {
+        let path = folder.path();
+        for verb in ["show", "logs", "why", "resume", "inbox"] {
+            let ran = inspan(path, &[verb, id]);
+            let seen = (ran.code, ran.stderr.contains(&lost(id, last)));
+            assert_eq!(seen, (Some(1), true), "{verb}: {}", ran.stderr);
+        }
+        for _ in 0..2 {
+            let run = inspan(path, &["run", "flow.yaml"]);
+            assert_eq!((run.code, run.stderr.contains(&lost(id, last))), (Some(1), true), "{}", run.stderr);
+        }
+    }
+    let list = inspan(whole.path(), &["ps"]);
+    assert_eq!((list.code, list.stderr.contains(&lost("first", 14))), (Some(1), true), "{}", list.stderr);
+    assert_eq!(states(part.path()), pairs(&[("second", "damaged"), ("first", "interrupted")]));
+    for folder in [&whole, &part] {
+        assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
+        assert_eq!(inspan(folder.path(), &["run", "flow.yaml"]).code, Some(0));
+        assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+    }
+}
+
+const WAITS: &str = "
+name: waits
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'until [ -e go ]; do sleep 0.02; done'] } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: ['true'] } }
+";
+
+#[test]
+fn a_run_whose_store_is_deleted_does_not_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("flow.yaml"), WAITS).unwrap();
+    let mut child = program(path, &["run", "flow.yaml", "--session-id", "s", "--events", "-"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let event = |line: String| serde_json::from_str::<Envelope>(&line).unwrap().event;
+    assert!(lines.any(|line| matches!(event(line.unwrap()), Event::TaskStart { .. })));
+    fs::remove_dir_all(home(path)).unwrap();
+    fs::write(path.join("go"), "").unwrap();
+    let last = lines.map(|line| event(line.unwrap())).last();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let code = child.wait().unwrap().code();
+    let seen = (code, stderr.contains("was moved, replaced or deleted while it was in use"));
+    assert_eq!(seen, (Some(1), true), "{last:?}\n{stderr}");
+}
+
+#[test]
+fn a_session_that_nobody_drives_is_followed_no_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("dead", "human_input", Some(5), Driven::ByNobody);
+    let ran = inspan(folder.path(), &["logs", "dead", "-f"]);
+    let expected = "the session is interrupted; `inspan resume dead` goes on with it\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), expected));
+}
+
+#[test]
+fn a_name_that_no_event_has_is_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("s", "human_input", None, Driven::Left);
+    for (names, code, part) in [
+        ("bogus", 2, "`--type`: no event is called `bogus`"),
+        ("agent:*,task:faild", 2, "did you mean `task:failed`?"),
+        ("agnt:*", 2, "no event is called `agnt:*`"),
+        ("task:*, _mine:*", 0, ""),
+    ] {
+        let ran = inspan(folder.path(), &["logs", "s", "--type", names]);
+        assert_eq!((ran.code, ran.stderr.contains(part)), (Some(code), true), "{names}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_log_from_its_middle_is_the_end_of_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("s", "review_loop", None, Driven::Left);
+    let whole = inspan(folder.path(), &["logs", "s"]).stdout;
+    for from in [1, 9, 23] {
+        let text = inspan(folder.path(), &["logs", "s", "--from", &from.to_string()]).stdout;
+        let seq = |line: &&str| line.split_whitespace().next().and_then(|seq| seq.parse().ok()) >= Some(from);
+        assert_eq!(text.lines().collect::<Vec<_>>(), whole.lines().filter(seq).collect::<Vec<_>>());
+    }
+}
