@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::PathBuf};
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder::styling};
 
 use crate::exit::Exit;
-pub(crate) use values::{InputValue, NodeProvider, NodeSetting};
+pub(crate) use values::{BudgetChange, InputValue, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
 pub(crate) use sessions::{
@@ -231,6 +231,9 @@ pub(crate) struct RunArgs {
     /// The session's id, instead of a fresh one
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
+    /// Set a budget for this run, as in `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own
+    #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
+    pub(crate) budget: Vec<BudgetChange>,
     /// How many nodes may work at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) max_concurrency: Option<u32>,

@@ -3,6 +3,7 @@
 use crate::{args::Verb, exit::Exit, failure::Failure, invocation::Invocation};
 
 mod agent;
+mod budget;
 mod chat;
 mod check;
 mod completions;

@@ -60,6 +60,9 @@ impl From<StoreError> for Failure {
             StoreError::UnknownSession(_) => failure.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => failure
                 .with_hint(format!("`inspan resume {id}` goes on with it; another `--session-id` begins another")),
+            StoreError::Continued { session, by } => failure.with_hint(format!(
+                "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
+            )),
             StoreError::Held { session, .. } => failure.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
@@ -79,7 +82,9 @@ impl From<StoreError> for Failure {
 
 fn exit(error: &StoreError) -> Exit {
     match error {
-        StoreError::UnknownSession(_) | StoreError::SessionExists(_) => Exit::Invalid,
+        StoreError::UnknownSession(_) | StoreError::SessionExists(_) | StoreError::Continued { .. } => {
+            Exit::Invalid
+        }
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::NewerFormat { .. }

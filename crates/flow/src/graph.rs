@@ -201,6 +201,21 @@ pub struct Budget {
     pub tokens: Option<u64>,
     /// What is done about a turn whose price is unknown.
     pub on_unknown: OnUnknown,
+    /// What is done once it is used up.
+    pub on_exceeded: OnExceeded,
+}
+
+/// What is done when a budget is used up and an agent would spend more.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnExceeded {
+    /// What does not spend runs to its end, then the session pauses; it can be resumed with a larger budget.
+    #[default]
+    Pause,
+    /// The flow ends, or the node fails.
+    Fail,
 }
 
 /// What is done about a turn whose price is unknown, where there is a budget in money.

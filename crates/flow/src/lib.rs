@@ -48,6 +48,6 @@ pub use state::{
 };
 pub use store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, Import, LEASE, Lease,
-    Liveness, MemoryStore, Owner, Parent, PostedCommand, Problem, RunStore, Select, SessionEntry,
+    Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand, Problem, RunStore, Select, SessionEntry,
     SessionRecord, SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };

@@ -1,7 +1,7 @@
 //! A loaded flow changed for one run: another type for a node, another value in its input. Whether the
 //! changed flow makes sense is left to the compiler.
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{BudgetLimits, NodeId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,10 +23,10 @@ pub enum OverrideError {
         known: String,
     },
     /// The way to the key leads through a value that has no keys.
-    #[error("`{key}` of node `{node}` is {kind} and has no keys")]
+    #[error("`{key}` of {owner} is {kind} and has no keys")]
     NoMapping {
-        /// The node.
-        node: NodeId,
+        /// The node, or the flow, in words.
+        owner: String,
         /// The key that was come to.
         key: String,
         /// What it is.
@@ -55,10 +55,13 @@ pub enum Change {
         /// The value.
         value: Value,
     },
-    /// A flow without a budget got one.
+    /// The limits of a budget were put in place.
     Budget {
-        /// In US dollars.
-        usd: f64,
+        /// The node whose own budget it is; the flow's if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodeId>,
+        /// The limits.
+        limits: BudgetLimits,
     },
 }
 
@@ -71,11 +74,32 @@ impl Loaded {
                 let keys: Vec<_> = keys.iter().map(String::as_str).collect();
                 self.set_input(node, &keys, value)
             }
-            Change::Budget { usd } => {
-                self.default_budget(*usd);
-                Ok(())
-            }
+            Change::Budget { node, limits } => self.set_budget(node.as_ref(), *limits),
         }
+    }
+
+    /// Puts limits into the budget of a node, or of the flow if no node is named; other limits stay.
+    pub fn set_budget(&mut self, id: Option<&NodeId>, limits: BudgetLimits) -> Result<(), OverrideError> {
+        let (tree, mut here) = match id {
+            Some(id) => self.node_mut(id)?,
+            None => {
+                let Some(tree) = self.document.tree.as_mut() else { return Ok(()) };
+                let flow = tree.enter(Place::Root, "flow").unwrap_or(Place::Root);
+                (tree, flow)
+            }
+        };
+        let owner = id.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
+        for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
+            here = enter_or_make(tree, here, key, &owner, path)?;
+        }
+        let usd = limits.usd.map(|usd| ("usd", Value::from(usd)));
+        let tokens = limits.tokens.map(|tokens| ("tokens", Value::from(tokens)));
+        for (key, value) in usd.into_iter().chain(tokens) {
+            let span = tree.at(here).span();
+            tree.put(here, key, span, Node::json(span, value));
+        }
+        self.changes.push(Change::Budget { node: id.cloned(), limits });
+        Ok(())
     }
 
     /// Gives a node another type.
@@ -109,12 +133,8 @@ impl Loaded {
         let (last, way) = way.split_last().unwrap_or((&"input", &[]));
         let mut path = String::new();
         for key in way {
-            let span = tree.at(here).span();
-            if tree.at(here).get(key).is_none_or(|value| matches!(value.data(), Data::Null)) {
-                tree.put(here, key, span, Node::empty(span));
-            }
             path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
-            here = inner(tree, here, key, id, &path)?;
+            here = enter_or_make(tree, here, key, &format!("node `{id}`"), &path)?;
         }
         tree.remove(here, &format!("{last}File"));
         let written = tree.at(here);
@@ -161,22 +181,13 @@ impl Loaded {
 
     /// Gives the flow a budget in US dollars, if it has none.
     pub fn default_budget(&mut self, usd: f64) {
-        let Some(tree) = self.document.tree.as_mut() else { return };
-        let header = tree.enter(Place::Root, "flow").unwrap_or(Place::Root);
-        let span = tree.at(header).span();
-        if tree.at(header).get("policy").is_none() {
-            tree.put(header, "policy", span, Node::empty(span));
+        let Some(tree) = self.document.tree.as_ref() else { return };
+        let root = tree.root();
+        let policy = root.get("flow").unwrap_or(root).get("policy");
+        if policy.and_then(|policy| policy.get("budget")).is_none() {
+            // A policy that is no mapping is reported by the compiler.
+            drop(self.set_budget(None, BudgetLimits { usd: Some(usd), tokens: None }));
         }
-        let Some(policy) = tree.enter(header, "policy") else { return };
-        if tree.at(policy).get("budget").is_some() {
-            return;
-        }
-        let Some(amount) = serde_json::Number::from_f64(usd) else { return };
-        tree.put(policy, "budget", span, Node::empty(span));
-        if let Some(budget) = tree.enter(policy, "budget") {
-            tree.put(budget, "usd", span, Node::number(span, amount));
-        }
-        self.changes.push(Change::Budget { usd });
     }
 
     /// The place of the node as written. A document without nodes has none, whatever else is wrong with it.
@@ -195,10 +206,21 @@ impl Loaded {
     }
 }
 
-fn inner(tree: &mut Tree, map: Place, key: &str, node: &NodeId, path: &str) -> Result<Place, OverrideError> {
+/// The mapping under a key, which is made if there is none.
+fn enter_or_make(
+    tree: &mut Tree,
+    map: Place,
+    key: &str,
+    owner: &str,
+    path: &str,
+) -> Result<Place, OverrideError> {
+    let span = tree.at(map).span();
+    if tree.at(map).get(key).is_none_or(|value| matches!(value.data(), Data::Null)) {
+        tree.put(map, key, span, Node::empty(span));
+    }
     let kind = tree.at(map).get(key).map_or("nothing", Yaml::kind);
     let inner = tree.enter(map, key).filter(|inner| matches!(tree.at(*inner).data(), Data::Map(_)));
-    inner.ok_or_else(|| OverrideError::NoMapping { node: node.clone(), key: path.to_owned(), kind })
+    inner.ok_or_else(|| OverrideError::NoMapping { owner: owner.to_owned(), key: path.to_owned(), kind })
 }
 
 #[cfg(test)]
@@ -340,7 +362,7 @@ nodes:
         let expected = [
             OverrideError::UnknownNode { node: other, known: "`plan`, `done`".to_owned() },
             OverrideError::NoMapping {
-                node: plan,
+                owner: "node `plan`".to_owned(),
                 key: "input.options.maxTurns".to_owned(),
                 kind: "a number",
             },

@@ -11,7 +11,7 @@ mod result;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, Subscription};
-use inspan_protocol::{Environment, HostTools, Rejection, RunSnapshot, SessionId, Supervisor};
+use inspan_protocol::{BudgetRaise, Environment, HostTools, Rejection, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -80,13 +80,15 @@ pub enum WhenWaiting {
     LeaveUnlessTimed,
 }
 
-/// What agents are told that go on in their own conversations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How a session is resumed: what its agents are told, and which of its budgets are raised.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resume {
     /// What each is told; `continue` if absent.
     pub message: Option<String>,
     /// What single nodes are told instead, by their ids or places.
     pub messages: BTreeMap<String, String>,
+    /// New limits of budgets. What was spent stays spent.
+    pub budget: BudgetRaise,
 }
 
 /// A channel for a session that runs, and where to say that it has started.

@@ -28,8 +28,8 @@ mod view;
 use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration};
 
 use inspan_protocol::{
-    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptKind,
-    SessionStatus, SkipReason, Timestamp, Usage,
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause,
+    PendingPrompt, PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
 };
 
 pub use node::{Conversation, EdgeState, NodeState};
@@ -73,6 +73,7 @@ pub const FACTS: &[&str] = &[
     "limit:wait",
     "budget:spent",
     "budget:exceeded",
+    "budget:carried",
 ];
 
 /// Nodes, least index first.
@@ -105,9 +106,16 @@ pub struct RunState {
     pub(crate) unpriced_before: bool,
     /// The most that one attempt of an agent has cost.
     pub(crate) dearest: f64,
-    /// What the newest `budget:spent` said of tokens, and whether a budget is known to be used up.
+    /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
+    /// last resumed.
     pub(crate) told_tokens: u64,
     pub(crate) budget_told: bool,
+    /// What an earlier session had spent that this one continues.
+    pub(crate) carried: Option<Spending>,
+    /// Budgets that were raised since the session began.
+    pub(crate) raised: BudgetRaise,
+    /// Why the session is paused, unless a person or a program paused it.
+    pub(crate) paused_by: Option<PauseCause>,
     /// Set from the wish to pause until the session goes on.
     pub(crate) pausing: Option<Pause>,
     /// Why the run must end before its time: the first cause counts.
@@ -172,6 +180,9 @@ impl RunState {
             dearest: 0.0,
             told_tokens: 0,
             budget_told: false,
+            carried: None,
+            raised: BudgetRaise::default(),
+            paused_by: None,
             pausing: None,
             ending: None,
             failure: None,
@@ -268,13 +279,22 @@ impl RunState {
                 });
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
-            Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
-            Event::FlowResumed { node_ids, message, messages } => {
+            Event::FlowPaused { node_ids, cause, .. } => self.pause(graph, node_ids, *cause),
+            Event::FlowResumed { node_ids, message, messages, budget } => {
+                self.raised.merge(budget);
                 self.resume(graph, node_ids, message, messages, at);
             }
             Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
             Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
-            Event::BudgetExceeded { .. } => self.budget_told = true,
+            Event::BudgetExceeded { .. } => match task {
+                None => self.budget_told = true,
+                Some(path) => {
+                    if let Some(ix) = graph.find(path.node()) {
+                        self.nodes[ix.0 as usize].more().budget_told = true;
+                    }
+                }
+            },
+            Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
             _ => return,
         }
         self.last_at = at;

@@ -17,7 +17,7 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 pub use digest::{Digest, Waits};
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
-pub use record::{FlowSource, Parent, SessionRecord};
+pub use record::{FlowSource, Parent, ParentKind, SessionRecord};
 pub use sqlite::{
     Deleted, Exported, Finding, Gc, GcReport, Import, Problem, SqliteOptions, SqliteStore, TransferError,
     VerifyReport,
@@ -103,6 +103,12 @@ pub trait RunStore: Send + Sync {
         prefix: &'a str,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
+
+    /// The session that took the place of this one, if it was resumed in a new one.
+    fn continued_by<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>>;
 
     /// Leaves a command for the session, whoever drives it now or later; its number within the session.
     fn post<'a>(
@@ -264,6 +270,14 @@ pub enum StoreError {
     /// The id is taken.
     #[error("the store already has a session `{0}`")]
     SessionExists(SessionId),
+    /// Another session has taken its place.
+    #[error("session `{session}` was already resumed as session `{by}`")]
+    Continued {
+        /// The session.
+        session: SessionId,
+        /// The session that took its place.
+        by: SessionId,
+    },
     /// Somebody else drives the session.
     #[error("session `{session}` is driven by {owner}")]
     Held {

@@ -10,12 +10,13 @@ use serde_json::{Map, Value};
 mod words;
 
 pub use words::{
-    LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,
+    LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason, SteerStrength,
+    WaitingOn,
 };
 
 use crate::{
-    AgentError, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId, StopReason,
-    Timestamp, Usage,
+    AgentError, BudgetRaise, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId,
+    SessionId, Spending, StopReason, Timestamp, Usage,
 };
 
 macro_rules! events {
@@ -389,9 +390,12 @@ events! {
     "flow:paused" FlowPaused {
         /// The nodes that were running.
         node_ids: Vec<NodePath>,
-        /// Why.
+        /// Why, in words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// What paused it, unless a person or a program did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<PauseCause>,
     }
     /// The session goes on, after a pause, a wait or a crash. Whatever was open before is open no more.
     "flow:resumed" FlowResumed {
@@ -402,6 +406,9 @@ events! {
         /// What some of them are told instead, by their places.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         messages: BTreeMap<NodePath, String>,
+        /// Budgets that were raised; they take the place of what the flow says.
+        #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
+        budget: BudgetRaise,
     }
     /// Nothing can run until a person answers or a limit is lifted.
     "flow:waiting" FlowWaiting {
@@ -419,10 +426,20 @@ events! {
         /// Tokens.
         tokens: u64,
     }
-    /// A budget was used up.
+    /// The budget of the flow is used up, or, within a task, that of its node.
     "budget:exceeded" BudgetExceeded {
-        /// Which one, and its size.
+        /// Its size, and what was spent.
         limit: String,
+    }
+    /// What the session counts against its budgets from the start: the session that it continues has spent it.
+    "budget:carried" BudgetCarried {
+        /// That session.
+        from: SessionId,
+        /// What it spent in all.
+        spent: Spending,
+        /// What single nodes of it spent.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        nodes: BTreeMap<NodeId, Spending>,
     }
     /// A vendor's usage limit is waited out.
     "limit:wait" LimitWait {

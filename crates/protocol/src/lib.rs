@@ -4,6 +4,7 @@
 //! camelCase JSON; an absent optional is never written, and a null one is read as absent.
 
 mod agent;
+mod budget;
 mod classify;
 mod command;
 mod context;
@@ -21,6 +22,7 @@ mod tool;
 mod version;
 
 pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage, believable_cost};
+pub use budget::{BudgetLimits, BudgetRaise, Spending};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
 pub use context::EventContext;
@@ -28,7 +30,8 @@ pub use envelope::Envelope;
 pub use error::{AgentError, ErrorCode, ErrorTag, LONGEST_WAIT};
 pub use event::{Event, UnknownEvent};
 pub use event::{
-    LogLevel, MessageMode, Outcome, OutputStream, PromptKind, SkipReason, SteerStrength, WaitingOn,
+    LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason, SteerStrength,
+    WaitingOn,
 };
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,

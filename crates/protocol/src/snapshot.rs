@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    AgentError, Message, NodePath, Outcome, PromptId, PromptKind, ProviderSessionId, SessionId,
-    ThinkingLevel, Timestamp,
+    AgentError, BudgetRaise, Message, NodePath, Outcome, PromptId, PromptKind, ProviderSessionId, SessionId,
+    Spending, ThinkingLevel, Timestamp,
 };
 
 /// Where a session stands.
@@ -163,6 +163,9 @@ pub struct Spent {
     /// The most that one attempt of an agent has cost.
     #[serde(default)]
     pub dearest_usd: f64,
+    /// What an earlier session had spent that this one continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Spending>,
 }
 
 /// One iteration of a node that opens frames.
@@ -229,6 +232,9 @@ pub struct NodeSnapshot {
     /// Tokens of all its attempts.
     #[serde(skip_serializing_if = "is_default")]
     pub tokens: u64,
+    /// What it had spent in an earlier session that this one continues.
+    #[serde(skip_serializing_if = "is_default")]
+    pub carried: Spending,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -286,6 +292,9 @@ pub struct RunSnapshot {
     pub pending_prompts: Vec<PendingPrompt>,
     /// What was spent.
     pub spent: Spent,
+    /// Budgets that were raised since the session began.
+    #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
+    pub raised: BudgetRaise,
     /// How long the session took so far, rests aside, in milliseconds.
     #[serde(default)]
     pub used_ms: u64,

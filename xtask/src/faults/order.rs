@@ -62,7 +62,7 @@ fn prove(lab: &Lab) -> anyhow::Result<String> {
         }
         let goes_on = catch_unwind(AssertUnwindSafe(|| {
             let mut run = fold(&graph, &harmed);
-            let mut actions = run.resume(None, &Default::default());
+            let mut actions = run.resume(None, &Default::default(), &Default::default());
             if let Some(last) = harmed.last() {
                 run.next(last.timestamp, &mut actions);
             }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::{InputValue, values};
+use super::{BudgetChange, InputValue, values};
 
 /// One session.
 #[derive(Debug, Args)]
@@ -37,6 +37,9 @@ pub(crate) struct ResumeArgs {
     /// Say what would be reused, what would run again and why, and do nothing
     #[arg(long)]
     pub(crate) plan: bool,
+    /// Raise a budget, as in `usd=20` or `tokens=2000000`; `NODE.usd=2` raises a node's own. What was spent stays spent
+    #[arg(long, value_name = "[NODE.]LIMIT=N")]
+    pub(crate) budget: Vec<BudgetChange>,
     /// Take what was changed in the flow's file since: a new session begins that reuses what it can
     #[arg(long, conflicts_with = "as_started")]
     pub(crate) edited: bool,

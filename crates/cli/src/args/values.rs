@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use inspan_protocol::{NodeId, SessionId};
+use inspan_protocol::{BudgetLimits, BudgetRaise, NodeId, SessionId};
 use serde_json::Value;
 
 /// `KEY=VALUE`: one value of the flow's input.
@@ -25,6 +25,55 @@ pub(crate) struct NodeSetting {
 pub(crate) struct NodeProvider {
     pub(crate) node: NodeId,
     pub(crate) provider: String,
+}
+
+/// `[NODE.]usd=N` or `[NODE.]tokens=N`: one limit of a budget, of the flow or of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BudgetChange {
+    pub(crate) node: Option<NodeId>,
+    pub(crate) limits: BudgetLimits,
+}
+
+impl BudgetChange {
+    /// All of them as one.
+    pub(crate) fn all(changes: &[Self]) -> BudgetRaise {
+        let mut all = BudgetRaise::default();
+        for Self { node, limits } in changes {
+            all.merge(&match node {
+                None => BudgetRaise { flow: Some(*limits), ..BudgetRaise::default() },
+                Some(node) => BudgetRaise { flow: None, nodes: [(node.clone(), *limits)].into() },
+            });
+        }
+        all
+    }
+}
+
+impl FromStr for BudgetChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, value) = pair(text, "usd=N")?;
+        let (node, limit) = match path.rsplit_once('.') {
+            Some((node, limit)) => (Some(NodeId::new(node).map_err(|error| error.to_string())?), limit),
+            None => (None, path),
+        };
+        let limits = match limit {
+            "usd" => {
+                let usd = value.parse().ok().filter(|usd: &f64| usd.is_finite() && *usd > 0.0);
+                let usd = usd.ok_or_else(|| format!("`{value}` is not an amount of US dollars above 0"))?;
+                BudgetLimits { usd: Some(usd), tokens: None }
+            }
+            "tokens" => {
+                let tokens = value.parse().ok().filter(|tokens| *tokens > 0);
+                let tokens = tokens.ok_or_else(|| format!("`{value}` is not a number of tokens above 0"))?;
+                BudgetLimits { usd: None, tokens: Some(tokens) }
+            }
+            other => {
+                return Err(format!("a budget has no limit `{other}`; write `usd=5` or `tokens=2000000`"));
+            }
+        };
+        Ok(Self { node, limits })
+    }
 }
 
 impl FromStr for InputValue {

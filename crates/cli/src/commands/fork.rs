@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::check_input;
+use inspan_flow::{ParentKind, check_input};
 use inspan_protocol::{Event, SessionId};
 
 use super::{
@@ -26,7 +26,8 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();
     let id = args.session_id.as_deref().map(SessionId::from);
-    let again = Again { graph: Arc::clone(&kept.graph), input, reusable, until, id };
+    let kind = ParentKind::Fork;
+    let again = Again { graph: Arc::clone(&kept.graph), input, reusable, until, id, kind };
     if args.plan {
         show(&again.plan(&kept), &kept.record.session, invocation);
         return Ok(Exit::Success);

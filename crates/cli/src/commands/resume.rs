@@ -5,19 +5,19 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    Compiled, FACTS, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, Plan, Resume, Reusable, Run,
-    RunStore, Select, SessionRecord, StoreError, Why, compile,
+    Compiled, FACTS, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume,
+    Reusable, Run, RunStore, Select, SessionRecord, StoreError, Why, compile,
 };
-use inspan_protocol::{Envelope, SessionId};
+use inspan_protocol::{Envelope, NodeId, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{
-    flow, registries,
+    budget, flow, registries,
     session::{Ask, Begin, Going, Session, Settings, Wait, detach},
     sessions,
 };
 use crate::{
-    args::{GoingArgs, ResumeArgs},
+    args::{BudgetChange, GoingArgs, ResumeArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -31,22 +31,33 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         (false, Some(edited)) => Some(edited),
         _ => None,
     };
-    let anew = kept.status.has_ended() || edited.is_some();
+    let anew = kept.status.has_ended() || edited.is_some() || kept.continued_by.is_some();
+    if let Some(by) = kept.continued_by.as_ref().filter(|_| !args.plan) {
+        let continued = StoreError::Continued { session: kept.record.session.clone(), by: by.clone() };
+        return Err(continued.into());
+    }
     if !anew {
         if args.plan {
             return kept.show_rest(invocation);
         }
-        let resume = Resume { message: args.message.clone(), messages: args.tell.iter().cloned().collect() };
+        let resume = Resume {
+            message: args.message.clone(),
+            messages: args.tell.iter().cloned().collect(),
+            budget: BudgetChange::all(&args.budget),
+        };
+        resume.budget.nodes.keys().try_for_each(|node| kept.has(node))?;
         return kept.go_on(resume, &args.going, invocation);
     }
-    let loaded = match edited {
+    let mut loaded = match edited {
         Some(loaded) => loaded,
         None => kept.loaded()?,
     };
+    budget::set(&mut loaded, &args.budget)?;
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
     let reusable = kept.reusable(u64::MAX)?;
     let id = args.session_id.as_deref().map(SessionId::from);
-    let again = Again { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id };
+    let kind = ParentKind::Resume;
+    let again = Again { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id, kind };
     let plan = again.plan(&kept);
     if args.plan {
         show(&plan, &kept.record.session, invocation);
@@ -91,6 +102,8 @@ pub(super) struct Kept {
     pub(super) graph: Arc<Graph>,
     pub(super) status: inspan_protocol::SessionStatus,
     pub(super) last_seq: u64,
+    /// The session that took its place.
+    pub(super) continued_by: Option<SessionId>,
 }
 
 /// A new session that reuses what another has left.
@@ -100,16 +113,19 @@ pub(super) struct Again {
     pub(super) reusable: Reusable,
     pub(super) until: u64,
     pub(super) id: Option<SessionId>,
+    /// Whether the new session takes the old one's place.
+    pub(super) kind: ParentKind,
 }
 
 impl Kept {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
-        let (record, entry) = runtime.block_on(async {
+        let (record, entry, continued_by) = runtime.block_on(async {
             let entry = sessions::find(&*store, prefix).await?;
             let record = store.record(&entry.session).await?;
-            Ok::<_, Failure>((record, entry))
+            let continued_by = store.continued_by(&entry.session).await?;
+            Ok::<_, Failure>((record, entry, continued_by))
         })?;
         let settings = Settings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
@@ -117,7 +133,15 @@ impl Kept {
         let nodes = registries::nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
-        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq })
+        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by })
+    }
+
+    /// Refuses a node that the flow does not have.
+    fn has(&self, node: &NodeId) -> Result<(), Failure> {
+        match self.graph.find(node.as_str()) {
+            Some(_) => Ok(()),
+            None => Err(Failure::usage(format!("--budget: the flow has no node `{node}`"))),
+        }
     }
 
     fn loaded(&self) -> Result<Loaded, Failure> {
@@ -195,7 +219,7 @@ impl Kept {
         if going.detach {
             return detach::run(again.id, invocation);
         }
-        let parent = Parent { session: self.record.session.clone(), seq: again.until };
+        let parent = Parent { session: self.record.session.clone(), seq: again.until, kind: again.kind };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
         self.session(again.graph, begin, going).watch(invocation)

@@ -2,9 +2,9 @@
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    FACTS, Graph, Liveness, NodeIx, NodeState, Run, RunState, Select, SessionEntry, SessionRecord,
+    FACTS, Graph, Liveness, NodeIx, NodeState, ParentKind, Run, RunState, Select, SessionEntry, SessionRecord,
 };
-use inspan_protocol::{NodeStatus, Timestamp};
+use inspan_protocol::{NodeStatus, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -27,6 +27,8 @@ struct View {
     run: Run,
     console: ConsoleState,
     commands: Commands,
+    /// The session that took its place.
+    continued_by: Option<SessionId>,
 }
 
 pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -43,7 +45,8 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
             run.apply(envelope);
             console.fold(envelope);
         }
-        Ok(View { entry, record, run, console, commands: Commands::new(invocation) })
+        let continued_by = store.continued_by(&found.session).await?;
+        Ok(View { entry, record, run, console, commands: Commands::new(invocation), continued_by })
     })?;
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.run.snapshot(&view.record.input)),
@@ -109,6 +112,9 @@ impl View {
         if let Some(parent) = &self.record.parent {
             value["parent"] = json!(parent);
         }
+        if let Some(by) = &self.continued_by {
+            value["continuedBy"] = json!(by);
+        }
         if let Some(error) = self.state().failure() {
             value["error"] = json!(error);
         }
@@ -140,7 +146,7 @@ impl View {
             item
         });
         value["prompts"] = prompts.collect();
-        value["next"] = self.commands.next(&self.entry).into_iter().map(|(command, _)| command).collect();
+        value["next"] = self.next().into_iter().map(|(command, _)| command).collect();
         value
     }
 
@@ -162,7 +168,7 @@ impl View {
                 lines.push(line);
             }
         }
-        let next = self.commands.next(&self.entry);
+        let next = self.next();
         if !next.is_empty() {
             lines.push(Line::new());
         }
@@ -172,6 +178,14 @@ impl View {
             line
         }));
         lines
+    }
+
+    /// What can be done next; about a session that another has continued, nothing but to look at that one.
+    fn next(&self) -> Vec<(String, &'static str)> {
+        match &self.continued_by {
+            Some(by) => vec![(self.commands.command("show", by, ""), "shows the session that continues it")],
+            None => self.commands.next(&self.entry),
+        }
     }
 
     fn head(&self) -> Vec<Line> {
@@ -201,7 +215,14 @@ impl View {
             fact("spent", spent);
         }
         if let Some(parent) = &self.record.parent {
-            fact("forked", format!("from {} at event {}", clean(parent.session.as_str()), parent.seq));
+            let from = clean(parent.session.as_str());
+            match parent.kind {
+                ParentKind::Fork => fact("forked", format!("from {from} at event {}", parent.seq)),
+                ParentKind::Resume => fact("continues", from),
+            }
+        }
+        if let Some(by) = &self.continued_by {
+            fact("continued", format!("by {}", clean(by.as_str())));
         }
         match (&entry.owner, entry.liveness) {
             (Some(owner), Liveness::Alive) => fact("driven by", clean(&owner.to_string())),

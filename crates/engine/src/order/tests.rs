@@ -111,11 +111,12 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
             default: None,
         },
         "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
-        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None },
+        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None, cause: None },
         "flow:resumed" => Event::FlowResumed {
             node_ids: vec![],
             message: "continue".to_owned(),
             messages: Default::default(),
+            budget: Default::default(),
         },
         "channel" => Event::ChannelStopped { name: "console".to_owned() },
         "rejected" => Event::SessionRejected {

@@ -248,7 +248,7 @@ impl Walk<'_> {
 
     /// The session goes on: what ran when it ended without a word, or was paused, is pending again.
     fn cut_short(&mut self, envelope: &Envelope, ix: NodeIx) {
-        let Event::FlowResumed { node_ids, message, messages } = &envelope.event else { return };
+        let Event::FlowResumed { node_ids, message, messages, .. } = &envelope.event else { return };
         let node = self.node(ix);
         let path = self.path(ix);
         let how = match node.status {

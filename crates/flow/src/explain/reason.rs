@@ -139,7 +139,10 @@ impl Walk<'_> {
             Event::SessionPause { reason } => format!("the session was to pause{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
             Event::FlowResumed { .. } => "the process that drove the session came to its end".to_owned(),
-            Event::BudgetExceeded { limit } => format!("the budget was used up: {limit}"),
+            Event::BudgetExceeded { limit } if envelope.context.task.is_some() => {
+                format!("the budget of `{task}` is used up: {limit}")
+            }
+            Event::BudgetExceeded { limit } => format!("the budget of the flow is used up: {limit}"),
             Event::PhaseFailed { error, .. } => in_short(error),
             other => other.name().to_owned(),
         }

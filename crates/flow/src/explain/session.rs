@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, NodeStatus, Outcome, SessionStatus, SkipReason, WaitingOn};
+use inspan_protocol::{
+    BudgetLimits, BudgetRaise, Envelope, Event, NodeStatus, Outcome, SessionStatus, SkipReason, Spending,
+    WaitingOn,
+};
 
 use super::{
     Said, Statement,
@@ -84,14 +87,23 @@ impl Walk<'_> {
             Event::SessionPause { reason } => {
                 (Said::Paused, format!("the session was to pause{}", because(reason)))
             }
-            Event::FlowPaused { node_ids, reason } => {
+            Event::FlowPaused { node_ids, reason, .. } => {
                 let cut: Vec<String> = node_ids.iter().map(|path| format!("`{path}`")).collect();
                 let cut =
                     if cut.is_empty() { "nothing ran".to_owned() } else { format!("{} ran", cut.join(", ")) };
                 (Said::Paused, format!("the session was paused{}; {cut}", because(reason)))
             }
-            Event::FlowResumed { .. } => (Said::Resumed, "the session went on".to_owned()),
-            Event::BudgetExceeded { limit } => (Said::Budget, format!("the budget was used up: {limit}")),
+            Event::FlowResumed { budget, .. } => {
+                (Said::Resumed, format!("the session was resumed{}", raised(budget)))
+            }
+            Event::BudgetExceeded { .. } => (Said::Budget, self.cause_at(seq)),
+            Event::BudgetCarried { from, spent, .. } => {
+                let text = format!(
+                    "session `{from}`, which this one continues, had spent {}; it counts against the budgets",
+                    spent_words(*spent)
+                );
+                (Said::Budget, text)
+            }
             Event::PhaseFailed { error, .. } if !self.is_told(&in_short(error)) => {
                 (Said::Ended, in_short(error))
             }
@@ -222,4 +234,25 @@ fn ended(outcome: Outcome) -> &'static str {
         Outcome::TimedOut => "ran out of time",
         _ => "failed",
     }
+}
+
+/// The budgets that were raised, in words.
+fn raised(raise: &BudgetRaise) -> String {
+    let flow = raise.flow.iter().map(|limits| format!("the budget is now {}", limits_words(*limits)));
+    let nodes = raise.nodes.iter();
+    let nodes =
+        nodes.map(|(node, limits)| format!("the budget of `{node}` is now {}", limits_words(*limits)));
+    flow.chain(nodes).map(|text| format!("; {text}")).collect()
+}
+
+fn limits_words(limits: BudgetLimits) -> String {
+    let usd = limits.usd.map(|usd| format!("{usd} USD"));
+    let tokens = limits.tokens.map(|tokens| format!("{tokens} tokens"));
+    usd.into_iter().chain(tokens).collect::<Vec<_>>().join(" and ")
+}
+
+fn spent_words(spent: Spending) -> String {
+    let Spending { cost_usd, tokens, unpriced } = spent;
+    let unknown = if unpriced { " and turns of an unknown price" } else { "" };
+    format!("{cost_usd:.4} USD ({tokens} tokens){unknown}")
 }

@@ -94,7 +94,7 @@ impl Walk<'_> {
         }
         if self.rests() {
             let paused = self.marks.paused.unwrap_or(self.now());
-            return (paused, format!("`{id}` is ready, and the session is paused"));
+            return (paused, format!("`{id}` is ready, and {}", self.cause_at(paused)));
         }
         let (running, most) = (self.state().slots, self.run.max_concurrency());
         if running >= most && spec.occupies == crate::graph::Occupies::Slot {

@@ -11,8 +11,8 @@ use serde_json::{Map, json};
 use super::*;
 use crate::{
     FlowRunner, FlowRunnerBuilder, Loaded, MemoryStore, NodeContext, NodeKind, NodeRegistry, NodeType,
-    NodeTypeInfo, Occupies, Parent, Resume, Reusable, RunStore, Select, WhenWaiting, builtin_nodes, compile,
-    load,
+    NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable, RunStore, Select, WhenWaiting,
+    builtin_nodes, compile, load,
 };
 
 /// The fixtures' folder.
@@ -266,7 +266,7 @@ async fn sessions_that_rest_run_out_or_died() {
         u64::MAX,
     );
     let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
-    let parent = Parent { session: before.session.clone(), seq: 9 };
+    let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork };
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     tell("forked", kept.told().await);
 

@@ -133,6 +133,7 @@ impl<'a> Walk<'a> {
             }
             Event::FlowResumed { .. } => {
                 let Marks { ending, budget, .. } = self.marks;
+                let budget = budget.filter(|_| ending.is_some());
                 self.marks = Marks { ending, budget, ..Marks::default() };
                 for (mark, node) in self.nodes.iter_mut().zip(&self.run.state().nodes) {
                     if node.interrupted || node.status == NodeStatus::Cancelled {
@@ -141,7 +142,7 @@ impl<'a> Walk<'a> {
                 }
             }
             Event::FlowWaiting { .. } => self.marks.waiting = Some(seq),
-            Event::BudgetExceeded { .. } => self.marks.budget = Some(seq),
+            Event::BudgetExceeded { .. } if envelope.context.task.is_none() => self.marks.budget = Some(seq),
             Event::PhaseComplete { .. } | Event::PhaseFailed { .. } => self.marks.phase = Some(seq),
             Event::HarnessComplete { .. } => self.marks.over = Some(seq),
             _ => {}

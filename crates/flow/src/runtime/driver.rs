@@ -114,7 +114,7 @@ impl Driver {
     ) -> Result<(), RunError> {
         let mut actions = Vec::new();
         if let Some(resume) = resume {
-            actions = self.run.resume(resume.message.as_deref(), &resume.messages);
+            actions = self.run.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
             self.carry_out(&mut actions).await?;
             self.root.start_session();
             self.grant_old_pauses().await?;

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, NodeId, NodeStatus, Outcome, PendingPrompt, RunSnapshot, SessionId, SessionStatus,
-    Usage, WaitingOn,
+    AgentError, Envelope, NodeId, NodeStatus, Outcome, PauseCause, PendingPrompt, RunSnapshot, SessionId,
+    SessionStatus, Usage, WaitingOn,
 };
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -199,6 +199,7 @@ pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<En
         flow: graph.name.clone(),
         status: state.status,
         outcome: state.outcome.unwrap_or(match state.status {
+            SessionStatus::Paused if state.paused_by == Some(PauseCause::Budget) => Outcome::BudgetExceeded,
             SessionStatus::Paused => Outcome::Paused,
             SessionStatus::Waiting => Outcome::Waiting,
             _ => Outcome::Failed,

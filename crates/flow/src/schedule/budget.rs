@@ -1,28 +1,35 @@
 //! Money: what may still be spent is looked at before an agent starts and after each of its turns.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome};
+use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause};
 use serde_json::Map;
 
 use super::{Action, CancelReason, Planning, Run, emit};
 use crate::{
-    graph::{Budget, NodeIx, OnUnknown},
+    graph::{Budget, NodeIx, OnExceeded, OnUnknown},
     node::NodeKind,
-    state::Ending,
+    state::{Ending, NodeState},
 };
 
 /// Whether an agent may start, as far as money goes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Afford {
     Yes,
-    /// What is laid aside for others may be given back: ask again when one of them ends.
+    /// Ask again when something has happened: an agent that ends may give back what is laid aside for it, and a
+    /// budget may be raised.
     Later,
+    /// The flow's budget is used up, and the flow ends.
     No,
+    /// The node's own budget is used up, and the node fails.
+    Never(AgentError),
 }
 
 impl Run {
-    /// Says what was spent, and cancels what would spend more than there is.
+    /// Emits what was spent and which budgets are used up, and cancels what would spend more than there is.
     pub(super) fn look_at_money(&mut self, actions: &mut Vec<Action>) {
-        if let Some(budget) = self.graph.policy.budget {
+        if self.carry_over(actions) {
+            return;
+        }
+        if let Some(budget) = self.state.budget(&self.graph) {
             let unpriced = self.state.unpriced && !self.state.unpriced_before;
             if unpriced && self.warn(None, budget, actions) {
                 return;
@@ -33,26 +40,74 @@ impl Run {
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }
-            if self.is_used_up() && self.state.ending.is_none() && self.is_mid_turn() {
-                return self.refuse_to_spend(actions);
+            if let Some(limit) = self.state.exceeded(&self.graph).filter(|_| self.state.ending.is_none()) {
+                if !self.state.budget_told {
+                    actions.push(emit(Event::BudgetExceeded { limit }));
+                    return;
+                }
+                self.cancel_spenders(budget, actions);
             }
         }
-        if self.has_node_budgets && self.state.ending.is_none() {
+        if self.knows_node_budgets() && self.state.ending.is_none() {
             self.cancel_over_budget(actions);
         }
     }
 
+    /// Whether any node has a budget, so that runs without one need not look at each node.
+    fn knows_node_budgets(&self) -> bool {
+        self.has_node_budgets || !self.state.raised.nodes.is_empty()
+    }
+
+    /// Emits what an earlier session has spent that this one continues, once; gives whether it did.
+    fn carry_over(&self, actions: &mut Vec<Action>) -> bool {
+        let Some(reusable) = self.reusable.as_ref().filter(|_| self.state.carried.is_none()) else {
+            return false;
+        };
+        let (from, spent, nodes) = reusable.spending();
+        if spent.is_zero() {
+            return false;
+        }
+        let event = Event::BudgetCarried { from: from.clone(), spent, nodes: nodes.clone() };
+        actions.push(emit(event));
+        true
+    }
+
+    /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
+    fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
+        let nodes = self.state.nodes.iter().enumerate();
+        let spend = nodes.filter(|(_, node)| node.status == NodeStatus::Running && node.spends());
+        let spenders: Vec<_> = spend.map(|(at, _)| NodeIx(at as u32)).collect();
+        match budget.on_exceeded {
+            OnExceeded::Pause => {
+                spenders.into_iter().for_each(|ix| self.cancel(ix, CancelReason::Pausing, actions));
+            }
+            OnExceeded::Fail if spenders.is_empty() => {}
+            OnExceeded::Fail => self.go_bankrupt(),
+        }
+    }
+
     fn cancel_over_budget(&mut self, actions: &mut Vec<Action>) {
-        for ix in 0..self.state.nodes.len() {
-            let state = &self.state.nodes[ix];
+        for at in 0..self.state.nodes.len() {
+            let ix = NodeIx(at as u32);
+            let Some(budget) = self.state.node_budget(&self.graph, ix) else { continue };
+            let state = &self.state.nodes[at];
             let spends = state.status == NodeStatus::Running && state.spends();
-            let unpriced = state.more.as_ref().is_some_and(|more| more.unpriced && !more.unpriced_before);
-            let ix = NodeIx(ix as u32);
-            if let Some(budget) = self.graph.node(ix).policy.budget.filter(|_| unpriced) {
+            let more = state.more.as_ref();
+            let was_told = more.is_some_and(|more| more.budget_told);
+            if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
                 self.warn(Some(ix), budget, actions);
             }
-            if spends && self.state.node_exceeded(&self.graph, ix).is_some() {
-                self.cancel(ix, CancelReason::OverBudget, actions);
+            let Some(limit) = self.state.node_exceeded(&self.graph, ix) else { continue };
+            if !was_told {
+                let task = Some(self.state.path(&self.graph, ix));
+                actions.push(Action::Emit { task, event: Event::BudgetExceeded { limit } });
+            }
+            if spends {
+                let reason = match budget.on_exceeded {
+                    OnExceeded::Pause => CancelReason::Pausing,
+                    OnExceeded::Fail => CancelReason::OverBudget,
+                };
+                self.cancel(ix, reason, actions);
             }
         }
     }
@@ -76,57 +131,65 @@ impl Run {
         true
     }
 
-    /// Whether an agent is in the middle of a turn; one that has just ended its last may finish.
-    fn is_mid_turn(&self) -> bool {
-        self.state.nodes.iter().any(|node| node.status == NodeStatus::Running && node.spends())
-    }
-
-    fn is_used_up(&self) -> bool {
-        self.graph.policy.budget.is_some_and(|budget| self.state.exceeded(&budget).is_some())
-    }
-
-    fn bankrupt(&self) -> Ending {
-        Ending { outcome: Outcome::BudgetExceeded, error: Some(self.flow_over_budget()) }
+    fn go_bankrupt(&mut self) {
+        let ending = Ending { outcome: Outcome::BudgetExceeded, error: Some(self.flow_over_budget()) };
+        self.state.end_early(ending);
     }
 
     /// Whether there is enough left for this node.
     pub(super) fn afford(&self, ix: NodeIx) -> Afford {
-        if self.graph.node(ix).kind != NodeKind::Agent {
+        if self.graph.node(ix).kind != NodeKind::Agent || self.planning == Planning::On {
             return Afford::Yes;
         }
-        let Some(budget) = self.graph.policy.budget else { return Afford::Yes };
-        if self.planning == Planning::On {
-            return Afford::Yes;
+        if let Some(budget) = self.state.node_budget(&self.graph, ix).filter(|_| self.knows_node_budgets())
+            && self.state.node_exceeded(&self.graph, ix).is_some()
+        {
+            return match budget.on_exceeded {
+                OnExceeded::Pause => Afford::Later,
+                OnExceeded::Fail => Afford::Never(self.over_budget(ix)),
+            };
         }
-        if self.is_used_up() {
-            return Afford::No;
+        let Some(budget) = self.state.budget(&self.graph) else { return Afford::Yes };
+        if self.state.exceeded(&self.graph).is_some() {
+            return match budget.on_exceeded {
+                OnExceeded::Pause => Afford::Later,
+                OnExceeded::Fail => Afford::No,
+            };
         }
         let Some(usd) = budget.usd else { return Afford::Yes };
         let laid_aside = self.state.reserved();
         let needs = self.state.estimate(&self.graph, ix);
-        if self.state.lays_aside() && self.state.cost_usd + laid_aside + needs > usd {
+        if self.state.lays_aside() && self.state.spent().cost_usd + laid_aside + needs > usd {
             return Afford::Later;
         }
         Afford::Yes
     }
 
-    /// An agent that cannot be paid for ends the run, with `budget:exceeded` in the log.
-    pub(super) fn refuse_to_spend(&mut self, actions: &mut Vec<Action>) {
-        if self.state.budget_told {
-            let ending = self.bankrupt();
-            self.state.end_early(ending);
-        } else {
-            actions.push(emit(Event::BudgetExceeded { limit: self.limit() }));
-        }
+    /// An agent that cannot be paid for ends the run; `budget:exceeded` is in the log by now.
+    pub(super) fn refuse_to_spend(&mut self) {
+        self.go_bankrupt();
     }
 
-    fn limit(&self) -> String {
-        let budget = self.graph.policy.budget.unwrap_or_default();
-        self.state.exceeded(&budget).unwrap_or_default()
+    /// Pauses the session if only budgets keep it from going on: agents wait for money, or were cancelled in the
+    /// middle of a turn for want of it. Gives whether it does.
+    pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
+        let cut = |node: &NodeState| node.status == NodeStatus::Cancelled;
+        let waiting = self.held.first().copied();
+        let first = waiting.or_else(|| self.state.nodes.iter().position(cut).map(|at| NodeIx(at as u32)));
+        let Some(first) = first else { return false };
+        let error = match self.state.node_exceeded(&self.graph, first) {
+            Some(_) => self.over_budget(first),
+            None => self.flow_over_budget(),
+        };
+        let paused = self.paused(Some(error.message), Some(PauseCause::Budget));
+        actions.push(emit(paused));
+        actions.push(Action::Finish);
+        true
     }
 
-    pub(super) fn flow_over_budget(&self) -> AgentError {
-        let message = format!("the budget of flow `{}` is used up: {}", self.graph.name, self.limit());
+    fn flow_over_budget(&self) -> AgentError {
+        let limit = self.state.exceeded(&self.graph).unwrap_or_default();
+        let message = format!("the budget of flow `{}` is used up: {limit}", self.graph.name);
         AgentError::new(ErrorCode::BudgetExceeded, message)
     }
 

@@ -1,7 +1,7 @@
 //! How a run ends, comes to rest, or waits.
 
 use inspan_protocol::{
-    AgentError, ErrorCode, Event, NodeStatus, Outcome, SessionStatus, Timestamp, WaitingOn,
+    AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, SessionStatus, Timestamp, WaitingOn,
 };
 
 use super::{Action, CancelReason, Run, emit};
@@ -25,12 +25,17 @@ impl Run {
             self.cancel_all(CancelReason::Pausing, actions);
             return;
         }
+        let reason = self.state.pausing.clone().and_then(|pause| pause.reason);
+        let paused = self.paused(reason, None);
+        actions.push(emit(paused));
+        actions.push(Action::Finish);
+    }
+
+    pub(super) fn paused(&self, reason: Option<String>, cause: Option<PauseCause>) -> Event {
         let nodes = self.state.nodes.iter().enumerate();
         let cut = nodes.filter(|(_, node)| node.status == NodeStatus::Cancelled);
         let node_ids = cut.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32))).collect();
-        let reason = self.state.pausing.clone().and_then(|pause| pause.reason);
-        actions.push(emit(Event::FlowPaused { node_ids, reason }));
-        actions.push(Action::Finish);
+        Event::FlowPaused { node_ids, reason, cause }
     }
 
     fn cancel_all(&mut self, reason: CancelReason, actions: &mut Vec<Action>) {
@@ -101,7 +106,10 @@ impl Run {
             }
             return;
         }
-        match state.failure.clone() {
+        if self.pause_for_budget(actions) {
+            return;
+        }
+        match self.state.failure.clone() {
             Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
             None => self.finish(Outcome::Success, None, now, actions),
         }

@@ -67,11 +67,9 @@ impl Run {
             Afford::Later => return self.held.push(ix),
             Afford::No => {
                 self.state.propose(&graph, ix);
-                return self.refuse_to_spend(actions);
+                return self.refuse_to_spend();
             }
-        }
-        if self.has_node_budgets && self.state.node_exceeded(&graph, ix).is_some() {
-            attempt.input = Err(self.over_budget(ix));
+            Afford::Never(error) => attempt.input = Err(error),
         }
         let node_type = node.node_type.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };

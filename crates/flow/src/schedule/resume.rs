@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SessionStatus, StopReason};
+use inspan_protocol::{
+    AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, SessionStatus, StopReason,
+};
 use serde_json::json;
 
 use super::{Action, Interrupted, Run, emit, ready::named};
@@ -16,7 +18,12 @@ impl Run {
     /// What is emitted before the session goes on, after its whole log was applied: the ends of agent runs that
     /// nobody saw, and `flow:resumed`. `messages` are for single nodes, by their places or ids. Nothing if the
     /// session has not begun, or has ended.
-    pub fn resume(&self, message: Option<&str>, messages: &BTreeMap<String, String>) -> Vec<Action> {
+    pub fn resume(
+        &self,
+        message: Option<&str>,
+        messages: &BTreeMap<String, String>,
+        budget: &BudgetRaise,
+    ) -> Vec<Action> {
         let state = &self.state;
         if state.status == SessionStatus::Idle || state.outcome.is_some() {
             return Vec::new();
@@ -41,7 +48,8 @@ impl Run {
         };
         let messages = node_ids.iter().filter_map(own).collect();
         let message = message.unwrap_or(CONTINUE).to_owned();
-        actions.push(emit(Event::FlowResumed { node_ids, message, messages }));
+        let budget = budget.clone();
+        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget }));
         actions
     }
 

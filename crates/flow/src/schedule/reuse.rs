@@ -5,7 +5,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    EdgeStatus, Envelope, Event, NodePath, NodeStatus, ProviderSessionId, SessionId, Timestamp,
+    BudgetRaise, EdgeStatus, Envelope, Event, NodeId, NodePath, NodeStatus, ProviderSessionId, SessionId,
+    Spending, Timestamp,
 };
 use serde_json::Value;
 
@@ -20,6 +21,9 @@ use crate::{
 pub struct Reusable {
     session: SessionId,
     tasks: BTreeMap<NodePath, Task>,
+    /// What counts against its budgets: in all, and by its nodes.
+    spent: Spending,
+    spent_by: BTreeMap<NodeId, Spending>,
 }
 
 /// One task of the earlier session, by its newest attempt.
@@ -129,7 +133,13 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        Self { session: run.session, tasks }
+        let (spent, spent_by) = (run.state.spent(), run.state.spending(&graph));
+        Self { session: run.session, tasks, spent, spent_by }
+    }
+
+    /// The session, what it has spent, and what single nodes of it have.
+    pub(super) fn spending(&self) -> (&SessionId, Spending, &BTreeMap<NodeId, Spending>) {
+        (&self.session, self.spent, &self.spent_by)
     }
 
     /// Forgets a node and nothing else, so that it runs again.
@@ -233,7 +243,7 @@ impl Run {
             Some(Planned { path: self.state.path(&self.graph, NodeIx(ix as u32)), fate, cost_usd })
         });
         let ended = ended.collect();
-        for action in self.resume(None, &BTreeMap::new()) {
+        for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
             if let Action::Emit { task, event } = action {
                 let seq = self.state.last_seq + 1;
                 self.state.take(&self.graph, seq, now, task.as_ref(), &event);

@@ -2,7 +2,7 @@
 
 use crate::{
     diagnostic::{Code, Problem, Sink},
-    graph::{Budget, OnUnknown},
+    graph::{Budget, OnExceeded, OnUnknown},
     spec::{
         Data, Key,
         fields::{Fields, wrong},
@@ -11,7 +11,12 @@ use crate::{
 };
 
 /// The budget under a policy, if there is one.
-pub(super) fn read(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Budget> {
+/// `unless_written` is its `onExceeded` if the author does not say.
+pub(super) fn read(
+    policy: &mut Fields<'_, '_>,
+    unless_written: OnExceeded,
+    sink: &mut Sink,
+) -> Option<Budget> {
     let key = Key::Field(policy.key, "budget");
     let value = policy.get("budget")?;
     let mut fields = Fields::open(value, &key, sink)?;
@@ -25,6 +30,13 @@ pub(super) fn read(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Budge
                 one_of(text, &words, &Key::Field(&key, "onUnknown"), sink)
             })
             .unwrap_or_default(),
+        on_exceeded: fields
+            .text("onExceeded", sink)
+            .and_then(|text| {
+                let words = [("pause", OnExceeded::Pause), ("fail", OnExceeded::Fail)];
+                one_of(text, &words, &Key::Field(&key, "onExceeded"), sink)
+            })
+            .unwrap_or(unless_written),
     };
     fields.finish(sink);
     if value.get("usd").is_none() && value.get("tokens").is_none() {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     diagnostic::Sink,
-    graph::{FailFast, FlowPolicy},
+    graph::{FailFast, FlowPolicy, OnExceeded},
     spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
 
@@ -91,7 +91,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
         },
         max_concurrency: policy.count("maxConcurrency", sink),
         timeout: time(&mut policy, "timeout", sink),
-        budget: budget::read(&mut policy, sink),
+        budget: budget::read(&mut policy, OnExceeded::Pause, sink),
     };
     policy.finish(sink);
     read

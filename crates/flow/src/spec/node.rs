@@ -7,7 +7,7 @@ use inspan_protocol::NodeId;
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::is_reserved,
-    graph::{Budget, Effects, OnFailure, OnLimit, RetryOn},
+    graph::{Budget, Effects, OnExceeded, OnFailure, OnLimit, RetryOn},
     spec::{
         Data, Key, Text, Yaml, budget, fields,
         fields::{Fields, wrong},
@@ -157,7 +157,12 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         },
         ..PolicySpec::default()
     };
-    read.budget = budget::read(&mut policy, sink);
+    // A node whose failure is handled says by that what happens when its money is spent.
+    let unless_written = match read.on_failure {
+        OnFailure::Continue => OnExceeded::Fail,
+        OnFailure::Fail => OnExceeded::Pause,
+    };
+    read.budget = budget::read(&mut policy, unless_written, sink);
     read.on_limit = policy
         .text("onLimit", sink)
         .and_then(|text| {

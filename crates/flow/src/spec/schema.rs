@@ -123,6 +123,14 @@ fn budget(what: &str) -> Value {
                 "description": "What is done about a turn whose price is unknown.",
             }),
         ),
+        (
+            "onExceeded",
+            json!({
+                "enum": ["pause", "fail"],
+                "description": "What is done when it is used up and an agent would spend more: the session pauses \
+                                until the budget is raised, or the flow or the node fails.",
+            }),
+        ),
     ]);
     let mut budget = closed(what, properties, &[]);
     budget["minProperties"] = json!(1);

@@ -1,7 +1,8 @@
 //! Where one node and one edge stand. How they come there is left to the fold.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, MultiTurn, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Timestamp,
+    AgentError, EdgeStatus, MultiTurn, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Spending,
+    Timestamp,
 };
 
 /// Where one node stands.
@@ -72,6 +73,10 @@ pub(crate) struct More {
     /// What the newest attempt had cost when it began, and what was laid aside for it.
     pub(crate) cost_before: f64,
     pub(crate) reserved: f64,
+    /// What it had spent in an earlier session that this one continues.
+    pub(crate) carried: Spending,
+    /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
+    pub(crate) budget_told: bool,
 }
 
 /// An agent run that has begun and not ended.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{NodePath, NodeStatus, PendingPrompt, PromptId, PromptKind, SessionStatus, Timestamp};
+use inspan_protocol::{
+    NodePath, NodeStatus, PauseCause, PendingPrompt, PromptId, PromptKind, SessionStatus, Timestamp,
+};
 
 use super::{
     RunState,
@@ -66,8 +68,9 @@ impl RunState {
         }
     }
 
-    pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath]) {
+    pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath], cause: Option<PauseCause>) {
         self.status = SessionStatus::Paused;
+        self.paused_by = cause;
         self.pausing = None;
         for path in paths {
             if let Some(ix) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
@@ -91,12 +94,15 @@ impl RunState {
             None => self.started_at = Some(at),
         }
         self.pausing = None;
+        self.paused_by = None;
+        self.budget_told = false;
         self.status = SessionStatus::Running;
         self.unpriced_before = self.unpriced;
         for at in 0..self.nodes.len() {
             let ix = NodeIx(at as u32);
             if let Some(more) = &mut self.nodes[at].more {
                 more.unpriced_before = more.unpriced;
+                more.budget_told = false;
             }
             let path = self.path(graph, ix);
             let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));

@@ -100,7 +100,9 @@ impl RunState {
                 tokens: self.usage.total(),
                 known_usd: self.cost_usd,
                 dearest_usd: self.dearest,
+                carried: self.carried,
             },
+            raised: self.raised.clone(),
             used_ms: self.used().as_millis() as u64,
             failure: self.failure.clone(),
             ending: self.ending.as_ref().map(|ending| ending.outcome),
@@ -119,6 +121,8 @@ impl RunState {
         state.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
         state.unpriced = snapshot.spent.cost_usd.is_none();
         state.dearest = snapshot.spent.dearest_usd;
+        state.carried = snapshot.spent.carried;
+        state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
         state.failure.clone_from(&snapshot.failure);
         state.ending = snapshot.ending.map(|outcome| Ending { outcome, error: snapshot.failure.clone() });
@@ -198,6 +202,7 @@ impl NodeState {
             cost_usd: more.cost_usd,
             unpriced: more.unpriced,
             tokens: more.tokens,
+            carried: more.carried,
         }
     }
 
@@ -223,5 +228,6 @@ impl NodeState {
         (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
         more.unpriced = saved.unpriced;
         more.tokens = saved.tokens;
+        more.carried = saved.carried;
     }
 }

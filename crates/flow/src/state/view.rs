@@ -1,6 +1,6 @@
 //! The fold as those may look at it who only show it.
 
-use inspan_protocol::{AgentError, Outcome, PendingPrompt, SessionStatus, Timestamp, Usage};
+use inspan_protocol::{AgentError, Outcome, PauseCause, PendingPrompt, SessionStatus, Timestamp, Usage};
 
 use super::{EdgeState, NodeState, RunState};
 use crate::graph::{Graph, NodeIx};
@@ -49,6 +49,11 @@ impl RunState {
     /// The first failure that nothing handled.
     pub fn failure(&self) -> Option<&AgentError> {
         self.failure.as_ref()
+    }
+
+    /// Why the session is paused, unless a person or a program paused it.
+    pub fn paused_by(&self) -> Option<PauseCause> {
+        self.paused_by
     }
 
     /// Tokens of all agents.

@@ -2,7 +2,8 @@
 //! same transaction. The state of the run itself is the fold in `state`.
 
 use inspan_protocol::{
-    Envelope, Event, Outcome, PendingPrompt, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
+    Envelope, Event, Outcome, PauseCause, PendingPrompt, PromptKind, SessionStatus, Timestamp, Usage,
+    WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,9 @@ pub struct Digest {
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// Why it is paused, unless a person or a program paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<PauseCause>,
     /// Questions that nobody has answered, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<PendingPrompt>,
@@ -64,7 +68,10 @@ impl Digest {
                 self.waits = None;
                 self.prompts.clear();
             }
-            Event::FlowPaused { .. } => self.status = SessionStatus::Paused,
+            Event::FlowPaused { cause, .. } => {
+                self.status = SessionStatus::Paused;
+                self.paused_by = *cause;
+            }
             Event::FlowWaiting { on, until } => {
                 self.status = SessionStatus::Waiting;
                 self.waits = Some(Waits { on: *on, until: *until });
@@ -121,6 +128,7 @@ impl Digest {
     fn wake(&mut self) {
         self.status = SessionStatus::Running;
         self.waits = None;
+        self.paused_by = None;
     }
 
     /// What it cost, unless some of it is unknown.

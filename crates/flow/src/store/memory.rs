@@ -14,8 +14,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Answered, Batch, Digest, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry,
-    SessionRecord, StoreError, Verdict,
+    Answered, Batch, Digest, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
+    SessionEntry, SessionRecord, StoreError, Verdict,
 };
 
 /// Sessions in memory.
@@ -120,6 +120,15 @@ impl Kept {
     }
 }
 
+/// The session that took the place of this one.
+fn continuation(sessions: &BTreeMap<SessionId, Kept>, id: &SessionId) -> Option<SessionId> {
+    let continues = |kept: &&Kept| {
+        let parent = kept.record.parent.as_ref();
+        parent.is_some_and(|parent| parent.session == *id && parent.kind == ParentKind::Resume)
+    };
+    sessions.values().find(continues).map(|kept| kept.record.session.clone())
+}
+
 impl RunStore for MemoryStore {
     fn create<'a>(
         &'a self,
@@ -131,6 +140,12 @@ impl RunStore for MemoryStore {
         let session = record.session.clone();
         if sessions.contains_key(&session) {
             return ready(Err(StoreError::SessionExists(session))).boxed();
+        }
+        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
+            && let Some(by) = continuation(&sessions, &parent.session)
+        {
+            let session = parent.session.clone();
+            return ready(Err(StoreError::Continued { session, by })).boxed();
         }
         let kept = Kept {
             record: record.clone(),
@@ -196,6 +211,13 @@ impl RunStore for MemoryStore {
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
         ready(self.with(session, |kept| Ok(kept.record.clone()))).boxed()
+    }
+
+    fn continued_by<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>> {
+        ready(Ok(continuation(&self.sessions(), session))).boxed()
     }
 
     fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {

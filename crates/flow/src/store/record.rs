@@ -69,7 +69,7 @@ pub struct FlowSource {
     pub changes: Vec<crate::overrides::Change>,
 }
 
-/// Where a forked session comes from.
+/// Where a session comes from that reuses the work of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parent {
@@ -77,4 +77,18 @@ pub struct Parent {
     pub session: SessionId,
     /// The last of its events that counts.
     pub seq: u64,
+    /// Whether this session takes the place of that one, or goes another way.
+    #[serde(default)]
+    pub kind: ParentKind,
+}
+
+/// How a session follows another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ParentKind {
+    /// It goes another way; the other may still be resumed.
+    #[default]
+    Fork,
+    /// It takes the place of the other, which has ended or whose flow was edited.
+    Resume,
 }

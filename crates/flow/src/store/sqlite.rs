@@ -26,7 +26,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::{
-    Batch, Lease, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
+    Batch, Lease, Owner, ParentKind, PostedCommand, RunStore, Select, SessionEntry, SessionRecord,
+    StoreError, Verdict,
 };
 use changes::Changes;
 use fault::{Fault, of_file};
@@ -156,6 +157,12 @@ impl RunStore for SqliteStore {
             let body = session::json(record).map_err(|fault| self.refused(fault))?;
             let (record, owner) = (record.clone(), owner.clone());
             let create = move |transaction: &mut Transaction<'_>| {
+                if let Some(parent) =
+                    record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
+                    && let Some(by) = session::continuation(transaction.connection, &parent.session)?
+                {
+                    return Err(StoreError::Continued { session: parent.session.clone(), by }.into());
+                }
                 let mut session = session::insert(transaction.connection, &record, &body)?;
                 session.give_to(transaction.connection, &owner, now)?;
                 keep_mark(transaction, &session);
@@ -263,6 +270,14 @@ impl RunStore for SqliteStore {
             named(connection, &marks, &id, session::entry(connection, &id, &here))
         };
         self.readers.ask(read).boxed()
+    }
+
+    fn continued_by<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>> {
+        let id = session.clone();
+        self.readers.ask(move |connection| session::continuation(connection, &id)).boxed()
     }
 
     fn entries<'a>(

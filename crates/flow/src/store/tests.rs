@@ -9,8 +9,8 @@ use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
-    Answered, Batch, Digest, Lease, Liveness, MemoryStore, Owner, PostedCommand, RunStore, Select,
-    SessionEntry, SqliteOptions, SqliteStore, StoreError, Verdict,
+    Answered, Batch, Digest, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand,
+    RunStore, Select, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError, Verdict,
 };
 use samples::{at, base, event, events, note, record, text};
 
@@ -63,6 +63,28 @@ async fn a_log_is_read_in_pieces() {
         {
             assert_eq!(store.read_next(id, from, most).await.as_deref(), Ok(expected), "from {from}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_session_takes_the_place_of_another_and_forks_do_not() {
+    each(|store| async move {
+        let me = Owner::of_process();
+        let following = |id: &str, kind| SessionRecord {
+            parent: Some(Parent { session: "run-1".into(), seq: 1, kind }),
+            ..record(id)
+        };
+        let first = SessionId::from("run-1");
+        store.create(&record("run-1"), &me, at(0)).await.unwrap();
+        store.create(&following("fork", ParentKind::Fork), &me, at(1)).await.unwrap();
+        assert_eq!(store.continued_by(&first).await, Ok(None));
+        store.create(&following("next", ParentKind::Resume), &me, at(2)).await.unwrap();
+        assert_eq!(store.continued_by(&first).await, Ok(Some("next".into())));
+        let again = store.create(&following("other", ParentKind::Resume), &me, at(3)).await;
+        assert_eq!(again, Err(StoreError::Continued { session: first, by: "next".into() }));
+        store.create(&following("fork-2", ParentKind::Fork), &me, at(4)).await.unwrap();
+        assert_eq!(store.continued_by(&SessionId::from("next")).await, Ok(None));
     })
     .await;
 }

@@ -94,6 +94,15 @@ pub enum WaitingOn {
     Limit,
 }
 
+/// What pauses a session of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum PauseCause {
+    /// A budget is used up, and something would spend more.
+    Budget,
+}
+
 /// How grave a log line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -158,17 +158,23 @@ pub(super) fn usage_limit_waited_out(world: &mut World) -> anyhow::Result<()> {
 }
 
 pub(super) fn budget_used_up(world: &mut World) -> anyhow::Result<()> {
-    let server = serve(world, &[says("Dear."), says("Never.")])?;
+    let server = serve(world, &[says("Dear."), says("More.")])?;
     let mut nodes = flow(&[
         agent_node("a", "role=dear. Work.", &json!({})),
         agent_node("b", "role=more. Work.", &json!({})),
     ]);
     nodes["flow"]["policy"] = json!({ "budget": { "tokens": 10 } });
     nodes["nodes"][1]["dependsOn"] = json!(["a"]);
-    let run = world.run(&nodes, &[])?;
+    let run = world.run(&nodes, &["--session-id", SESSION])?;
     let summary = ended(&run, 5, "budgetExceeded")?;
+    same("the state", &summary["status"], &json!("paused"))?;
     same("the finished node", &output(&summary)["text"], &json!("Dear."))?;
-    same("the requests", &main_requests(&server).len(), &1)
+    ended(&world.resume(SESSION, &[])?, 5, "budgetExceeded")?;
+    same("the requests without a larger budget", &main_requests(&server).len(), &1)?;
+    let resumed = world.resume(SESSION, &["--budget", "tokens=1000000"])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the other node", &summary["outputs"]["b"]["text"], &json!("More."))?;
+    same("the requests", &main_requests(&server).len(), &2)
 }
 
 pub(super) fn edited_and_resumed(world: &mut World) -> anyhow::Result<()> {

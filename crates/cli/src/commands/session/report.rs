@@ -2,7 +2,7 @@
 //! text.
 
 use inspan_flow::{Compact, FlowRunResult, Graph, NodeIx};
-use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId};
+use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
 use crate::{commands::sessions::answer::Commands, console::Question, exit::Exit, terminal};
@@ -48,14 +48,17 @@ impl<'a> Report<'a> {
 
     /// How the session rests, and after which time, if it does.
     pub(super) fn resting(&self) -> Option<(Outcome, u64)> {
-        let outcome = self.result.outcome;
-        matches!(outcome, Outcome::Paused | Outcome::Waiting).then_some((outcome, self.result.duration_ms))
+        let rests = matches!(self.result.status, SessionStatus::Paused | SessionStatus::Waiting);
+        rests.then_some((self.result.outcome, self.result.duration_ms))
     }
 
     /// What the caller can do about it.
     pub(super) fn hints(&self, commands: &Commands) -> Vec<String> {
         let id = &self.result.session_id;
         match (self.result.outcome, self.keeps) {
+            (Outcome::BudgetExceeded, _) if self.result.status == SessionStatus::Paused => {
+                vec![format!("raise the budget: `{}`", commands.command("resume", id, "--budget usd=N"))]
+            }
             (Outcome::Paused, _) => vec![format!("continue with `{}`", commands.command("resume", id, ""))],
             (Outcome::Waiting, _) => {
                 let open = self.result.open_prompts().iter();

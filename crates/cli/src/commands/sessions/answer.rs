@@ -1,7 +1,7 @@
 //! The commands that answer a question or go on with a session, exactly as a shell takes them.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{PendingPrompt, PromptKind, SessionId};
+use inspan_protocol::{PauseCause, PendingPrompt, PromptKind, SessionId};
 
 use super::Standing;
 use crate::{invocation::Invocation, safe::is_unsafe};
@@ -55,6 +55,9 @@ impl Commands {
             Standing::Waiting if entry.owner.is_none() => vec![(resume(), "wait for it again")],
             Standing::Waiting => Vec::new(),
             Standing::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
+            Standing::Paused if entry.digest.paused_by == Some(PauseCause::Budget) => {
+                vec![(self.command("resume", id, "--budget usd=N"), "raise the budget and continue")]
+            }
             Standing::Paused => vec![(resume(), "continue")],
             Standing::Interrupted => {
                 vec![(resume(), "continue; the process that ran it is gone")]

@@ -1,7 +1,7 @@
 //! One session in a list: as a line for people and as an object for programs.
 
 use inspan_flow::{Liveness, SessionEntry};
-use inspan_protocol::{PendingPrompt, PromptKind, Timestamp, WaitingOn};
+use inspan_protocol::{PauseCause, PendingPrompt, PromptKind, Timestamp, WaitingOn};
 use serde_json::{Value, json};
 
 use super::Standing;
@@ -38,6 +38,9 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
         let permission = Permission::of(first.kind, first.detail.as_ref(), &first.prompt);
         let question = permission.map_or_else(|| clean(&first.prompt), |permission| permission.title());
         return Some(format!("{node}{question}{more}"));
+    }
+    if entry.digest.paused_by == Some(PauseCause::Budget) {
+        return Some("a larger budget".to_owned());
     }
     match entry.digest.waits {
         Some(waits) if waits.on == WaitingOn::Limit => Some(match waits.until {
@@ -93,7 +96,11 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
     put("costUsd", digest.known_cost().map(|usd| json!(usd)));
+<<<<<<< HEAD
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
+=======
+    put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
+>>>>>>> c9f78bb (flow: a budget that is used up pauses the session, and no resume hands out a fresh one)
     let waits = digest.waits.filter(|_| !Standing::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
     put(

@@ -109,8 +109,11 @@ async fn the_caller_says_what_agents_are_told() {
     let conversations: Vec<_> =
         paused.agent_sessions.values().map(|known| known.session_id.to_string()).collect();
     assert_eq!(conversations, ["c-one", "c-two"]);
-    let resume =
-        Resume { message: Some("go on".to_owned()), messages: [("b".to_owned(), "hurry".to_owned())].into() };
+    let resume = Resume {
+        message: Some("go on".to_owned()),
+        messages: [("b".to_owned(), "hurry".to_owned())].into(),
+        ..Resume::default()
+    };
     let result = stage.open().await.resume(resume).await.unwrap();
     stage.check().await;
     let attempts = result.nodes.iter().map(|(_, node)| node.attempts).collect::<Vec<_>>();

@@ -1,11 +1,15 @@
 //! Budgets in money and tokens, of flows and of nodes.
 
-use inspan_protocol::{Event, LogLevel, Outcome, RunSnapshot};
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{
+    BudgetLimits, Event, LogLevel, NodeId, NodeStatus, Outcome, PauseCause, RunSnapshot, Spending,
+};
 use serde_json::json;
 
 use super::sim::{Sim, Step, story};
 use crate::{
-    schedule::{AttemptEnd, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::silent_graph as graph,
 };
 
@@ -34,10 +38,33 @@ fn names(sim: &Sim, name: &str) -> usize {
     sim.log.iter().filter(|envelope| envelope.event.name() == name).count()
 }
 
-/// The outcome, and how many turns ended.
+/// How the run ended or paused.
+fn outcome(sim: &Sim) -> Outcome {
+    let state = sim.run.state();
+    match (state.outcome, state.paused_by()) {
+        (Some(outcome), _) => outcome,
+        (None, Some(PauseCause::Budget)) => Outcome::Paused,
+        (None, cause) => panic!("{cause:?}\n{}", story(&sim.log)),
+    }
+}
+
+/// The same, how many turns ended, and how often a budget was reported as used up.
 fn end(sim: &Sim) -> (Outcome, usize, usize) {
     sim.check();
-    (sim.run.state().outcome.unwrap(), names(sim, "agent:usage"), names(sim, "budget:exceeded"))
+    (outcome(sim), names(sim, "agent:usage"), names(sim, "budget:exceeded"))
+}
+
+fn usd(usd: f64) -> BudgetLimits {
+    BudgetLimits { usd: Some(usd), tokens: None }
+}
+
+/// The log goes on with a budget of the flow that was raised, or as it was.
+fn resumed(sim: &Sim, raised: Option<BudgetLimits>, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
+    let mut resumed = Sim::new(sim.run.graph(), &sim.log);
+    resumed.budget.flow = raised;
+    resumed.resume(None, &BTreeMap::new());
+    resumed.drive(world);
+    resumed
 }
 
 fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
@@ -47,15 +74,19 @@ fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
 }
 
 #[test]
-fn a_flow_ends_in_the_turn_after_its_budget_is_used_up() {
+fn a_flow_pauses_or_ends_in_the_turn_after_its_budget_is_used_up() {
     let ab = [("a", ""), ("b", ", dependsOn: [a]")];
     let rows = [
-        ("budget: { usd: 1 }", 4, (Outcome::BudgetExceeded, 2, 1)),
-        ("budget: { tokens: 15 }", 4, (Outcome::BudgetExceeded, 2, 1)),
+        ("budget: { usd: 1 }", 4, (Outcome::Paused, 2, 1)),
+        ("budget: { tokens: 15 }", 4, (Outcome::Paused, 2, 1)),
         // The last turn of a finished agent is paid for; the next agent is not.
-        ("budget: { usd: 1 }", 2, (Outcome::BudgetExceeded, 2, 1)),
-        // All work is done, though the last turn crossed the limit.
-        ("budget: { usd: 1.9 }", 2, (Outcome::Success, 4, 0)),
+        ("budget: { usd: 1 }", 2, (Outcome::Paused, 2, 1)),
+        ("budget: { usd: 1, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
+        ("budget: { tokens: 15, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
+        ("budget: { usd: 1, onExceeded: fail }", 2, (Outcome::BudgetExceeded, 2, 1)),
+        // All work is done, though the last turn crossed the limit; the log says so.
+        ("budget: { usd: 1.9 }", 2, (Outcome::Success, 4, 1)),
+        ("budget: { usd: 1.9, onExceeded: fail }", 2, (Outcome::Success, 4, 1)),
         ("budget: { usd: 9 }", 4, (Outcome::Success, 8, 0)),
     ];
     for (policy, count, expected) in rows {
@@ -65,24 +96,112 @@ fn a_flow_ends_in_the_turn_after_its_budget_is_used_up() {
 }
 
 #[test]
+fn resuming_gives_no_fresh_budget_and_a_raise_goes_on_from_what_was_spent() {
+    let ab = [("a", ""), ("b", ", dependsOn: [a]")];
+    let paused = drive(&flow("budget: { usd: 1 }", &ab), turns(2, Some(0.5)));
+    assert_eq!(end(&paused), (Outcome::Paused, 2, 1));
+    let again = resumed(&paused, None, turns(2, Some(0.5)));
+    assert_eq!(end(&again), (Outcome::Paused, 2, 2), "{}", story(&again.log));
+    // One more turn is affordable, and not two.
+    let more = resumed(&again, Some(usd(1.5)), turns(2, Some(0.5)));
+    assert_eq!(end(&more), (Outcome::Paused, 3, 3), "{}", story(&more.log));
+    let raised = resumed(&more, Some(usd(9.0)), turns(1, Some(0.5)));
+    assert_eq!(end(&raised), (Outcome::Success, 4, 3), "{}", story(&raised.log));
+    let starts = |id: &str| {
+        raised
+            .log
+            .iter()
+            .filter(|at| matches!(&at.event, Event::TaskStart { task_id, .. } if task_id.as_str() == id))
+            .count()
+    };
+    assert_eq!((starts("a"), starts("b")), (1, 2), "what is finished does not run again");
+}
+
+#[test]
+fn what_does_not_spend_runs_to_its_end_before_the_pause() {
+    let text = "
+flow: { name: f, policy: { budget: { usd: 1 } } }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: go } }
+  - { id: note, type: control.noop, dependsOn: [a] }
+  - { id: after, type: control.noop, dependsOn: [note] }
+  - { id: b, type: talk.agent, dependsOn: [a], input: { prompt: go } }
+";
+    let world = |start: &StartNode, run: &Run| match run.graph().node(start.node).id.as_str() {
+        "a" | "b" => turns(2, Some(0.5))(start, run),
+        _ => vec![Step::End(AttemptEnd::Output(json!({})))],
+    };
+    let sim = drive(text, world);
+    assert_eq!(end(&sim), (Outcome::Paused, 2, 1));
+    let statuses: Vec<_> = sim.run.state().nodes.iter().map(|node| node.status).collect();
+    use NodeStatus::{Complete, Pending};
+    assert_eq!(statuses, [Complete, Complete, Complete, Pending], "{}", story(&sim.log));
+}
+
+#[test]
 fn a_nodes_budget_spans_its_attempts_and_passes() {
     let alone = flow("failFast: true", &[("a", ", policy: { budget: { usd: 1 } }")]);
-    assert_eq!(end(&drive(&alone, turns(4, Some(0.5)))), (Outcome::BudgetExceeded, 2, 0));
-    assert_eq!(end(&drive(&alone, turns(2, Some(0.5)))), (Outcome::Success, 2, 0));
+    assert_eq!(end(&drive(&alone, turns(4, Some(0.5)))), (Outcome::Paused, 2, 1));
+    assert_eq!(end(&drive(&alone, turns(2, Some(0.5)))), (Outcome::Success, 2, 1));
     let tokens = alone.replace("usd: 1", "tokens: 10");
-    assert_eq!(end(&drive(&tokens, turns(3, None))), (Outcome::BudgetExceeded, 1, 0));
+    assert_eq!(end(&drive(&tokens, turns(3, None))), (Outcome::Paused, 1, 1));
+    let fails = alone.replace("usd: 1", "usd: 1, onExceeded: fail");
+    assert_eq!(end(&drive(&fails, turns(4, Some(0.5)))), (Outcome::BudgetExceeded, 2, 1));
+    // A node whose failure is handled fails, unless its budget says otherwise.
     let handled = flow("failFast: true", &[("a", ", policy: { budget: { usd: 1 }, continueOnError: true }")]);
     assert_eq!(end(&drive(&handled, turns(4, Some(0.5)))).0, Outcome::Success);
+    let pauses = handled.replace("usd: 1", "usd: 1, onExceeded: pause");
+    assert_eq!(end(&drive(&pauses, turns(4, Some(0.5)))).0, Outcome::Paused);
     let looped = format!(
         "{alone}edges:\n  - {{ from: a, to: a, maxIterations: 5, when: \"1 == 1\", onExhausted: continue }}\n"
     );
-    assert_eq!(end(&drive(&looped, turns(1, Some(0.5)))), (Outcome::BudgetExceeded, 2, 0));
-    let retried = alone.replace("policy: { budget", "policy: { retry: { maxAttempts: 9, on: any }, budget");
-    let fails = |_: &StartNode, _: &Run| {
+    assert_eq!(end(&drive(&looped, turns(1, Some(0.5)))), (Outcome::Paused, 2, 1));
+    let retried = fails.replace("policy: { budget", "policy: { retry: { maxAttempts: 9, on: any }, budget");
+    let gone = |_: &StartNode, _: &Run| {
         let error = inspan_protocol::AgentError::new(inspan_protocol::ErrorCode::Network, "gone");
         vec![Step::Begin, Step::Usage(Some(0.5), 1), Step::Complete, Step::End(AttemptEnd::Error(error))]
     };
-    assert_eq!(end(&drive(&retried, fails)), (Outcome::BudgetExceeded, 2, 0));
+    assert_eq!(end(&drive(&retried, gone)), (Outcome::BudgetExceeded, 2, 1));
+    let mut raised = drive(&alone, turns(4, Some(0.5)));
+    raised.budget.nodes.insert(NodeId::new("a").unwrap(), usd(9.0));
+    raised.resume(None, &BTreeMap::new());
+    raised.drive(turns(1, Some(0.5)));
+    assert_eq!(end(&raised), (Outcome::Success, 3, 1), "{}", story(&raised.log));
+}
+
+#[test]
+fn a_session_that_continues_another_counts_what_that_one_spent() {
+    let own = ", policy: { budget: { usd: 3 } }";
+    let text = flow("budget: { usd: 1, onExceeded: fail }", &[("a", own), ("b", ", dependsOn: [a]")]);
+    let graph = graph(&text);
+    let mut first = Sim::new(&graph, &[]);
+    first.drive(turns(2, Some(0.5)));
+    assert_eq!(end(&first), (Outcome::BudgetExceeded, 2, 1));
+    let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
+    let run = || Run::new(graph.clone(), &"s".into(), graph.input.clone(), None);
+    let reusable = Reusable::of(run(), &log, u64::MAX);
+    let mut second = Sim::reusing(&graph, reusable.clone());
+    second.drive(turns(2, Some(0.5)));
+    // It takes over what `a` did, and has nothing left for `b`.
+    assert_eq!(end(&second), (Outcome::BudgetExceeded, 0, 1), "{}", story(&second.log));
+    let carried: Vec<_> = second.log.iter().filter(|at| at.event.name() == "budget:carried").collect();
+    let spent = Spending { cost_usd: 1.0, tokens: 20, unpriced: false };
+    let nodes = [(NodeId::new("a").unwrap(), spent)].into();
+    let expected = Event::BudgetCarried { from: "s".into(), spent, nodes };
+    assert_eq!(carried.iter().map(|at| &at.event).collect::<Vec<_>>(), [&expected]);
+    // What a third session continues is all that both have spent, also after a crash of the second.
+    for cut in 1..second.log.len() {
+        let log: Vec<_> = second.log[..cut].iter().cloned().map(Arc::new).collect();
+        let resumed = Sim::reusing_log(&graph, reusable.clone(), &second.log[..cut]);
+        let third =
+            Reusable::of(Run::new(graph.clone(), &"t".into(), graph.input.clone(), None), &log, u64::MAX);
+        let known = cut >= carried[0].seq as usize;
+        assert_eq!(third.spending().1, if known { spent } else { Spending::default() });
+        let mut resumed = resumed;
+        resumed.resume(None, &BTreeMap::new());
+        resumed.drive(turns(2, Some(0.5)));
+        assert_eq!(resumed.run.state().carried, Some(spent), "after {cut}\n{}", story(&resumed.log));
+    }
 }
 
 #[test]
@@ -126,7 +245,7 @@ fn an_unknown_price_is_said_once_or_stops() {
         let sim = drive(&text.replace("usd: 1", "usd: 1, onUnknown: stop"), turns(3, None));
         (end(&sim).0, end(&sim).1, warnings(&sim).len())
     });
-    assert_eq!(stops, [(Outcome::BudgetExceeded, 1, 0); 2]);
+    assert_eq!(stops, [(Outcome::Paused, 1, 0); 2]);
     // Tokens are always known.
     let tokens = drive(&flow("budget: { tokens: 99 }", &[("a", "")]), turns(3, None));
     assert_eq!((end(&tokens), warnings(&tokens)), ((Outcome::Success, 3, 0), vec![]));
@@ -142,7 +261,7 @@ fn two_agents_that_cannot_both_be_afforded_do_not_run_at_once() {
     let after = ", dependsOn: [a]";
     let learnt = flow("budget: { usd: 2.5 }", &[("a", ""), ("b", after), ("c", after)]);
     let sim = drive(&learnt, turns(2, Some(0.5)));
-    assert_eq!((end(&sim).0, sim.most), (Outcome::BudgetExceeded, 1));
+    assert_eq!((end(&sim).0, sim.most), (Outcome::Paused, 1));
     let enough = drive(&learnt.replace("2.5", "3"), turns(2, Some(0.5)));
     assert_eq!((end(&enough).0, enough.most), (Outcome::Success, 2));
 }
@@ -170,13 +289,9 @@ fn what_was_spent_survives_crashes_and_snapshots() {
                 let turns = before + names(&sim, "agent:usage");
                 let cost = sim.run.state().cost_usd;
                 assert!((cost - 0.4 * turns as f64).abs() < 1e-9, "{cost} for {turns} turns");
-                let outcome = sim.run.state().outcome.unwrap();
-                let same = outcome == whole.run.state().outcome.unwrap();
-                assert!(
-                    same || outcome == Outcome::BudgetExceeded,
-                    "{outcome:?} after {cut}\n{}",
-                    story(&sim.log)
-                );
+                let outcome = outcome(&sim);
+                let same = outcome == super::budgets::outcome(&whole);
+                assert!(same || outcome == Outcome::Paused, "{outcome:?} after {cut}\n{}", story(&sim.log));
                 let outputs = sim.run.state().outputs.iter().flatten().count();
                 assert!(
                     outcome != Outcome::Success || outputs == sim.run.graph().nodes.len(),

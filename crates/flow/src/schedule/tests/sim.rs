@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duratio
 
 use inspan_engine::{CountingIds, IdSource, check_order};
 use inspan_protocol::{
-    AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome, PromptId,
-    PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp, Usage,
+    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome,
+    PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp, Usage,
 };
 use serde_json::json;
 
@@ -63,6 +63,8 @@ pub(super) struct Sim {
     pub(super) started: Vec<StartNode>,
     /// What a person answers who is asked whether to run something again.
     pub(super) answer: Option<&'static str>,
+    /// Budgets that the next resume raises.
+    pub(super) budget: BudgetRaise,
     shadow: RunState,
     ids: CountingIds,
     chance: u64,
@@ -88,6 +90,7 @@ impl Sim {
             most: 0,
             started: Vec::new(),
             answer: Some("run it again"),
+            budget: BudgetRaise::default(),
             shadow,
             ids: CountingIds::new(),
             chance: 0,
@@ -104,7 +107,7 @@ impl Sim {
     }
 
     pub(super) fn resume(&mut self, message: Option<&str>, messages: &BTreeMap<String, String>) {
-        for action in self.run.resume(message, messages) {
+        for action in self.run.resume(message, messages, &self.budget) {
             let Action::Emit { task, event } = action else { panic!("{action:?}") };
             let run = match &event {
                 Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
@@ -416,7 +419,7 @@ pub(super) fn facts(state: &RunState) -> String {
         (state.running, state.slots),
         state.usage,
         (state.cost_usd, state.unpriced, state.dearest),
-        (state.told_tokens, state.budget_told),
+        (state.told_tokens, state.budget_told, state.carried, &state.raised, state.paused_by),
         state.last_at,
         (),
     )

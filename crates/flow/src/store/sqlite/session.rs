@@ -232,6 +232,18 @@ pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionR
     read().map_err(|fault| fault.of(id.as_str()))
 }
 
+/// The session that took the place of this one.
+pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Option<SessionId>, Fault> {
+    // The record of a session may be damaged; it is looked at only if it names this one.
+    let sql = "SELECT sessions.id FROM records JOIN sessions ON sessions.number = records.session \
+               WHERE instr(records.body, ?1) > 0 AND json_valid(records.body) \
+               AND json_extract(records.body, '$.parent.session') = ?1 \
+               AND json_extract(records.body, '$.parent.kind') = 'resume' ORDER BY sessions.number LIMIT 1";
+    let mut query = connection.prepare_cached(sql)?;
+    let found = query.query_row([id.as_str()], |row| row.get::<_, String>(0)).optional()?;
+    Ok(found.map(SessionId::from))
+}
+
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
                        WHERE commands.session = sessions.number AND verdict IS NULL) FROM sessions";
 
