@@ -3,7 +3,7 @@
 
 use inspan_protocol::{BudgetLimits, NodeId};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::{
     load::Loaded,
@@ -92,11 +92,11 @@ impl Loaded {
         for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
             here = enter_or_make(tree, here, key, &owner, path)?;
         }
-        let usd = limits.usd.map(|usd| ("usd", Value::from(usd)));
-        let tokens = limits.tokens.map(|tokens| ("tokens", Value::from(tokens)));
-        for (key, value) in usd.into_iter().chain(tokens) {
+        let usd = limits.usd.and_then(Number::from_f64).map(|usd| ("usd", usd));
+        let tokens = limits.tokens.map(|tokens| ("tokens", Number::from(tokens)));
+        for (key, limit) in usd.into_iter().chain(tokens) {
             let span = tree.at(here).span();
-            tree.put(here, key, span, Node::json(span, value));
+            tree.put(here, key, span, Node::number(span, limit));
         }
         self.changes.push(Change::Budget { node: id.cloned(), limits });
         Ok(())
@@ -227,9 +227,14 @@ fn enter_or_make(
 mod tests {
     use std::collections::BTreeMap;
 
+    use inspan_engine::ProviderRegistry;
     use serde_json::json;
 
     use super::*;
+    use crate::{
+        builtin_nodes, compile,
+        graph::{Budget, OnExceeded},
+    };
 
     fn flow() -> Loaded {
         let text = "
@@ -326,6 +331,27 @@ nodes:
             (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
         });
         assert_eq!(seen, rows);
+    }
+
+    #[test]
+    fn a_budget_is_set_where_the_flow_or_the_node_has_it() {
+        let texts = [
+            "flow: { name: f, policy: { budget: { usd: 1, tokens: 7, onExceeded: fail } } }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n",
+            "name: f\nnodes: [{ id: a, type: echo, input: { text: x }, policy: { timeout: 1m } }]\n",
+        ];
+        let budgets = texts.map(|text| {
+            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            flow.set_budget(None, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
+            let tokens = BudgetLimits { usd: None, tokens: Some(9) };
+            flow.set_budget(Some(&NodeId::new("a").unwrap()), tokens).unwrap();
+            let graph = compile(&flow, &builtin_nodes(&ProviderRegistry::new())).unwrap().graph;
+            (graph.policy.budget.unwrap(), graph.nodes[0].policy.budget.unwrap())
+        });
+        let node = Budget { tokens: Some(9), ..Budget::default() };
+        let fails =
+            Budget { usd: Some(5.0), tokens: Some(7), on_exceeded: OnExceeded::Fail, ..Budget::default() };
+        let new = Budget { usd: Some(5.0), ..Budget::default() };
+        assert_eq!(budgets, [(fails, node), (new, node)]);
     }
 
     #[test]

@@ -96,11 +96,8 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
     put("costUsd", digest.known_cost().map(|usd| json!(usd)));
-<<<<<<< HEAD
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
-=======
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
->>>>>>> c9f78bb (flow: a budget that is used up pauses the session, and no resume hands out a fresh one)
     let waits = digest.waits.filter(|_| !Standing::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
     put(

@@ -1,7 +1,7 @@
 //! Changes to a tree, and trees made of parts of others. What is changed is copied first: an alias shares its row with
 //! what it names, and only the one of them is meant.
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 use smol_str::SmolStr;
 
 use super::tree::{Kept, Layout, Node, Pair, Part, Tree, Yaml, count};
@@ -22,7 +22,7 @@ impl Node {
     }
 
     /// A number.
-    pub(crate) fn number(span: Span, number: serde_json::Number) -> Self {
+    pub(crate) fn number(span: Span, number: Number) -> Self {
         Self { span, layout: Layout::Loose, kept: Kept::Number(number) }
     }
 
