@@ -49,8 +49,8 @@ Examples:
   inspan run flow.yaml
   inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
   inspan run flow.yaml --input-file input.json --json > result.json
-  inspan run flow.yaml --record tapes         keep every agent's answers
-  inspan run flow.yaml --replay=tapes         run again from them, without an agent
+  inspan run flow.yaml --record tapes         keep what agents and programs answer
+  inspan run flow.yaml --replay=tapes         run again from them, without agents and programs
   inspan run flow.yaml --provider plan=echo   try the flow without paying for `plan`
   inspan run flow.yaml --events - | jq .event.type
 
@@ -255,10 +255,10 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
 
-    /// Keep what every agent answered in this folder
+    /// Record what agents answer and what the programs of `exec` nodes print in this folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
-    /// Answer from recordings instead of agents; without DIR from `recordings` beside the flow
+    /// Answer from recordings instead of running agents and programs; without DIR from `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
     /// How fast recordings are played; as recorded where you can watch it, else at once

@@ -8,8 +8,8 @@ mod channel;
 mod clock;
 mod hub;
 mod order;
+mod private;
 mod recording;
-mod redact;
 mod registry;
 mod run;
 mod run_agent;
@@ -26,8 +26,10 @@ pub use hub::{
     Subscription,
 };
 pub use order::{OrderCheck, check_order};
-pub use recording::{Pace, Recorder, RecordingError, Replayer};
-pub use redact::Redactor;
+pub use private::{create_private, create_private_dir_all, make_dir_private, write_private};
+pub use recording::{
+    Pace, ProgramAnswer, ProgramCall, ProgramCalls, ProgramTape, Recorder, RecordingError, Replayer,
+};
 pub use registry::ProviderRegistry;
 pub use run::{
     AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, PermissionPolicy, RunEnd, Wakeup,

@@ -1,10 +1,7 @@
-//! Recording and replay of any provider's calls, one JSON file a call.
-//! What a request is recorded as is left to `key`, what must not be written to `redact`, files to `store`,
-//! playing them back to `replay`.
+//! Recording and replay of any provider's calls, and of the programs that nodes run: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input it holds only
-//! what is on an allow-list; values of environment variables that look like secrets are replaced wherever
-//! they appear as they are (not where they are encoded).
+//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input of a provider it holds only
+//! what is on an allow-list; secrets are replaced.
 
 use std::{
     io,
@@ -15,19 +12,21 @@ use std::{
 use futures::{StreamExt, future::BoxFuture};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, Handshake, InputFacts, OutputFacts,
-    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, Redactor, StreamEvent,
 };
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{hub::lock, redact::Redactor};
+use crate::{create_private_dir_all, hub::lock};
 
 mod key;
+mod program;
 mod redact;
 mod replay;
 mod store;
 
+pub use program::{ProgramAnswer, ProgramCall, ProgramCalls, ProgramTape};
 pub use replay::{Pace, Replayer};
 
 use key::Request;
@@ -68,7 +67,7 @@ impl Recorder {
     /// all older recordings of it.
     pub fn new(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
         let dir = dir.into();
-        std::fs::create_dir_all(&dir).map_err(|source| RecordingError::Io { path: dir.clone(), source })?;
+        create_private_dir_all(&dir).map_err(|source| RecordingError::Io { path: dir.clone(), source })?;
         Ok(Self { dir: dir.into(), made: Arc::default() })
     }
 
@@ -80,7 +79,10 @@ impl Recorder {
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
         let redactor = Redactor::new(&context.env);
-        let request = Request::new(provider, input, &redactor);
+        self.tape_of(Request::new(provider, input, &redactor), redactor)
+    }
+
+    fn tape_of(&self, request: Request, redactor: Redactor) -> Tape {
         let call = {
             let mut made = lock(&self.made);
             let made = made.entry(request.key.clone()).or_default();

@@ -14,12 +14,14 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DynProvider, Environment, HostTools, OutputFacts, RunId, Supervisor};
+use inspan_protocol::{
+    AgentError, DynProvider, Environment, HostTools, OutputFacts, Redactor, RunId, Supervisor,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{hub::Hub, redact::Redactor};
+use crate::hub::Hub;
 
 mod driver;
 mod live;

@@ -94,6 +94,7 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
         input: header.input.clone(),
         input_schema: world.input_schema,
         state: header.state.clone(),
+        secrets: header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
         policy: header.policy.clone(),
         nodes,
         edges,

@@ -48,6 +48,8 @@ pub struct Graph {
     pub input_schema: Option<Value>,
     /// The flow's state at the start.
     pub state: Map<String, Value>,
+    /// The environment variables that its programs may see although they hold keys; their values are secrets.
+    pub secrets: Vec<String>,
     /// The flow's policy.
     pub policy: FlowPolicy,
     /// The nodes, in the author's order.

@@ -8,10 +8,14 @@ mod keeper;
 mod origin;
 mod result;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
-use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, Subscription};
-use inspan_protocol::{BudgetRaise, Environment, HostTools, Rejection, RunSnapshot, SessionId, Supervisor};
+use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
+use inspan_protocol::{BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,6 +57,9 @@ pub struct FlowRunner {
     /// All events, if they are to be given back and no store has them.
     all: Option<Subscription>,
     env: Environment,
+    /// Variables that programs do not see unless the flow names them.
+    hidden: BTreeSet<String>,
+    programs: ProgramCalls,
     cwd: PathBuf,
     permissions: PermissionPolicy,
     tools: HostTools,
@@ -248,9 +255,15 @@ impl FlowRunner {
             std::future::pending().await
         };
         let phase = self.hub.with_phase(self.graph.phase.as_str());
+        let secrets = &self.graph.secrets;
+        let env = self.env.mark(secrets.iter().map(String::as_str));
         let surroundings = driver::Surroundings {
             nodes: self.nodes,
-            env: self.env,
+            program_env: env
+                .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
+            redactor: Redactor::new(&env),
+            programs: self.programs,
+            env,
             cwd: self.cwd,
             permissions: self.permissions,
             tools: self.tools,

@@ -14,6 +14,7 @@ mod event;
 mod id;
 mod message;
 mod provider;
+mod redact;
 mod snapshot;
 mod stream;
 mod supervisor;
@@ -42,6 +43,7 @@ pub use provider::{
     PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
     ProviderOutput, ProviderStream, Steering,
 };
+pub use redact::{Redactor, StreamRedactor};
 pub use snapshot::{
     AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, PendingPrompt, PromptReply,
     RunSnapshot, SessionState, SessionStatus, Spent,

@@ -1,7 +1,13 @@
 //! The contract of a provider: one call is one turn, events stream out, and exactly one output or error
 //! ends it. A provider knows nothing of hubs, flows, retries or recordings.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{
     StreamExt,
@@ -161,37 +167,61 @@ impl fmt::Debug for ExecutionContext {
 
 /// Environment variables. Their values never show in debug output.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Environment(Arc<BTreeMap<String, String>>);
+pub struct Environment {
+    variables: Arc<BTreeMap<String, String>>,
+    /// The names of those that hold secrets, whatever they are called.
+    secrets: Arc<BTreeSet<String>>,
+}
 
 impl Environment {
     /// The value of a variable; an empty one counts as not set.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// All variables in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The same environment, in which the values of these variables are secrets whatever they are called.
+    #[must_use]
+    pub fn mark<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        Arc::make_mut(&mut self.secrets).extend(names.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// The variables that are marked as secrets.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().filter(|(name, _)| self.secrets.contains(*name))
+    }
+
+    /// The same environment without some variables.
+    #[must_use]
+    pub fn without(&self, hidden: impl Fn(&str) -> bool) -> Self {
+        let seen = self.variables.iter().filter(|(name, _)| !hidden(name));
+        let variables = seen.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
     }
 
     /// The same environment with one variable set.
     #[must_use]
     pub fn with(&self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        let mut map = (*self.0).clone();
-        map.insert(name.into(), value.into());
-        Self(Arc::new(map))
+        let mut variables = (*self.variables).clone();
+        variables.insert(name.into(), value.into());
+        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
     }
 }
 
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
-        Self(Arc::new(pairs.into_iter().collect()))
+        Self { variables: Arc::new(pairs.into_iter().collect()), secrets: Arc::default() }
     }
 }
 
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.variables.keys()).finish()
     }
 }
 

@@ -7,4 +7,4 @@ pub const SNAPSHOT_VERSION: u16 = 1;
 /// Version of [`crate::SessionState`].
 pub const SESSION_STATE_VERSION: u16 = 1;
 /// Version of a recorded provider call.
-pub const RECORDING_VERSION: u16 = 1;
+pub const RECORDING_VERSION: u16 = 2;

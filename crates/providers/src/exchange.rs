@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_stream::try_stream;
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
-    StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, Redactor,
+    StopReason, StreamEvent,
 };
 use tokio::time::Instant;
 
@@ -18,7 +18,6 @@ use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
 use crate::tools::{Answer, Close, Ran, Toolbox, Until};
 use crate::transport::http::{Broken, Clocks, Http, Post};
-use crate::transport::redact::Redactor;
 use crate::transport::stall;
 
 mod api;
@@ -47,7 +46,7 @@ pub(crate) fn exchange<A: Api>(
 ) -> ProviderStream<A::Output> {
     let redactor = Redactor::new(&context.env);
     let told = move |error: AgentError| AgentError {
-        message: redactor.redact(&error.message),
+        message: redactor.text(&error.message),
         ..error.from_provider(A::PROVIDER)
     };
     let stream = try_stream! {

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, Handshake};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, Handshake, Redactor};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use crate::transport::http::{Broken, Clocks, Http, Request};
-use crate::transport::redact::Redactor;
 
 /// How long the service may say nothing.
 const STALL: Duration = Duration::from_secs(10);
@@ -24,7 +23,7 @@ pub(crate) async fn greet(
 ) -> Result<Handshake, AgentError> {
     let greeted = ask(http, url, headers, context, of_answer).await;
     let redactor = Redactor::new(&context.env);
-    greeted.map_err(|error| AgentError { message: redactor.redact(&error.message), ..error })
+    greeted.map_err(|error| AgentError { message: redactor.text(&error.message), ..error })
 }
 
 async fn ask(

@@ -50,3 +50,4 @@ pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
 pub use status::{ProgramStatus, ServiceStatus};
+pub use transport::environment::vendor_keys;

@@ -9,7 +9,6 @@ pub(crate) mod json_rpc;
 pub(crate) mod lines;
 pub(crate) mod process;
 pub(crate) mod program;
-pub(crate) mod redact;
 pub(crate) mod sse;
 pub(crate) mod version;
 

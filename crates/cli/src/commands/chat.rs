@@ -3,12 +3,11 @@
 
 use std::{
     fs,
-    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use inspan_engine::AgentSession;
+use inspan_engine::{AgentSession, write_private};
 use inspan_protocol::SessionState;
 
 use super::{
@@ -146,15 +145,8 @@ fn export(session: &AgentSession, file: Option<&Path>) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(&state).map_err(|error| broken(error.to_string()))?;
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");
-    private(&PathBuf::from(beside), &(text + "\n"), file).map_err(|error| broken(error.to_string()))
-}
-
-/// Writes a file that its owner alone may read, since it holds a whole conversation, and puts it in its place.
-fn private(beside: &Path, text: &str, file: &Path) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(beside)?.write_all(text.as_bytes())?;
-    fs::rename(beside, file)
+    let beside = PathBuf::from(beside);
+    write_private(&beside, (text + "\n").as_bytes())
+        .and_then(|()| fs::rename(&beside, file))
+        .map_err(|error| broken(error.to_string()))
 }

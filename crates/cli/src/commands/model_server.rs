@@ -2,13 +2,13 @@
 //! What it answers is the scenario's and the testkit's.
 
 use std::{
-    fs::File,
     io::{self, Write as _},
     path::Path,
     sync::mpsc::{Receiver, sync_channel},
     thread::{self, JoinHandle},
 };
 
+use inspan_engine::create_private;
 use inspan_testkit::{
     Endpoints, Listening, ModelServer, RecordedRequest, Scenario, ServerError, ServerState,
 };
@@ -79,7 +79,7 @@ fn farewell(state: ServerState) -> String {
 /// Writes each request on a line of its own as it ends, on a thread that ends with the server.
 fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<io::Result<()>>, Failure> {
     let cannot = |error: io::Error| Failure::usage(format!("{} cannot be written: {error}", path.display()));
-    let mut file = File::create(path).map_err(cannot)?;
+    let mut file = create_private(path).map_err(cannot)?;
     let write = move || -> io::Result<()> {
         for request in requests {
             let mut line = serde_json::to_string(&request)?;

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use inspan_flow::check_input;
-use inspan_protocol::SessionId;
+use inspan_flow::{Graph, check_input};
+use inspan_protocol::{Redactor, SessionId};
+use serde_json::{Map, Value};
 
 use super::{
     flow, registries,
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
-    store,
+    store, terminal,
 };
 
 mod input;
@@ -28,6 +29,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
     check_input(&graph, given.clone()).map_err(|error| flow::refused(&error))?;
+    warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
         preflight::check(&graph, invocation)?;
     }
@@ -49,6 +51,18 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     };
     let begin = Begin::New { id, input: given, reusing: None };
     Session { graph, nodes, providers, store, settings, begin, going }.watch(invocation)
+}
+
+/// What is given as input is stored as it is given, since a session that is resumed needs it.
+fn warn_of_secrets(given: &Map<String, Value>, graph: &Graph, invocation: &Invocation) {
+    let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+    let redactor = Redactor::new(&env);
+    for (key, _) in given.iter().filter(|(_, value)| redactor.value((*value).clone()) != **value) {
+        terminal::progress(&format!(
+            "warning: the input `{key}` holds a secret, and is stored with the session as it is given\n  help: let a \
+             program read it from its environment: `secrets: [NAME]` in the flow\n"
+        ));
+    }
 }
 
 fn settings(args: &RunArgs, invocation: &Invocation) -> Settings {

@@ -117,10 +117,12 @@ impl Session {
         exit
     }
 
-    fn builder(&self, invocation: &Invocation) -> FlowRunnerBuilder {
+    fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
             .env(invocation.env.clone())
+            .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
+            .programs(self.settings.programs()?)
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.person, self.going.wait) {
                 (Person::Present, _) | (_, Wait::Background) => {
@@ -146,7 +148,7 @@ impl Session {
         if let Some(supervisor) = supervise::supervisor() {
             builder = builder.supervisor(supervisor);
         }
-        builder
+        Ok(builder)
     }
 
     /// What happened in the session before, as far as people are shown it again.
@@ -166,7 +168,7 @@ impl Session {
         let history = self.history().await?;
         let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
         let channel: Arc<dyn Channel> = Arc::<Host>::clone(&host);
-        let builder = self.builder(invocation).channel(channel);
+        let builder = self.builder(invocation)?.channel(channel);
         let (runner, going) = match self.begin {
             Begin::New { id, input, reusing } => {
                 let builder = match id {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use inspan_engine::{Clock, SystemClock};
+use inspan_engine::{Clock, SystemClock, create_private};
 use inspan_flow::{
     Deleted, Exported, Gc, Import, RunStore, SqliteOptions, SqliteStore, StoreError, TransferError,
 };
@@ -86,7 +86,7 @@ async fn export(
     let store = SqliteStore::open_reader(path)?;
     let id = sessions::find(&store, prefix).await?.session;
     let to: Box<dyn Write + Send> = match output {
-        Some(file) => Box::new(File::create(file).map_err(|error| {
+        Some(file) => Box::new(create_private(file).map_err(|error| {
             Failure::usage(format!("file {} cannot be written: {error}", file.display()))
         })?),
         None => Box::new(io::stdout()),

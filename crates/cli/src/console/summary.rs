@@ -14,6 +14,9 @@ use crate::safe::{clean, harmless};
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
 
+/// How many lines of each stream of a failed program are shown.
+const LAST_LINES: usize = 10;
+
 /// The whole report; `hints` are the caller's own, such as how to go on.
 pub(crate) fn summary(state: &ConsoleState, canvas: Canvas, hints: &[String]) -> Vec<Line> {
     let mut lines = tree(state, Canvas { lines: Some(LONGEST), ..canvas });
@@ -50,6 +53,7 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
             line.push(Tone::Plain, "  ").push(Tone::Faint, harmless(said).trim_end());
             lines.push(line);
         }
+        lines.extend(printed(error));
         if let Some(hint) = hint(error, kind)
             && !handled
             && !hints.contains(&hint)
@@ -107,6 +111,25 @@ fn warnings(state: &ConsoleState) -> Vec<Line> {
         lines.push(help(
             "allow the tools in the node's `options`, or run at a terminal and answer when asked",
         ));
+    }
+    lines
+}
+
+/// The last lines that a failed program printed, unless the message says it all.
+fn printed(error: &AgentError) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for stream in ["stdout", "stderr"] {
+        let detail = error.detail.as_ref().and_then(|detail| detail[stream].as_str());
+        let all: Vec<&str> = detail.unwrap_or_default().lines().collect();
+        if matches!(all.as_slice(), [only] if error.message.ends_with(only)) {
+            continue;
+        }
+        for said in &all[all.len().saturating_sub(LAST_LINES)..] {
+            let mut line = Line::new();
+            line.push(Tone::Plain, "  ").push(Tone::Faint, stream).push(Tone::Faint, " │ ");
+            line.push(Tone::Plain, harmless(said).trim_end());
+            lines.push(line);
+        }
     }
     lines
 }

@@ -19,6 +19,8 @@ mod orphans;
 mod processes;
 mod program;
 mod rest;
+#[cfg(unix)]
+mod secrets;
 mod sessions;
 mod settings;
 mod stored;

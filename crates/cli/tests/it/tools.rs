@@ -97,7 +97,7 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     let result: Value = serde_json::from_str(&ran.stdout).unwrap();
     let output = &result["outputs"]["a"];
     assert_eq!((&output["text"], &output["numTurns"]), (&json!("One."), &json!(2)));
-    assert_eq!(answers(&server, 1), ["1 oxen", "token [redacted], key none"]);
+    assert_eq!(answers(&server, 1), ["1 oxen", "token [redacted HERD_TOKEN], key none"]);
     let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
     let count = |name: &str| events.matches(&format!("\"{name}\"")).count();
     assert_eq!((count("agent:tool:start"), count("agent:tool:complete")), (2, 2));
@@ -148,7 +148,7 @@ fn a_server_that_does_not_start_fails_the_flow_by_its_name() {
     fs::write(folder.path().join("herd.sh"), "echo lost $HERD_TOKEN >&2; exit 4").unwrap();
     let ran = run(folder.path(), &server, &["run", "flow.yaml"]);
     assert_eq!((ran.code, server.requests().len()), (Some(1), 0));
-    let told = "the MCP server `herd` ended with exit code 4; it said: lost [redacted]";
+    let told = "the MCP server `herd` ended with exit code 4; it said: lost [redacted HERD_TOKEN]";
     assert!(ran.stderr.contains(told), "{}", ran.stderr);
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::redact::Redactor;
+use inspan_protocol::Redactor;
 
 const FIELDS: &[&str] = &["prompt", "messages", "model", "threadId", "sessionToken"];
 const OPTIONS: &[&str] = &[
@@ -42,8 +42,14 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, redactor: &Redactor) -> Self {
-        let input = redactor.value(normal_form(input));
+        Self::of(provider, &normal_form(input), redactor)
+    }
+
+    /// A call with all of its input.
+    pub(super) fn of(provider: &str, input: &Value, redactor: &Redactor) -> Self {
+        let input = redactor.value(sorted(input));
         let key = hash(&format!("{provider}\n{input}"));
         Self { provider: provider.to_owned(), input, key }
     }

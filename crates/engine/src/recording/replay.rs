@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt, future::BoxFuture, stream};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, StopReason,
+    ProviderItem, ProviderSessionId, ProviderStream, Redactor, StopReason,
 };
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -23,10 +23,10 @@ use super::{
     key::Request,
     store::{self, End, Recording},
 };
-use crate::{hub::lock, redact::Redactor};
+use crate::hub::lock;
 
 /// How long a recorded interruption waits to be interrupted.
-const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
 /// How long looking for the nearest recording may take for each candidate.
 const DIFF_LIMIT: Duration = Duration::from_millis(200);
 /// How much of a difference is shown, in bytes.
@@ -84,6 +84,15 @@ impl Replayer {
     /// minute.
     pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         Arc::new(Replayed { source, replayer: self.clone() })
+    }
+
+    pub(super) fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
+        self.tapes.next(request)
+    }
+
+    /// The format versions of the recordings.
+    pub(super) fn versions(&self) -> impl Iterator<Item = u16> {
+        self.tapes.all.iter().map(|(_, recording)| recording.version)
     }
 
     /// The files that no call has asked for yet.

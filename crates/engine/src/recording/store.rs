@@ -1,5 +1,4 @@
 //! Recordings as files: `<provider>-<beginning of the key>-<call>.json`, written at once or not at all.
-//! What is in them is decided by `key` and `redact`.
 
 use std::{fs, io, path::Path};
 
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{RecordingError, key::Request};
+use crate::write_private;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,7 +70,7 @@ pub(super) fn write(dir: &Path, call: u32, recording: &Recording) -> Result<(), 
     text.push('\n');
     // Renamed into place: a reader finds the whole file or none.
     let draft = path.with_extension("json.part");
-    fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path)).map_err(failed)
+    write_private(&draft, text.as_bytes()).and_then(|()| fs::rename(&draft, &path)).map_err(failed)
 }
 
 /// Removes the recordings of a request that an earlier process made.

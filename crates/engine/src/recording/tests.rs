@@ -71,7 +71,7 @@ async fn a_call_is_recorded_whole_and_played_back_the_same() {
     let found = files(&dir.path().join("new/folder"));
     let name = format!("script-{}-1.json", &key[..12]);
     let expected = json!({
-        "version": 1,
+        "version": 2,
         "provider": "script",
         "key": key,
         "input": { "prompt": "go", "options": { "model": "m" } },
@@ -327,8 +327,8 @@ fn files_that_are_no_recordings_are_refused_by_name() {
     let rows = [
         ("{", "EOF while parsing an object at line 1 column 1"),
         ("{}", "it has no `version`, so it is no recording"),
-        (r#"{"version": 2}"#, "it has format version 2, and this program reads up to 1"),
-        (r#"{"version": 1, "provider": "p"}"#, "missing field `key`"),
+        (r#"{"version": 3}"#, "it has format version 3, and this program reads up to 2"),
+        (r#"{"version": 2, "provider": "p"}"#, "missing field `key`"),
     ];
     let seen = rows.map(|(text, _)| {
         std::fs::write(&path, text).unwrap();

@@ -11,13 +11,10 @@ use futures::{
     FutureExt,
     future::{BoxFuture, ready},
 };
-use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind};
+use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind, Redactor};
 use serde_json::{Map, Value};
 
-use crate::{
-    hub::{Hub, Prompt, Reply, Unanswered, lock},
-    redact::Redactor,
-};
+use crate::hub::{Hub, Prompt, Reply, Unanswered, lock};
 
 /// Who decides whether an agent may use a tool that needs permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

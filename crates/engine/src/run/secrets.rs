@@ -1,40 +1,31 @@
-//! Takes secrets out of what a provider says before anyone hears it, also where one straddles two deltas. What a
-//! secret is, is left to the redactor.
+//! Takes secrets out of what a provider reports before anything else sees it, also where a secret stands across two
+//! deltas.
 
 use futures::StreamExt;
-use inspan_protocol::{AgentError, Chunk, ProviderItem, ProviderStream, StreamEvent};
+use inspan_protocol::{
+    AgentError, Chunk, ProviderItem, ProviderStream, Redactor, StreamEvent, StreamRedactor,
+};
 use serde_json::Value;
-
-use crate::redact::Redactor;
 
 /// Which of the two texts a delta continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Voice {
+enum Part {
     Text,
     Thinking,
 }
 
-/// The end of a text that may be the beginning of a secret.
-struct Held {
-    voice: Voice,
-    end: String,
-}
-
 /// The same stream without secrets.
 pub(super) fn without(redactor: &Redactor, mut stream: ProviderStream<Value>) -> ProviderStream<Value> {
-    if redactor.is_idle() {
-        return stream;
-    }
     let redactor = redactor.clone();
     async_stream::stream! {
-        let mut held = None;
+        let mut current = None;
         while let Some(item) = stream.next().await {
-            for item in clean(&redactor, item, &mut held) {
+            for item in clean(&redactor, item, &mut current) {
                 yield item;
             }
         }
-        if let Some(held) = held {
-            yield Ok(ProviderItem::Event(delta(held.voice, held.end)));
+        if let Some(rest) = end(&mut current) {
+            yield rest;
         }
     }
     .boxed()
@@ -42,14 +33,15 @@ pub(super) fn without(redactor: &Redactor, mut stream: ProviderStream<Value>) ->
 
 type Item = Result<ProviderItem<Value>, AgentError>;
 
-fn clean(redactor: &Redactor, item: Item, held: &mut Option<Held>) -> Vec<Item> {
-    let (voice, content) = match item {
-        Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta })) => (Voice::Text, content),
+fn clean(redactor: &Redactor, item: Item, current: &mut Option<(Part, StreamRedactor)>) -> Vec<Item> {
+    let mut items = Vec::new();
+    let (part, content) = match item {
+        Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta })) => (Part::Text, content),
         Ok(ProviderItem::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta })) => {
-            (Voice::Thinking, content)
+            (Part::Thinking, content)
         }
         other => {
-            let mut items = let_go(held);
+            items.extend(end(current));
             items.push(match other {
                 Ok(ProviderItem::Event(mut event)) => {
                     redactor.event(&mut event);
@@ -61,34 +53,29 @@ fn clean(redactor: &Redactor, item: Item, held: &mut Option<Held>) -> Vec<Item> 
             return items;
         }
     };
-    let mut items = Vec::new();
-    let before = match held.take() {
-        Some(held) if held.voice == voice => held.end,
-        other => {
-            items = let_go(&mut { other });
-            String::new()
-        }
-    };
-    let mut text = redactor.text(&(before + &content));
-    let end = text.split_off(text.len() - redactor.held(&text));
-    if !end.is_empty() {
-        *held = Some(Held { voice, end });
+    if current.as_ref().is_some_and(|(before, _)| *before != part) {
+        items.extend(end(current));
     }
-    if !text.is_empty() {
-        items.push(Ok(ProviderItem::Event(delta(voice, text))));
+    let (_, text) = current.get_or_insert_with(|| (part, StreamRedactor::new(redactor.clone())));
+    let certain = text.push(&content);
+    // An empty delta is passed on, unless it is empty because all of it is held back.
+    if !certain.is_empty() || content.is_empty() {
+        items.push(Ok(ProviderItem::Event(delta(part, certain))));
     }
     items
 }
 
-/// It was not the beginning of a secret after all.
-fn let_go(held: &mut Option<Held>) -> Vec<Item> {
-    held.take().into_iter().map(|held| Ok(ProviderItem::Event(delta(held.voice, held.end)))).collect()
+/// The end of a text that was held back as the possible beginning of a secret.
+fn end(current: &mut Option<(Part, StreamRedactor)>) -> Option<Item> {
+    let (part, mut text) = current.take()?;
+    let rest = text.finish();
+    (!rest.is_empty()).then(|| Ok(ProviderItem::Event(delta(part, rest))))
 }
 
-fn delta(voice: Voice, content: String) -> StreamEvent {
-    match voice {
-        Voice::Text => StreamEvent::Text { content, chunk: Chunk::Delta },
-        Voice::Thinking => StreamEvent::Thinking { content, chunk: Chunk::Delta },
+fn delta(part: Part, content: String) -> StreamEvent {
+    match part {
+        Part::Text => StreamEvent::Text { content, chunk: Chunk::Delta },
+        Part::Thinking => StreamEvent::Thinking { content, chunk: Chunk::Delta },
     }
 }
 
@@ -105,7 +92,7 @@ mod tests {
         let env: Environment = [("A_KEY".to_owned(), "abcdefgh1".to_owned())].into_iter().collect();
         let items: Vec<Item> = deltas
             .iter()
-            .map(|text| Ok(ProviderItem::Event(delta(Voice::Text, (*text).to_owned()))))
+            .map(|text| Ok(ProviderItem::Event(delta(Part::Text, (*text).to_owned()))))
             .chain([Ok(ProviderItem::Output(json!({ "text": deltas.concat() })))])
             .collect();
         let cleaned = without(&Redactor::new(&env), stream::iter(items).boxed());

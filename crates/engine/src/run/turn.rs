@@ -12,14 +12,13 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, HostTools, OutputFacts,
-    PermissionBroker, ProviderItem, ProviderStream, SteerStrength, StreamEvent, Supervisor, believable_cost,
+    PermissionBroker, ProviderItem, ProviderStream, Redactor, SteerStrength, StreamEvent, Supervisor, believable_cost,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{live::Live, secrets, state::Input};
-use crate::redact::Redactor;
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);

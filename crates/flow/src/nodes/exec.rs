@@ -1,11 +1,11 @@
-//! `exec`: runs a program from an argument list, never through a shell. Starting, reading and ending it is left to
-//! `process`.
+//! `exec`: runs a program from an argument list, never through a shell; reports what it prints, and gives the same from
+//! a recording.
 
 use std::{collections::BTreeMap, io, path::Path};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::Redactor;
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_engine::{ProgramAnswer, ProgramCall};
+use inspan_protocol::{AgentError, ErrorCode, OutputStream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,8 +16,13 @@ use crate::{
     runtime::NodeContext,
 };
 use process::{Ended, Process};
+use report::Report;
 
 mod process;
+mod report;
+
+/// How much of each stream stands in the error of a program that failed, in bytes.
+const TAIL: usize = 8 * 1024;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -37,7 +42,7 @@ struct Call {
     /// What `value` is made of: the whole output as text or JSON, or its lines.
     #[serde(default)]
     parse: Option<Parse>,
-    /// Exit codes beside 0 that are no failure.
+    /// Exit codes besides 0 that are not a failure.
     #[serde(default)]
     allow_exit: Vec<i32>,
 }
@@ -52,7 +57,7 @@ enum Parse {
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Printed {
+struct Output {
     /// What it printed.
     stdout: String,
     /// What it printed as errors.
@@ -64,12 +69,26 @@ struct Printed {
     value: Option<Value>,
 }
 
+/// How a program ended, and what it printed: the form in which it is recorded.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Finished {
+    stdout: String,
+    stderr: String,
+    /// Its exit code; none if a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    /// What ended it, without an exit code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+}
+
 /// `exec`.
 pub(super) struct Exec;
 
 impl NodeType for Exec {
     fn describe(&self) -> NodeTypeInfo {
-        typed::describe::<Call, Printed>(
+        typed::describe::<Call, Output>(
             "exec",
             "io",
             "Runs a program from an argument list, never through a shell.",
@@ -79,21 +98,64 @@ impl NodeType for Exec {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
             let call: Call = typed::read(input)?;
-            // A program is given the environment, and may print what is in it.
-            let redactor = Redactor::new(&context.env);
-            let printed = call.run(&context).await.map_err(|error| redactor.error(error))?;
-            typed::write(&printed).map(|printed| redactor.value(printed))
+            let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let context =
+                NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
+            let finished = call.finished(&context).await?;
+            typed::write(&call.output(finished)?).map(|output| context.redactor.value(output))
         }
         .boxed()
     }
 }
 
 impl Call {
-    async fn run(self, context: &NodeContext) -> Result<Printed, AgentError> {
+    /// Runs the program, or takes what came of it from a recording.
+    async fn finished(&self, context: &NodeContext) -> Result<Finished, AgentError> {
+        let asked = ProgramCall { node: context.node.as_str(), argv: &self.argv, stdin: self.stdin.as_ref() };
+        let mut report = Report::new(context.hub.clone(), &context.redactor);
+        let answer = context.programs.begin(asked, &context.redactor, &context.cancel).await;
+        let ended = match answer {
+            ProgramAnswer::Recorded(ended) => {
+                let ended = ended.and_then(|ended| {
+                    serde_json::from_value::<Finished>(ended).map_err(|error| {
+                        let message = format!("the recording of a program is damaged: {error}");
+                        AgentError::new(ErrorCode::ConfigInvalid, message)
+                    })
+                });
+                if let Ok(ended) = &ended {
+                    report.push(OutputStream::Stdout, ended.stdout.as_bytes());
+                    report.push(OutputStream::Stderr, ended.stderr.as_bytes());
+                }
+                ended
+            }
+            ProgramAnswer::Run(tape) => {
+                let ended = self.run(context, &mut report).await;
+                let recorded = ended.as_ref().map_err(Clone::clone).and_then(typed::write);
+                // The first of two failures is told.
+                let saved = tape.save(&recorded);
+                ended.and_then(|ended| saved.map(|()| ended))
+            }
+        };
+        report.finish();
+        match ended {
+            Err(error) if error.code == ErrorCode::Aborted => Err(context.aborted()),
+            ended => ended.map_err(|error| context.redactor.error(error)),
+        }
+    }
+
+    async fn run(&self, context: &NodeContext, report: &mut Report) -> Result<Finished, AgentError> {
         let program = self.argv.first().cloned().unwrap_or_default();
         let folder = context.folder(self.cwd.as_deref());
+        let attempt = context.attempt.to_string();
+        let path = context.path.to_string();
+        // What makes an effect idempotent: the same over all attempts of a node, or different with each.
+        let own = [
+            ("INSPAN_SESSION", context.hub.session_id().as_str()),
+            ("INSPAN_NODE", &path),
+            ("INSPAN_ATTEMPT", &attempt),
+        ];
         let added = self.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let env = context.env.iter().chain(added);
+        let env = context.program_env.iter().chain(own).chain(added);
         let mut process = Process::start(&self.argv, &folder, env, context.supervisor.as_ref())
             .map_err(|error| not_started(&program, &folder, &error))?;
         let stdin = match &self.stdin {
@@ -104,7 +166,7 @@ impl Call {
         let ended = tokio::select! {
             biased;
             () = context.cancel.cancelled() => None,
-            ended = process.run(stdin) => Some(ended?),
+            ended = process.run(stdin, report) => Some(ended?),
         };
         let Some(ended) = ended else {
             process.end().await;
@@ -114,16 +176,33 @@ impl Call {
             return Err(not_started(&program, &folder, &error));
         }
         let Ended { status, stdout, stderr } = ended;
-        match status.code() {
+        let signal = status.code().is_none().then(|| status.to_string());
+        Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
+    }
+
+    /// What the node gives, or why it has failed.
+    fn output(self, finished: Finished) -> Result<Output, AgentError> {
+        let program = self.argv.first().cloned().unwrap_or_default();
+        let Finished { stdout, stderr, exit_code, signal } = finished;
+        match exit_code {
             Some(code) if code == 0 || self.allow_exit.contains(&code) => {
                 let value = self.parse.map(|parse| parse.apply(&stdout, &program)).transpose()?;
-                Ok(Printed { stdout, stderr, exit_code: code, value })
+                Ok(Output { stdout, stderr, exit_code: code, value })
             }
             code => {
-                let how = code.map_or_else(|| status.to_string(), |code| format!("exit code {code}"));
-                let message = format!("`{program}` ended with {how}{}", last_line(&stderr));
-                Err(AgentError::new(ErrorCode::Process, message)
-                    .with_detail(json!({ "exitCode": code, "stderr": tail(&stderr, 4_096) })))
+                let how = match (code, signal) {
+                    (Some(code), _) => format!("exited with code {code}"),
+                    (None, signal) => format!("was ended by a {}", signal.as_deref().unwrap_or("signal")),
+                };
+                let said = last_line(&stderr).or_else(|| last_line(&stdout));
+                let said = said.map(|line| format!(": {line}")).unwrap_or_default();
+                Err(AgentError::new(ErrorCode::Process, format!("`{program}` {how}{said}")).with_detail(
+                    json!({
+                        "exitCode": code,
+                        "stdout": tail(&stdout, TAIL),
+                        "stderr": tail(&stderr, TAIL),
+                    }),
+                ))
             }
         }
     }
@@ -147,19 +226,15 @@ impl Parse {
             Self::Json => serde_json::from_str(stdout).map_err(|error| {
                 AgentError::new(
                     ErrorCode::OutputInvalid,
-                    format!("the output of `{program}` is no JSON: {error}"),
+                    format!("the output of `{program}` is not JSON: {error}"),
                 )
             }),
         }
     }
 }
 
-fn last_line(stderr: &str) -> String {
-    stderr
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .map_or_else(String::new, |line| format!(": {line}"))
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().rev().find(|line| !line.trim().is_empty())
 }
 
 fn tail(text: &str, bytes: usize) -> &str {

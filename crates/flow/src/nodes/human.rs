@@ -98,7 +98,7 @@ impl Question {
         let asked = context.interrupted.as_ref().and_then(|cut| cut.asked.as_ref());
         Ok(Prompt {
             prompt_id: asked.map(|asked| asked.prompt_id.clone()),
-            prompt: self.prompt,
+            prompt: context.redactor.text(&self.prompt),
             choices: self.choices,
             allow_text: self.allow_text,
             kind: PromptKind::Input,

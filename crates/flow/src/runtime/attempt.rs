@@ -4,9 +4,9 @@
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_engine::{Hub, PermissionPolicy};
+use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Supervisor, Timestamp,
+    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Redactor, Supervisor, Timestamp,
 };
 use jsonschema::Validator;
 use serde_json::Value;
@@ -41,8 +41,15 @@ pub struct NodeContext {
     pub mail: Vec<String>,
     /// Where programs and agents work; relative paths at run time start here.
     pub cwd: PathBuf,
-    /// The environment for programs and clients.
+    /// The environment for agents and clients.
     pub env: Environment,
+    /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
+    /// `secrets` name them.
+    pub program_env: Environment,
+    /// Knows the secrets of the environment.
+    pub redactor: Redactor,
+    /// Whether those programs are run, recorded or answered from recordings.
+    pub programs: ProgramCalls,
     /// Who answers an agent's questions for permission.
     pub permissions: PermissionPolicy,
     /// Tools of the program that agents may call.
@@ -122,8 +129,14 @@ pub(super) fn check_input(
     }
 }
 
-/// The end, unless it is an output that does not fit the schema of the node's type.
-pub(super) fn check_end(known: &Described, node: &Node, end: Result<Value, AgentError>) -> AttemptEnd {
+/// The end without secrets, unless it is an output that does not fit the schema of the node's type.
+pub(super) fn check_end(
+    known: &Described,
+    node: &Node,
+    end: Result<Value, AgentError>,
+    redactor: &Redactor,
+) -> AttemptEnd {
+    let end = end.map(|output| redactor.value(output)).map_err(|error| redactor.error(error));
     let output = match end {
         Ok(output) => output,
         Err(error) => return AttemptEnd::Error(error),

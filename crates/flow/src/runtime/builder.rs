@@ -1,8 +1,10 @@
 //! What a session is built from, piece by piece, with a default for each.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
-use inspan_engine::{Channel, Clock, Filter, Hub, IdSource, PermissionPolicy, RandomIds, SystemClock};
+use inspan_engine::{
+    Channel, Clock, Filter, Hub, IdSource, PermissionPolicy, ProgramCalls, RandomIds, SystemClock,
+};
 use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -30,6 +32,8 @@ pub struct FlowRunnerBuilder {
     channels: Vec<Arc<dyn Channel>>,
     store: Option<Arc<dyn RunStore>>,
     env: Environment,
+    hidden: BTreeSet<String>,
+    programs: ProgramCalls,
     cwd: Option<PathBuf>,
     permissions: PermissionPolicy,
     tools: HostTools,
@@ -55,6 +59,8 @@ impl FlowRunnerBuilder {
             channels: Vec::new(),
             store: None,
             env: Environment::default(),
+            hidden: BTreeSet::new(),
+            programs: ProgramCalls::default(),
             cwd: None,
             permissions: PermissionPolicy::Deny,
             tools: HostTools::default(),
@@ -109,6 +115,21 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn env(mut self, env: Environment) -> Self {
         self.env = env;
+        self
+    }
+
+    /// Variables that the programs of `exec` nodes do not see, unless the flow's `secrets` name them: the keys of the
+    /// vendors of agents.
+    #[must_use]
+    pub fn hide_from_programs(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.hidden.extend(names);
+        self
+    }
+
+    /// Whether the programs of `exec` nodes are run, recorded or answered from recordings.
+    #[must_use]
+    pub fn programs(mut self, programs: ProgramCalls) -> Self {
+        self.programs = programs;
         self
     }
 
@@ -247,6 +268,8 @@ impl FlowRunnerBuilder {
             with_events: self.with_events,
             supervisor: self.supervisor,
             env: self.env,
+            hidden: self.hidden,
+            programs: self.programs,
             permissions: self.permissions,
             tools: self.tools,
             max_concurrency: self.max_concurrency,

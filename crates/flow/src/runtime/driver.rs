@@ -5,10 +5,10 @@ mod commands;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{Channels, Hub, PermissionPolicy, Prompt, Subscription};
+use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Prompt, Subscription};
 use inspan_protocol::{
-    Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, RunSnapshot, SessionStatus,
-    Supervisor, Timestamp,
+    Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, Redactor, RunSnapshot,
+    SessionStatus, Supervisor, Timestamp,
 };
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
@@ -41,6 +41,9 @@ type Ended = (NodeIx, u32, AttemptEnd);
 pub(super) struct Surroundings {
     pub(super) nodes: NodeRegistry,
     pub(super) env: Environment,
+    pub(super) program_env: Environment,
+    pub(super) redactor: Redactor,
+    pub(super) programs: ProgramCalls,
     pub(super) cwd: PathBuf,
     pub(super) permissions: PermissionPolicy,
     pub(super) tools: HostTools,
@@ -281,11 +284,14 @@ impl Driver {
         };
         let input = match input.and_then(|input| attempt::check_input(known, &**node_type, spec, input)) {
             Ok(input) => input,
-            Err(error) => return self.conclude(node, attempt, AttemptEnd::Error(error)),
+            Err(error) => {
+                let error = self.around.redactor.error(error);
+                return self.conclude(node, attempt, AttemptEnd::Error(error));
+            }
         };
         let input = match node_type.compute(input) {
             Computed::Done(end) => {
-                let end = attempt::check_end(known, spec, end);
+                let end = attempt::check_end(known, spec, end, &self.around.redactor);
                 return self.conclude(node, attempt, end);
             }
             Computed::Runs(input) => input,
@@ -301,6 +307,9 @@ impl Driver {
             mail,
             cwd: self.around.cwd.clone(),
             env: self.around.env.clone(),
+            program_env: self.around.program_env.clone(),
+            redactor: self.around.redactor.clone(),
+            programs: self.around.programs.clone(),
             permissions: self.around.permissions,
             tools: self.around.tools.clone(),
             supervisor: self.around.supervisor.clone(),
@@ -355,14 +364,13 @@ impl Driver {
         };
         if let Some(Ok((node, attempt, end))) = ended {
             let end = match end {
-                AttemptEnd::Output(output) => {
-                    let spec = self.run.graph().node(node);
-                    match self.around.nodes.described(&spec.node_type) {
-                        Some(known) => attempt::check_end(known, spec, Ok(output)),
-                        None => AttemptEnd::Output(output),
-                    }
-                }
-                error => error,
+                AttemptEnd::Output(output) => Ok(output),
+                AttemptEnd::Error(error) => Err(error),
+            };
+            let spec = self.run.graph().node(node);
+            let end = match self.around.nodes.described(&spec.node_type) {
+                Some(known) => attempt::check_end(known, spec, end, &self.around.redactor),
+                None => end.map_or_else(AttemptEnd::Error, AttemptEnd::Output),
             };
             // An overflow is found again, and told, by the next look at the facts.
             let _overflow = self.conclude(node, attempt, end);

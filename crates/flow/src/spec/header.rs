@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::{
-    diagnostic::Sink,
+    diagnostic::{Code, Problem, Sink},
     graph::{FailFast, FlowPolicy, OnExceeded},
     spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
@@ -23,13 +23,15 @@ pub(crate) struct Header<'a> {
     pub(crate) input_schema: Option<Yaml<'a>>,
     pub(crate) input_schema_file: Option<Text<'a>>,
     pub(crate) packs: Option<Vec<Text<'a>>>,
+    /// Names of environment variables.
+    pub(crate) secrets: Vec<Text<'a>>,
     pub(crate) state: Map<String, Value>,
     pub(crate) policy: FlowPolicy,
 }
 
 impl<'a> Header<'a> {
     /// The keys of the header.
-    pub(crate) const KEYS: [&'static str; 10] = [
+    pub(crate) const KEYS: [&'static str; 11] = [
         "name",
         "version",
         "description",
@@ -39,6 +41,7 @@ impl<'a> Header<'a> {
         "inputSchemaFile",
         "nodePacks",
         "policy",
+        "secrets",
         "state",
     ];
 
@@ -65,16 +68,34 @@ impl<'a> Header<'a> {
             input_yaml: fields.get("input"),
             input_schema: fields.get("inputSchema"),
             input_schema_file: fields.text("inputSchemaFile", sink),
-            packs: packs(fields, sink),
+            packs: texts(fields, "nodePacks", sink),
+            secrets: secrets(fields, sink),
             state: fields.object("state", sink).unwrap_or_default(),
             policy: policy(fields, sink),
         }
     }
 }
 
-fn packs<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<Vec<Text<'a>>> {
-    let list = fields.get("nodePacks")?;
-    let key = Key::Field(fields.key, "nodePacks");
+/// The names of variables, those that can be names.
+fn secrets<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
+    let mut names = texts(fields, "secrets", sink).unwrap_or_default();
+    names.retain(|(name, span)| {
+        let is_name = !name.starts_with(|c: char| c.is_ascii_digit())
+            && !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name {
+            let problem = Problem::error(Code::InvalidValue, *span, "this is not the name of an environment variable");
+            let help = "`secrets` names variables, as in `secrets: [DEPLOY_TOKEN]`; their values stay out of the file";
+            sink.push(problem.help(help.to_owned()).key("secrets"));
+        }
+        is_name
+    });
+    names
+}
+
+fn texts<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -> Option<Vec<Text<'a>>> {
+    let list = fields.get(name)?;
+    let key = Key::Field(fields.key, name);
     let items = fields::list(list, &key, sink).iter().enumerate();
     Some(items.filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink)).collect())
 }

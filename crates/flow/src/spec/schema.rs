@@ -165,6 +165,14 @@ fn header(packs: &[&str]) -> Map<String, Value> {
             }),
         ),
         ("policy", closed("What holds for the whole flow.", policy, &[])),
+        (
+            "secrets",
+            json!({
+                "type": "array",
+                "items": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" },
+                "description": "Environment variables with secrets that the flow's programs may see.",
+            }),
+        ),
         ("state", json!({ "type": "object", "description": "The flow's state at the start." })),
     ])
 }

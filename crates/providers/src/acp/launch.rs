@@ -4,14 +4,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor, ThinkingLevel};
 use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
 use crate::transport::environment::{fits, for_vendor};
 use crate::transport::program::{Wanted, directory, find, not_a_directory};
-use crate::transport::redact::Redactor;
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
 /// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, StreamEvent, Supervisor};
+use inspan_protocol::{
+    AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::error::Elapsed;
@@ -17,7 +19,6 @@ use super::terminals::{Around, Terminals};
 use super::wire;
 use crate::transport::json_rpc::{CallError, Peer, refuse, respond};
 use crate::transport::process::{Exit, Start, Stdin};
-use crate::transport::redact::Redactor;
 
 mod choices;
 
@@ -120,7 +121,7 @@ impl Link {
             Ok(Ok(())) => Ok(()),
             Ok(Err(mut error)) => {
                 self.break_off().await;
-                error.message = self.redactor.redact(&error.message);
+                error.message = self.redactor.text(&error.message);
                 Err(error)
             }
             Err(_) => {

@@ -1,13 +1,12 @@
 //! From the end of a turn to its output or its error: the last step of every turn, live or replayed.
 //! Which end that is, is left to the decoder and the session.
 
-use inspan_protocol::{AgentError, ProviderSessionId, StopReason};
+use inspan_protocol::{AgentError, ProviderSessionId, Redactor, StopReason};
 
 use super::decode::TurnEnd;
 use super::error::{Verdict, judge};
 use crate::instructed;
 use crate::output::{PermissionDenial, TurnOutput};
-use crate::transport::redact::Redactor;
 
 /// Whether a turn was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +48,7 @@ pub(super) fn conclude(
         Verdict::Output(reason) => Ok(output(end, reason, around)),
         Verdict::Error(_) if asked == Asked::ToStop => Ok(output(end, StopReason::Aborted, around)),
         Verdict::Error(mut error) => {
-            error.message = redactor.redact(&error.message);
+            error.message = redactor.text(&error.message);
             Err(error)
         }
     }

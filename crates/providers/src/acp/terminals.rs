@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::Supervisor;
+use inspan_protocol::{Redactor, Supervisor};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 use super::files::{FAILED, INVALID, Refusal, within};
 use super::wire::CreateTerminal;
 use crate::transport::process::{Exit, Process, Start};
-use crate::transport::redact::Redactor;
 
 /// Commands that an agent may have at once, ended ones that it did not let go of included.
 const COUNT_LIMIT: usize = 16;

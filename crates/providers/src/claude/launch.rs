@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, ThinkingLevel,
+    AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, ThinkingLevel,
 };
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,6 @@ use super::options::ClaudeOptions;
 use crate::pool::Reuse;
 use crate::transport::environment::{Vendor, for_vendor};
 use crate::transport::program::{Wanted, directory, find};
-use crate::transport::redact::Redactor;
 
 /// How to get the program.
 pub(super) const HINT: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name it by the option \

@@ -1,12 +1,11 @@
 //! From the end of a turn to its output or its error: the last step of every turn, live or replayed.
 //! Which end that is, is left to the decoder and the session.
 
-use inspan_protocol::{AgentError, StopReason};
+use inspan_protocol::{AgentError, Redactor, StopReason};
 
 use super::decode::TurnEnd;
 use super::error::{Verdict, judge};
 use crate::output::TurnOutput;
-use crate::transport::redact::Redactor;
 
 /// Whether a turn was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +24,7 @@ pub(super) fn conclude(end: TurnEnd, asked: Asked, redactor: &Redactor) -> Resul
         Verdict::Output(reason) => Ok(output(end, reason)),
         Verdict::Error(_) if asked == Asked::ToStop => Ok(output(end, StopReason::Aborted)),
         Verdict::Error(mut error) => {
-            error.message = redactor.redact(&error.message);
+            error.message = redactor.text(&error.message);
             Err(error)
         }
     }

@@ -1,14 +1,13 @@
 //! What a turn gives, and the way from its end to it: the last step of every turn, live or replayed.
 //! Which end that is, is left to the decoder and the session.
 
-use inspan_protocol::{AgentError, OutputFacts, ProviderOutput, ProviderSessionId, StopReason};
+use inspan_protocol::{AgentError, OutputFacts, ProviderOutput, ProviderSessionId, Redactor, StopReason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::decode::TurnEnd;
 use super::error::{Verdict, judge};
 use crate::output::TurnOutput;
-use crate::transport::redact::Redactor;
 
 /// The end of one turn: what every provider gives, and the same again under the names that belong to Codex.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,7 +71,7 @@ pub(super) fn conclude(
         Verdict::Output(reason) => Ok(output(end, reason, shape)),
         Verdict::Error(_) if asked == Asked::ToStop => Ok(output(end, StopReason::Aborted, shape)),
         Verdict::Error(mut error) => {
-            error.message = redactor.redact(&error.message);
+            error.message = redactor.text(&error.message);
             Err(error)
         }
     }

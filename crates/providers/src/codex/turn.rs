@@ -249,7 +249,7 @@ impl Turn {
     fn not_begun(&mut self, error: &RpcError, link: &mut Link) {
         link.state = State::Idle;
         let mut error = refused("turn/start", error);
-        error.message = link.redactor.redact(&error.message);
+        error.message = link.redactor.text(&error.message);
         let _nothing_happened = link.decoder.abandon();
         self.next.push_back(Step::End(Err(error)));
     }
@@ -282,7 +282,7 @@ impl Turn {
     async fn handle(&mut self, decoded: Decoded, link: &mut Link) -> Option<Item> {
         match decoded {
             Decoded::Event(StreamEvent::Warning { code, message }) => {
-                let message = link.redactor.redact(&message);
+                let message = link.redactor.text(&message);
                 Some(Ok(ProviderItem::Event(StreamEvent::Warning { code, message })))
             }
             Decoded::Event(event) => Some(Ok(ProviderItem::Event(event))),

@@ -4,14 +4,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor};
 use serde_json::{Map, Value, json};
 
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
 use crate::transport::environment::{Vendor, for_vendor};
 use crate::transport::program::{Wanted, directory, find};
-use crate::transport::redact::Redactor;
 
 /// How to get the program.
 pub(super) const HINT: &str = "install it with `npm install -g opencode-ai`, or name it by the option `executable` or \

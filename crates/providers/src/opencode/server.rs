@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, Redactor};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -17,7 +17,6 @@ use crate::kind::Kind;
 use crate::pool::{Reuse, Session};
 use crate::transport::http::{Answer, Broken, Clocks, Http, Request};
 use crate::transport::process::{Exit, Process, Start};
-use crate::transport::redact::Redactor;
 
 /// How long the program may take until it listens.
 const START: Duration = Duration::from_secs(60);
@@ -228,7 +227,7 @@ impl Server {
     fn judged(&self, what: &str, status: u16, said: &[u8]) -> Result<Value, AgentError> {
         if !(200..300).contains(&status) {
             let mut error = answered(what, status, said);
-            error.message = self.redactor.redact(&error.message);
+            error.message = self.redactor.text(&error.message);
             return Err(error);
         }
         if said.iter().all(u8::is_ascii_whitespace) {

@@ -261,7 +261,7 @@ impl Turn {
     fn stopped(&self, why: Why, server: &Server) -> AgentError {
         let (kind, message) = match why {
             Why::Failed(error) => {
-                return AgentError { message: server.redactor.redact(&error.message), ..error };
+                return AgentError { message: server.redactor.text(&error.message), ..error };
             }
             Why::DeadlinePassed => {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();

@@ -1,10 +1,8 @@
 //! The answer to one call as a model may read it: of the kinds that models take, and of a size that leaves room for a
 //! conversation. Its form on the wire is left to the adapters.
 
-use inspan_protocol::{ContentBlock, ToolOutput};
+use inspan_protocol::{ContentBlock, Redactor, ToolOutput};
 use serde_json::{Value, json};
-
-use crate::transport::redact::Redactor;
 
 /// Bytes of text that one answer may have.
 const TEXT_LIMIT: usize = 200 * 1024;
@@ -179,7 +177,7 @@ mod tests {
     }
 
     fn fitted(content: Vec<ContentBlock>, structured: Option<Value>) -> (Vec<ContentBlock>, Vec<String>) {
-        let redactor = Redactor::default().with(["planted-secret".to_owned()]);
+        let redactor = Redactor::default().with_values(["planted-secret".to_owned()]);
         fit(ToolOutput { content, structured }, &redactor)
     }
 

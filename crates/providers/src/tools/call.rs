@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use inspan_protocol::{
-    HostTool, PermissionBroker, PermissionDecision, PermissionRequest, StreamEvent, ToolError, ToolOutput,
+    HostTool, PermissionBroker, PermissionDecision, PermissionRequest, Redactor, StreamEvent, ToolError,
+    ToolOutput,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -18,7 +19,6 @@ use super::answer::{Answer, fit};
 use super::mcp::Connection;
 use super::rules::Ruling;
 use crate::output::PermissionDenial;
-use crate::transport::redact::Redactor;
 
 /// How long a tool of the program may go on after it was told to stop.
 const GRACE: Duration = Duration::from_secs(1);

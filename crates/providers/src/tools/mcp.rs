@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ContentBlock, ExecutionContext, ToolError, ToolOutput, ToolSpec};
+use inspan_protocol::{
+    AgentError, ContentBlock, ExecutionContext, Redactor, ToolError, ToolOutput, ToolSpec,
+};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
     Implementation, PaginatedRequestParams, ProtocolVersion, ResourceContents,
@@ -23,7 +25,6 @@ use super::server::{McpServer, Way};
 use super::toolbox::Close;
 use crate::kind::Kind;
 use crate::transport::http::Http;
-use crate::transport::redact::Redactor;
 
 mod fault;
 mod pipe;
@@ -57,7 +58,7 @@ impl Connection {
         let McpServer { name, way, redactor, .. } = server;
         let told = |error: AgentError| {
             let message = format!("the MCP server `{name}` {}", error.message);
-            AgentError { message: redactor.redact(&message), ..error }
+            AgentError { message: redactor.text(&message), ..error }
                 .kind("mcpServer")
                 .with("server", name.as_str())
         };
@@ -146,14 +147,14 @@ impl Connection {
         match self.peer.call_tool_once(request).await {
             Ok(CallToolResponse::Complete(result)) => output(result),
             Ok(_) => Err("the tool asks for more than there is here: input, or time beyond the turn".into()),
-            Err(ServiceError::McpError(error)) => Err(self.redactor.redact(&error.message).into()),
+            Err(ServiceError::McpError(error)) => Err(self.redactor.text(&error.message).into()),
             Err(error) => {
                 let error = self.fault().unwrap_or_else(|| fault::request(&error));
                 let message = format!(
                     "the MCP server `{}` {}. Whether the call was carried out is not known",
                     self.name, error.message
                 );
-                Err(self.redactor.redact(&message).into())
+                Err(self.redactor.text(&message).into())
             }
         }
     }
@@ -165,7 +166,7 @@ impl Connection {
     /// What is to be warned of since the last time: a code and what happened.
     pub(super) fn noticed(&self) -> Vec<(&'static str, String)> {
         let noticed = self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default();
-        let tell = |what: String| self.redactor.redact(&format!("the MCP server `{}` {what}", self.name));
+        let tell = |what: String| self.redactor.text(&format!("the MCP server `{}` {what}", self.name));
         noticed.into_iter().map(|(code, what)| (code, tell(what))).collect()
     }
 

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Redactor};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::kind::Kind;
-use crate::transport::redact::Redactor;
 
 /// How long a server may take until it has told its tools, unless the options say otherwise.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -182,7 +181,7 @@ impl McpServer {
             }
         };
         let call = written.timeout.map(Duration::from_millis);
-        Ok(Self { name: name.to_owned(), way, call, redactor: Redactor::new(&named).with(secrets) })
+        Ok(Self { name: name.to_owned(), way, call, redactor: Redactor::new(&named).with_values(secrets) })
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a vendor's program gets to see of the caller's environment: one table of what belongs to whom.
-//! What each adapter sets for its own program is left to the adapters.
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, Redactor};
 
 /// The vendor that a program belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +73,15 @@ pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(Stri
         .collect()
 }
 
+/// The variables that hold a vendor's key.
+pub fn vendor_keys(environment: &Environment) -> Vec<String> {
+    let names = environment.iter().map(|(name, _)| name);
+    let keys = names.filter(|name| {
+        Redactor::is_secret_name(name) && RULES.iter().any(|(pattern, _)| fits(pattern, name))
+    });
+    keys.map(str::to_owned).collect()
+}
+
 /// The variables that belong to no vendor: what a program of the user's own may see.
 pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
     let others = environment.iter().filter(|(name, _)| !RULES.iter().any(|(pattern, _)| fits(pattern, name)));
@@ -128,5 +136,7 @@ mod tests {
         ];
         assert_eq!(seen(Vendor::OpenCode), many);
         assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
+        let keys = ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENCODE_SERVER_PASSWORD"];
+        assert_eq!(vendor_keys(&environment), keys);
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Supervisor};
+use inspan_protocol::{AgentError, ErrorCode, Redactor, Supervisor};
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
@@ -16,8 +16,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use super::redact::Redactor;
 
 mod family;
 mod tail;
@@ -192,7 +190,7 @@ impl Process {
     /// The end of what it said on stderr, without secrets.
     pub(crate) fn stderr(&self) -> String {
         let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).text();
-        self.redactor.redact(&tail)
+        self.redactor.text(&tail)
     }
 
     /// Why the program was not started, if this is the end of a supervisor that could not.

@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Supervisor};
+use inspan_protocol::{AgentError, ErrorCode, Redactor, Supervisor};
 use tokio::time::timeout;
 
 use super::process::{Process, Start};
-use super::redact::Redactor;
 
 /// How long a program may take to say its version.
 const LIMIT: Duration = Duration::from_secs(15);

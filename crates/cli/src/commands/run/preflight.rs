@@ -23,6 +23,12 @@ const PROGRAMS: [(&str, Find); 3] =
 
 /// Refuses a flow whose agents cannot be started.
 pub(super) fn check(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
+    if let Some(name) = graph.secrets.iter().find(|name| invocation.env.get(name).is_none()) {
+        let message = format!("the environment variable {name}, which the flow's `secrets` name, is not set");
+        return Err(
+            Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
+        );
+    }
     graph.nodes.iter().try_for_each(|node| match provider(node) {
         Some(provider) => agent(node, provider, &invocation.env),
         None => Ok(()),

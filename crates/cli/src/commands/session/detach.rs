@@ -2,13 +2,13 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
-use inspan_engine::{IdSource, RandomIds};
+use inspan_engine::{IdSource, RandomIds, create_private, create_private_dir_all, make_dir_private};
 use inspan_flow::{RunStore, StoreError};
 use inspan_protocol::SessionId;
 use serde_json::json;
@@ -45,7 +45,7 @@ fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exi
         Failure::new(Exit::Failed, format!("failed to {what} the background process: {error}"))
     };
     let log = log_file(id, invocation)?;
-    let out = File::create(&log).map_err(|error| failed("write the log of", &error))?;
+    let out = create_private(&log).map_err(|error| failed("write the log of", &error))?;
     let errors = out.try_clone().map_err(|error| failed("write the log of", &error))?;
     let arguments = invocation.arguments.iter().map(|argument| match argument.to_str() {
         Some("--detach") => OsStr::new("--detached"),
@@ -120,7 +120,7 @@ async fn is_kept(store: Option<&dyn RunStore>, id: &SessionId) -> bool {
 fn log_file(id: &SessionId, invocation: &Invocation) -> Result<PathBuf, Failure> {
     let store = store::path(invocation)?;
     let folder = store.parent().map_or_else(|| PathBuf::from("."), Path::to_owned).join("background");
-    fs::create_dir_all(&folder).map_err(|error| {
+    create_private_dir_all(&folder).and_then(|()| make_dir_private(&folder)).map_err(|error| {
         Failure::new(Exit::Configuration, format!("folder {} cannot be made: {error}", folder.display()))
     })?;
     Ok(folder.join(format!("{id}.log")))

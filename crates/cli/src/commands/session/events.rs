@@ -7,7 +7,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use inspan_engine::{Filter, Hub, Subscription};
+use inspan_engine::{Filter, Hub, Subscription, create_private};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,7 @@ impl Events {
             return Ok(Self { name: "stdout".to_owned(), target: Target::Stdout });
         }
         let name = path.display().to_string();
-        let file = File::create(path)
+        let file = create_private(path)
             .map_err(|error| Failure::usage(format!("events file {name} cannot be written: {error}")))?;
         Ok(Self { name, target: Target::File(file) })
     }

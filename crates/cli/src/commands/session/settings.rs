@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_engine::{Pace, ProviderRegistry, Recorder, Replayer};
+use inspan_engine::{Pace, ProgramCalls, ProviderRegistry, Recorder, Replayer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -52,6 +52,16 @@ impl Settings {
     pub(in crate::commands) fn of_map(map: &Map<String, Value>) -> Result<Self, Failure> {
         serde_json::from_value(Value::Object(map.clone()))
             .map_err(|error| Failure::usage(format!("the session's settings cannot be read: {error}")))
+    }
+
+    /// Whether programs are run, recorded or answered from recordings.
+    pub(in crate::commands) fn programs(&self) -> Result<ProgramCalls, Failure> {
+        let refused = |error: inspan_engine::RecordingError| Failure::usage(error.to_string());
+        Ok(match (&self.record, &self.replay) {
+            (Some(dir), _) => ProgramCalls::Record(Recorder::new(dir).map_err(refused)?),
+            (None, Some(dir)) => ProgramCalls::Replay(Replayer::load(dir).map_err(refused)?),
+            (None, None) => ProgramCalls::Run,
+        })
     }
 
     /// The providers, as they are, recorded or replayed.

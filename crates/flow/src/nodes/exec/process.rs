@@ -1,5 +1,5 @@
-//! A program that `exec` runs: in a group of its own, fed, read within bounds, and gone with what it left behind.
-//! What it is asked and what its output means is left to the node.
+//! A program that `exec` runs: in a process group of its own, given its input, read within bounds, and ended together
+//! with what it left behind.
 
 use std::{
     io,
@@ -9,13 +9,15 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{AgentError, ErrorCode, Supervisor};
+use inspan_protocol::{AgentError, ErrorCode, OutputStream, Supervisor};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, Command},
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
+
+use super::report::Report;
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
@@ -82,30 +84,32 @@ impl Process {
         Ok(Self { child, program, leader, way })
     }
 
-    /// Runs it to its end, which is the program's own: others that hold its streams are not waited for.
-    pub(super) async fn run(&mut self, stdin: Vec<u8>) -> Result<Ended, AgentError> {
-        let mut stdout = Output::new(self.child.stdout.take(), &self.program, "output");
-        let mut stderr = Output::new(self.child.stderr.take(), &self.program, "error output");
-        let feeding = feed(self.child.stdin.take(), stdin);
-        let status = {
-            let mut feeding = pin!(feeding);
-            let mut reading = pin!(async { tokio::try_join!(stdout.read(), stderr.read()) });
-            let (mut is_fed, mut is_read) = (false, false);
-            let status = loop {
-                tokio::select! {
-                    () = &mut feeding, if !is_fed => is_fed = true,
-                    read = &mut reading, if !is_read => {
-                        read?;
-                        is_read = true;
-                    }
-                    status = self.child.wait() => break status,
-                }
-            };
-            if !is_read && let Ok(read) = timeout(LAST_WORDS, reading).await {
-                read?;
+    /// Runs it to its end, which is the program's own: others that hold its streams are not waited for. What it prints
+    /// is reported meanwhile.
+    pub(super) async fn run(&mut self, stdin: Vec<u8>, report: &mut Report) -> Result<Ended, AgentError> {
+        let mut stdout = Output::new(self.child.stdout.take(), &self.program, OutputStream::Stdout);
+        let mut stderr = Output::new(self.child.stderr.take(), &self.program, OutputStream::Stderr);
+        let mut feeding = pin!(feed(self.child.stdin.take(), stdin));
+        let mut is_fed = false;
+        let status = loop {
+            let due = report.due();
+            tokio::select! {
+                () = &mut feeding, if !is_fed => is_fed = true,
+                read = stdout.read(), if stdout.is_open() => report.push(OutputStream::Stdout, read?),
+                read = stderr.read(), if stderr.is_open() => report.push(OutputStream::Stderr, read?),
+                () = until(due), if due.is_some() => report.flush(),
+                status = self.child.wait() => break status,
             }
-            status
         };
+        let deadline = Instant::now() + LAST_WORDS;
+        while stdout.is_open() || stderr.is_open() {
+            tokio::select! {
+                biased;
+                read = stdout.read(), if stdout.is_open() => report.push(OutputStream::Stdout, read?),
+                read = stderr.read(), if stderr.is_open() => report.push(OutputStream::Stderr, read?),
+                () = sleep_until(deadline) => break,
+            }
+        }
         let (stdout, stderr) = (stdout.text(), stderr.text());
         self.ended();
         let status = status.map_err(|error| {
@@ -170,40 +174,58 @@ async fn feed(pipe: Option<ChildStdin>, bytes: Vec<u8>) {
     }
 }
 
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// One stream of a program, and what has been read of it.
 struct Output<'a, R> {
     pipe: Option<R>,
     bytes: Vec<u8>,
     program: &'a str,
-    what: &'static str,
+    stream: OutputStream,
 }
 
 impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
-    fn new(pipe: Option<R>, program: &'a str, what: &'static str) -> Self {
-        Self { pipe, bytes: Vec::new(), program, what }
+    fn new(pipe: Option<R>, program: &'a str, stream: OutputStream) -> Self {
+        Self { pipe, bytes: Vec::new(), program, stream }
     }
 
-    /// Reads to the end. What was read stays when nobody waits for the end any more.
-    async fn read(&mut self) -> Result<(), AgentError> {
-        let Some(pipe) = &mut self.pipe else { return Ok(()) };
-        loop {
-            self.bytes.reserve(READ_SIZE);
-            let length = pipe.read_buf(&mut self.bytes).await.map_err(|error| {
-                let message = format!("the {} of `{}` cannot be read: {error}", self.what, self.program);
-                AgentError::new(ErrorCode::Process, message)
-            })?;
-            if length == 0 {
-                return Ok(());
-            }
-            if self.bytes.len() > OUTPUT_LIMIT {
-                let limit = OUTPUT_LIMIT >> 20;
-                let message = format!("the {} of `{}` is over {limit} MiB", self.what, self.program);
-                return Err(AgentError::new(ErrorCode::Process, message));
-            }
+    fn is_open(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Reads what is there, or waits for it; nothing at the end. Loses nothing if it is dropped while it waits.
+    async fn read(&mut self) -> Result<&[u8], AgentError> {
+        let before = self.bytes.len();
+        let Some(pipe) = &mut self.pipe else { return Ok(&[]) };
+        self.bytes.reserve(READ_SIZE);
+        let length = pipe.read_buf(&mut self.bytes).await.map_err(|error| {
+            let message = format!("the {} of `{}` cannot be read: {error}", name(self.stream), self.program);
+            AgentError::new(ErrorCode::Process, message)
+        })?;
+        if length == 0 {
+            self.pipe = None;
         }
+        if self.bytes.len() > OUTPUT_LIMIT {
+            let limit = OUTPUT_LIMIT >> 20;
+            let message = format!("the {} of `{}` is over {limit} MiB", name(self.stream), self.program);
+            return Err(AgentError::new(ErrorCode::Process, message));
+        }
+        Ok(&self.bytes[before..])
     }
 
     fn text(self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+fn name(stream: OutputStream) -> &'static str {
+    match stream {
+        OutputStream::Stdout => "output",
+        OutputStream::Stderr => "error output",
     }
 }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use inspan_engine::create_private_dir_all;
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
@@ -77,14 +78,18 @@ pub(super) struct Opened {
 /// openers take: SQLite's own locks do not cover the change to a write-ahead log.
 pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Result<Opened, StoreError> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| of_file(path, &error))?;
+        create_private_dir_all(folder).map_err(|error| of_file(path, &error))?;
     }
     let paths = Paths::of(path)?;
     let file = |error: std::io::Error| of_file(&paths.store, &error);
     place::check(&paths.store, paths.folder())?;
     check_kind(&paths.store)?;
     check_plain(&paths.lock).map_err(file)?;
-    let lock = File::options().create(true).truncate(false).write(true).open(&paths.lock).map_err(file)?;
+    let mut private = File::options();
+    private.create(true).truncate(false).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut private, 0o600);
+    let lock = private.open(&paths.lock).map_err(file)?;
     wait(|| lock.try_lock()).map_err(file)?;
     let lost = match options.loss {
         Loss::Refuse => loss::of_all(&paths.marks).map_err(file)?,

@@ -21,7 +21,7 @@ async fn agents_that_end_too_early() {
         ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 0".to_owned(),
-            process("exit code 0) before its turn did; it said: broken [redacted]"),
+            process("exit code 0) before its turn did; it said: broken [redacted MY_TOKEN]"),
         ),
         (
             format!("{plain} hear; exit 0"),

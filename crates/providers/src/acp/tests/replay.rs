@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use inspan_protocol::ProviderSessionId;
+use inspan_protocol::{ProviderSessionId, Redactor};
 use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, sorted, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,6 @@ use super::super::error::died;
 use super::super::outcome::{Around, Asked, Form, conclude};
 use crate::transport::json_rpc::{Codec, Incoming, OurId};
 use crate::transport::process::Exit;
-use crate::transport::redact::Redactor;
 
 /// What surrounded a recorded agent.
 #[derive(Deserialize)]

@@ -60,7 +60,7 @@ async fn an_agent_that_cannot_go_on_says_so() {
         (code, message.as_str(), kind),
         (
             ErrorCode::InvalidRequest,
-            "the agent cannot go on with the conversation s-9: OpenCode service failure [redacted]",
+            "the agent cannot go on with the conversation s-9: OpenCode service failure [redacted MY_TOKEN]",
             json!("sessionNotFound")
         )
     );

@@ -251,7 +251,7 @@ async fn a_real_server_is_called_and_gone_with_the_turn() {
     assert_eq!(turn.1.as_ref().unwrap().text, "One.");
     nobody_left(&world).await;
     let told = spoken(&server, 2);
-    assert_eq!(told[2], "user: =1 oxen | =token [redacted], key none");
+    assert_eq!(told[2], "user: =1 oxen | =token [redacted HERD_TOKEN], key none");
     assert!(told[4].starts_with("user: !the MCP server `herd` ended with exit code 3"), "{}", told[4]);
     // What the server needs stands nowhere else.
     let artefacts = format!("{turn:?}{}{:?}", world.kept(), server.requests());

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -17,7 +17,6 @@ use super::super::launch::{Conversation, Launch};
 use super::super::outcome::{Asked, conclude};
 use super::super::wire;
 use crate::transport::process::{Exit, Process, Start, Stdin};
-use crate::transport::redact::Redactor;
 
 /// How long the program may take from its start to its first answer.
 const GREETING: Duration = Duration::from_secs(60);
@@ -105,7 +104,7 @@ impl Link {
                     Decoded::Answered { request_id, error } if request_id == ID => {
                         return error.map_or(Ok(()), |error| {
                             let message =
-                                format!("the program refused its options: {}", self.redactor.redact(&error));
+                                format!("the program refused its options: {}", self.redactor.text(&error));
                             Err(AgentError::new(ErrorCode::ConfigInvalid, message))
                         });
                     }

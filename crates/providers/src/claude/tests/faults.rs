@@ -120,7 +120,7 @@ async fn programs_that_end_too_early() {
         ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
-            process("exit code 1) before its turn did; it said: broken [redacted]"),
+            process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
         ),
         (
             format!("{GREET} read -r line; exit 0"),
@@ -176,8 +176,11 @@ async fn programs_that_talk_nonsense() {
 #[tokio::test]
 async fn a_program_that_refuses_its_options() {
     let script = r#"read -r line; printf '%s\n' '{"type":"control_response","response":{"subtype":"error","request_id":"initialize","error":"no planted-secret"}}'; cat"#;
-    let expected =
-        (ErrorCode::ConfigInvalid, "the program refused its options: no [redacted]".to_owned(), Value::Null);
+    let expected = (
+        ErrorCode::ConfigInvalid,
+        "the program refused its options: no [redacted MY_TOKEN]".to_owned(),
+        Value::Null,
+    );
     assert_eq!(fault(script, ClaudeOptions::default()).await, expected);
 }
 

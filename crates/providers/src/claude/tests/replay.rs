@@ -13,7 +13,7 @@ use super::super::decode::{Decoded, Decoder};
 use super::super::error::died;
 use super::super::outcome::{Asked, conclude};
 use crate::transport::process::Exit;
-use crate::transport::redact::Redactor;
+use inspan_protocol::Redactor;
 
 /// What surrounded a recorded process.
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, StreamEvent};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, StreamEvent};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,6 @@ use super::super::error::{Kind, LOGIN_HINT, died, refused};
 use super::super::launch::{Key, Launch, Retries, Store};
 use crate::transport::json_rpc::{CallError, Incoming, METHOD_NOT_FOUND, OurId, Peer, refuse};
 use crate::transport::process::{Exit, Start};
-use crate::transport::redact::Redactor;
 
 /// How long the program may take from its start to an open thread.
 const GREETING: Duration = Duration::from_secs(60);
@@ -304,7 +303,7 @@ impl Link {
     }
 
     fn redacted(&self, mut error: AgentError) -> AgentError {
-        error.message = self.redactor.redact(&error.message);
+        error.message = self.redactor.text(&error.message);
         error
     }
 }

@@ -127,13 +127,14 @@ async fn programs_that_end_too_early() {
         ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
-            process("exit code 1) before its turn did; it said: broken [redacted]"),
+            process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
         ),
         (
             "echo 'Error: no such key planted-secret' >&2; exit 1".to_owned(),
             (
                 ErrorCode::ConfigInvalid,
-                "the program does not take its configuration: Error: no such key [redacted]".to_owned(),
+                "the program does not take its configuration: Error: no such key [redacted MY_TOKEN]"
+                    .to_owned(),
                 json!("optionRefused"),
             ),
         ),
@@ -158,7 +159,7 @@ async fn programs_that_end_too_early() {
 #[tokio::test]
 async fn programs_that_refuse() {
     let first = "read -r line; printf '%s\\n' '{\"id\":1,\"error\":{\"code\":-32600,\"message\":\"no planted-secret\"}}'; cat";
-    let expected = "the program refused `initialize`: no [redacted]".to_owned();
+    let expected = "the program refused `initialize`: no [redacted MY_TOKEN]".to_owned();
     assert_eq!(fault(first).await, (ErrorCode::ConfigInvalid, expected, Value::Null));
     let turn = format!(
         "{OPEN} read -r line; say '{{\"id\":5,\"error\":{{\"code\":-32600,\"message\":\"input is too large\"}}}}'; cat"

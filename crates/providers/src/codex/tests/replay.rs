@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use inspan_protocol::ProviderSessionId;
+use inspan_protocol::{ProviderSessionId, Redactor};
 use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, sorted, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +15,6 @@ use super::super::error::{died, refused};
 use super::super::outcome::{Asked, CodexOutput, Shape, conclude};
 use crate::transport::json_rpc::{Codec, Incoming};
 use crate::transport::process::Exit;
-use crate::transport::redact::Redactor;
 
 /// What surrounded a recorded process.
 #[derive(Deserialize)]
@@ -55,7 +54,7 @@ impl Replay<'_> {
         if let Incoming::Answer { result, .. } = &message {
             return self.answer(result.as_ref().map(|result| result.get()).map_err(|error| {
                 let mut error = refused("the request", error);
-                error.message = Redactor::default().redact(&error.message);
+                error.message = Redactor::default().text(&error.message);
                 json!({ "error": error })
             }));
         }

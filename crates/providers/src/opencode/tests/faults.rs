@@ -190,7 +190,7 @@ async fn programs_that_never_come_to_listen() {
         (
             "echo broken $MY_TOKEN >&2; exit 1",
             ErrorCode::Process,
-            "the program ended (exit code 1) before its turn did; it said: broken [redacted]",
+            "the program ended (exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]",
             json!("processDied"),
         ),
         (
@@ -274,7 +274,7 @@ async fn requests_that_are_refused() {
             "/session",
             refusal(400, "planted-secret is bad"),
             ErrorCode::InvalidRequest,
-            "the program's server refused to begin a conversation (status 400): [redacted] is bad",
+            "the program's server refused to begin a conversation (status 400): [redacted MY_TOKEN] is bad",
         ),
         (
             "/session",

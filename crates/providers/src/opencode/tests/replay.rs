@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use inspan_protocol::Timestamp;
+use inspan_protocol::{Redactor, Timestamp};
 use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, sorted, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::super::decode::{Answer, Asked, Decoded, Decoder, Follows};
 use super::super::error::retrying;
 use super::super::outcome::{Asked as Stop, conclude};
-use crate::transport::redact::Redactor;
 
 /// What surrounded a recorded turn.
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::watch;
@@ -16,7 +16,6 @@ use crate::transport::environment::for_others;
 use crate::transport::lines::{Line, LineSplitter};
 use crate::transport::process::{Exit, Process, Start, Stdin};
 use crate::transport::program::{Wanted, find};
-use crate::transport::redact::Redactor;
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);

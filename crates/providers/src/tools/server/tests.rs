@@ -23,7 +23,7 @@ fn entries_have_the_form_of_claude_code() {
     assert_eq!((command.as_str(), server.call), ("herd", Some(Duration::from_millis(5))));
     assert_eq!(arguments, &["--port", "81", "none"]);
     assert_eq!(environment["API_KEY"], PLANTED);
-    assert_eq!(server.redactor.known(&format!("a {PLANTED} b")), "a [redacted] b");
+    assert_eq!(server.redactor.known(&format!("a {PLANTED} b")), "a [redacted API_KEY] b");
 
     let remote = json!({
         "type": "http", "url": "http://127.0.0.1:${PORT}/mcp?token=planted-query", "headers": { "X-Any": "Bearer ${TOKEN}" },

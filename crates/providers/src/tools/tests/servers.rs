@@ -73,7 +73,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
     assert!(told("lie").1, "{:?}", told("lie"));
     assert!(told("huge").0.len() < 220_000);
     // The server has its own secret and no vendor's key; what it says of the secret goes no further.
-    assert_eq!(told("secret"), ok("token [redacted], key none"));
+    assert_eq!(told("secret"), ok("token [redacted HERD_TOKEN], key none"));
     assert_eq!(
         outcome.warnings(),
         [
@@ -110,14 +110,18 @@ async fn a_server_that_does_not_begin_is_named() {
         (
             "gone",
             ErrorCode::Process,
-            "the MCP server `herd` ended with exit code 3; it said: no gate for [redacted]",
+            "the MCP server `herd` ended with exit code 3; it said: no gate for [redacted HERD_TOKEN]",
         ),
         (
             "flood",
             ErrorCode::Protocol,
             "the MCP server `herd` wrote more than 100 lines to its output that are no messages",
         ),
-        ("old", ErrorCode::Protocol, "the MCP server `herd` refuses to begin: too old for [redacted]"),
+        (
+            "old",
+            ErrorCode::Protocol,
+            "the MCP server `herd` refuses to begin: too old for [redacted HERD_TOKEN]",
+        ),
     ];
     for (mode, code, message) in rows {
         let world = World::new();
@@ -155,7 +159,8 @@ async fn a_server_that_dies_in_a_call_leaves_an_answer() {
     let world = World::new();
     let (toolbox, _) = world.open(options("")).await.unwrap();
     let outcome = world.call(&toolbox, &[("mcp__herd__die", json!({}))]).await;
-    let why = "the MCP server `herd` ended with exit code 3; it said: struck by lightning, [redacted]";
+    let why =
+        "the MCP server `herd` ended with exit code 3; it said: struck by lightning, [redacted HERD_TOKEN]";
     let told = format!("{why}. Whether the call was carried out is not known");
     assert_eq!(outcome.told("mcp__herd__die"), (told, true));
     assert_eq!(outcome.warnings(), [format!("mcpLost: {why}")]);
@@ -243,7 +248,7 @@ async fn a_server_over_http_is_one_like_the_others() {
     let server = remote(200).await;
     let world = World::new();
     let outcome = world.run(far(&server, PLANTED), &[("mcp__far__add", json!({ "a": 2 }))]).await;
-    assert_eq!(outcome.told("mcp__far__add"), ("5 for [redacted]".to_owned(), false));
+    assert_eq!(outcome.told("mcp__far__add"), ("5 for [redacted HERD_TOKEN]".to_owned(), false));
     let calls = server.received_requests().await.unwrap();
     let call = calls.iter().find(|call| call.body.windows(10).any(|part| part == b"tools/call")).unwrap();
     assert_eq!(call.body_json::<Value>().unwrap()["params"]["arguments"], json!({ "a": 2 }));

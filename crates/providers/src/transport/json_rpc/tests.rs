@@ -1,10 +1,9 @@
 //! The codec over bytes cut anywhere, and the peer over small shell programs.
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, Redactor};
 use inspan_testkit::split_everywhere;
 use proptest::prelude::*;
 
-use super::super::redact::Redactor;
 use super::*;
 
 fn shown(message: &Incoming) -> String {

@@ -1,0 +1,304 @@
+//! Secrets planted in every way in, looked for in every artefact; who sees which key; who may read what is written.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+
+use crate::program::{Ran, home, inspan, program, ran};
+
+/// A secret for each class of names, and the ways in which one stands in a value.
+const SECRETS: &[(&str, &str, &str)] = &[
+    ("ANTHROPIC_CUSTOM_HEADERS", "x-api-key: hdr-secret-111111", "hdr-secret-111111"),
+    ("API_KEY_PROD", "apikeyprod-666666", "apikeyprod-666666"),
+    ("AUTH", "auth-aaaaaaaaa", "auth-aaaaaaaaa"),
+    ("AWS_ACCESS_KEY_ID", "AKIAABCDEFGHIJKLMNOP", "AKIAABCDEFGHIJKLMNOP"),
+    ("COOKIE", "cookie-88888888", "cookie-88888888"),
+    ("DATABASE_URL", "postgres://user:hunter2hunter2@db/x", "hunter2hunter2"),
+    ("DB_PASS", "dbpass-333333", "dbpass-333333"),
+    ("DEPLOY", "blue-42-blue", "blue-42-blue"),
+    ("GITHUB_PAT", "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"),
+    ("GOOGLE_CREDENTIALS", "cred-55555555", "cred-55555555"),
+    ("MY_TOKEN", "ab\"cd\\ef/gh<i>&jklmno", "ab\"cd\\ef/gh<i>&jklmno"),
+    ("OPENAI_API_KEY", "sk-proj-PLANTEDOAI987654321", "sk-proj-PLANTEDOAI987654321"),
+    ("PGPASSWORD", "pg-pass-word-123", "pg-pass-word-123"),
+    (
+        "PEM_KEY",
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----",
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
+    ),
+    ("UNI_SECRET", "pässwörd-Ünïcode-🐂-12345", "pässwörd-Ünïcode-🐂-12345"),
+];
+
+const LEAKING: &str = "
+flow:
+  name: leaking
+  secrets: [DEPLOY, OPENAI_API_KEY, ANTHROPIC_CUSTOM_HEADERS]
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'env; env >&2; printf %s \"$MY_TOKEN\" | base64 -w0'] } }
+  - { id: b, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'env >&2; env; exit 3'] } }
+  - id: c
+    type: exec
+    input:
+      argv: [sh, -c, 'printf %s \"$OWN_TOKEN\" | head -c 6; sleep 0.4; printf %s \"$OWN_TOKEN\" | tail -c +7']
+      env: { OWN_TOKEN: '{{ flow.input.own }}' }
+  - { id: d, type: human.input, dependsOn: [a], input: { prompt: '{{ a.stdout }}', default: x } }
+  - { id: e, type: exec, input: { argv: [python3, -c, 'import os, json; print(json.dumps(dict(os.environ)))'], parse: json } }
+  - { id: f, type: control.fail, dependsOn: [a, b, c, d, e], input: { message: '{{ a.stderr }}' } }
+";
+
+fn folder(flow: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    folder
+}
+
+/// All files below a folder but the flow.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path.clone());
+            }
+            if !path.ends_with("flow.yaml") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The secret as it stands, and as JSON writes it, once and twice.
+fn forms(secret: &str) -> [String; 3] {
+    let inside = |text: &str| {
+        let quoted = Value::from(text).to_string();
+        quoted[1..quoted.len() - 1].to_owned()
+    };
+    [secret.to_owned(), inside(secret), inside(&inside(secret))]
+}
+
+#[test]
+fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
+    let folder = folder(LEAKING);
+    let with_secrets = |arguments: &[&str]| -> Ran {
+        let mut command = program(folder.path(), arguments);
+        command.envs(SECRETS.iter().map(|(name, value, _)| (name, value)));
+        ran(folder.path(), command.env("INSPAN_LOG", "trace"))
+    };
+    let mut seen = vec![with_secrets(&[
+        "run",
+        "flow.yaml",
+        "--no-input",
+        "--session-id",
+        "s",
+        "--record",
+        "tapes",
+        "--events",
+        "events.jsonl",
+        "-i",
+        "own=own-secret-1234",
+    ])];
+    assert_eq!(seen[0].code, Some(1), "{}", seen[0].stderr);
+    assert!(!seen[0].stderr.contains("warning"), "{}", seen[0].stderr);
+    let looks: &[&[&str]] = &[
+        &["show", "s"],
+        &["show", "s", "--json"],
+        &["logs", "s"],
+        &["logs", "s", "--json"],
+        &["why", "s"],
+        &["ps", "-a", "--json"],
+        &["store", "export", "s"],
+    ];
+    seen.extend(looks.iter().map(|arguments| inspan(folder.path(), arguments)));
+    seen.push(with_secrets(&[
+        "run",
+        "flow.yaml",
+        "--no-input",
+        "--json",
+        "--no-store",
+        "-i",
+        "own=own-secret-1234",
+    ]));
+    let artefacts = files(folder.path());
+    assert!(artefacts.iter().any(|path| path.ends_with("sessions.db")));
+    let written = artefacts.iter().filter(|path| path.is_file()).map(|path| (path, fs::read(path).unwrap()));
+    let mut texts: Vec<(String, String)> = written
+        .map(|(path, bytes)| (path.display().to_string(), String::from_utf8_lossy(&bytes).into()))
+        .collect();
+    texts.extend(
+        seen.into_iter().enumerate().map(|(at, ran)| (format!("call {at}"), ran.stdout + &ran.stderr)),
+    );
+    let own = [("OWN_TOKEN", "", "own-secret-1234"), ("OWN_TOKEN", "", "cret-1234")];
+    let mut leaks = Vec::new();
+    for (name, _, secret) in SECRETS.iter().chain(&own) {
+        for (place, text) in &texts {
+            // What is given as input is stored and shown as it is given: a session that is resumed needs it.
+            let is_looked_at = *name != "OWN_TOKEN"
+                || ["events.jsonl", "/tapes/", "call 0"].iter().any(|wanted| place.contains(wanted));
+            if is_looked_at && forms(secret).iter().any(|form| text.contains(form.as_str())) {
+                leaks.push(format!("{name} in {place}"));
+            }
+        }
+    }
+    assert_eq!(leaks, [""; 0]);
+    let (_, events) = texts.iter().find(|(place, _)| place.ends_with("events.jsonl")).unwrap();
+    for (name, ..) in SECRETS {
+        assert!(events.contains(&format!("[redacted {name}]")), "{name} was not printed at all");
+    }
+}
+
+#[test]
+fn what_is_no_secret_is_never_changed() {
+    let folder = folder(
+        "flow: { name: harmless }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo \"{\\\"timestamp\\\": 5, \\\"mode\\\": \\\"production\\\"}\"'], parse: json } }
+  - { id: b, type: echo, dependsOn: [a], input: { text: '{{ a.value.timestamp }} {{ a.value.mode }}' } }
+",
+    );
+    let mut command = program(folder.path(), &["run", "flow.yaml"]);
+    let ran = ran(folder.path(), command.env("PARTITION_KEY", "timestamp").env("AUTH_MODE", "production"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "5 production\n"));
+}
+
+#[test]
+fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
+    let script = "echo $ANTHROPIC_API_KEY/$ANTHROPIC_BASE_URL/$DEPLOY | tr a-z b-za";
+    let node = format!("nodes: [{{ id: a, type: exec, input: {{ argv: [sh, -c, '{script}'] }} }}]\n");
+    let run = |header: &str| {
+        let folder = folder(&format!("{header}\n{node}"));
+        let mut command = program(folder.path(), &["run", "flow.yaml"]);
+        command
+            .env("ANTHROPIC_API_KEY", "sk-ant-key-0123")
+            .env("ANTHROPIC_BASE_URL", "u")
+            .env("DEPLOY", "green");
+        ran(folder.path(), &mut command).stdout
+    };
+    assert_eq!(run("flow: { name: f }"), "/v/hsffo\n");
+    assert_eq!(run("flow: { name: f, secrets: [ANTHROPIC_API_KEY] }"), "tl-bou-lfz-0123/v/hsffo\n");
+    let folder = folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
+    let missing = inspan(folder.path(), &["run", "flow.yaml"]);
+    assert_eq!(missing.code, Some(4));
+    let said = "the environment variable NOT_SET, which the flow's `secrets` name, is not set";
+    assert!(missing.stderr.contains(said), "{}", missing.stderr);
+}
+
+#[test]
+fn what_is_written_is_its_owners_alone_whatever_the_umask() {
+    let folder =
+        folder("flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'umask'] } }]\n");
+    fs::write(folder.path().join("old.jsonl"), "").unwrap();
+    fs::set_permissions(folder.path().join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
+    let script = "umask 000; \"$0\" run flow.yaml --session-id s --record tapes/deep --events events.jsonl \
+                  && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
+                  && \"$0\" store export s -o exported.jsonl";
+    let mut command = Command::new("sh");
+    let call = program(folder.path(), &[]);
+    command.args(["-c", script]).arg(call.get_program()).current_dir(folder.path()).env_clear();
+    command.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = ran(folder.path(), &mut command);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("0000\n"), "a program keeps the umask: {}", ran.stdout);
+    let open: Vec<(String, PathBuf)> = files(folder.path())
+        .into_iter()
+        .filter_map(|path| {
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            (mode & 0o077 != 0).then(|| (format!("{mode:o}"), path))
+        })
+        .collect();
+    assert_eq!(open, []);
+    assert!(home(folder.path()).join("background/d.log").is_file());
+}
+
+#[test]
+fn a_flow_with_programs_replays_whole_and_runs_none() {
+    let flow = "
+flow: { name: whole, input: { word: ox } }
+nodes:
+  - id: test
+    type: exec
+    input: { argv: [sh, -c, 'echo ran >> did; date +%s%N; echo {{ flow.input.word }} >&2; exit 3'], allowExit: [3] }
+  - { id: say, type: scripted.agent, dependsOn: [test], input: { prompt: 'about {{ test.stdout }}', options: { turns: [[{ text: words }]] } } }
+  - { id: commit, type: exec, dependsOn: [say], policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo ran >> did; echo no; exit 1'], stdin: '{{ say.text }}' } }
+";
+    let folder = folder(flow);
+    let run = |arguments: &[&str]| {
+        inspan(
+            folder.path(),
+            &[&["run", "flow.yaml", "--json", "--no-store", "--session-id", "s"], arguments].concat(),
+        )
+    };
+    let outputs = |ran: &Ran| serde_json::from_str::<Value>(&ran.stdout).unwrap()["outputs"].clone();
+    let recorded = run(&["--record", "tapes"]);
+    let replayed = run(&["--replay=tapes"]);
+    assert_eq!((recorded.code, replayed.code), (Some(0), Some(0)), "{}", replayed.stderr);
+    assert_eq!(outputs(&replayed), outputs(&recorded));
+    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+
+    let changed = run(&["--replay=tapes", "-i", "word=mule"]);
+    assert_eq!(changed.code, Some(4));
+    for part in ["the program of node `test`", "echo ox", "echo mule"] {
+        assert!(changed.stderr.contains(part), "{part} is not in\n{}", changed.stderr);
+    }
+    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+}
+
+#[test]
+fn recordings_from_before_programs_were_recorded_are_played_and_programs_run() {
+    let flow = "
+flow: { name: old }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo ran >> did; echo oxen'] } }
+  - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: 'about {{ a.stdout }}', options: { turns: [[{ text: words }]] } } }
+";
+    let folder = folder(flow);
+    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--record", "tapes"]).code, Some(0));
+    for path in files(&folder.path().join("tapes")) {
+        let mut recording: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        if recording["provider"] == "exec" {
+            fs::remove_file(&path).unwrap();
+        } else {
+            recording["version"] = json!(1);
+            fs::write(&path, recording.to_string()).unwrap();
+        }
+    }
+    let replayed = inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--replay=tapes"]);
+    assert_eq!((replayed.code, replayed.stdout.as_str()), (Some(0), "words\n"), "{}", replayed.stderr);
+    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+}
+
+#[test]
+fn what_a_failing_program_printed_is_seen_by_people_and_by_the_next_node() {
+    let folder = folder(
+        "flow: { name: so }
+nodes:
+  - { id: t, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, \"echo 'test foo ... FAILED'; echo 'left == right'; exit 1\"] } }
+  - { id: fix, type: echo, dependsOn: [t], input: { text: '{{ t.error.detail.stdout }}' } }
+",
+    );
+    let ran = inspan(folder.path(), &["run", "flow.yaml"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "test foo ... FAILED\nleft == right\n"));
+    assert!(ran.stderr.contains("│ test foo ... FAILED"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`sh` exited with code 1: left == right"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_input_that_holds_a_secret_is_warned_of() {
+    let folder = folder(
+        "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.key }}' } }]\n",
+    );
+    let mut command =
+        program(folder.path(), &["run", "flow.yaml", "-i", "key=planted-42-x", "-i", "other=x"]);
+    let ran = ran(folder.path(), command.env("MY_TOKEN", "planted-42-x"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[redacted MY_TOKEN]\n"));
+    let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
+    let expected = "warning: the input `key` holds a secret, and is stored with the session as it is given";
+    assert_eq!(warned, [expected]);
+}

@@ -1,0 +1,54 @@
+//! Files and folders that only their owner may read, whatever the umask says: they hold what was said to agents and
+//! what programs printed.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    path::Path,
+};
+
+/// Makes a folder, and those above it, for the owner alone; one that is there stays as it is.
+pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// Opens a file to write it anew. One that is there loses what it held, and is its owner's alone from now on.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    open(path, &mut options)
+}
+
+/// Writes a whole file.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create_private(path)?.write_all(bytes)
+}
+
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    }
+    let file = options.open(path)?;
+    // Devices and pipes belong to others.
+    #[cfg(unix)]
+    if file.metadata()?.is_file() {
+        let mode: Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        file.set_permissions(mode)?;
+    }
+    Ok(file)
+}
+
+/// Takes a folder of ours back from everybody else, as far as it is ours.
+pub fn make_dir_private(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let mode: Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(path, mode)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
+//! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
+//! (`forms`), and tokens whose shape is known (`shapes`).
+
+use std::{ops::Range, sync::Arc};
+
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+use serde_json::{Map, Value};
+
+use crate::{AgentError, Environment, ProviderSessionId, StreamEvent};
+
+mod forms;
+mod names;
+mod shapes;
+mod stream;
+
+pub use stream::StreamRedactor;
+
+use names::Sort;
+
+/// Stands where a token of a known shape stood; a variable's value is replaced by `[redacted NAME]`.
+const REDACTED: &str = "[redacted]";
+
+/// Knows the secrets of one environment. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Redactor {
+    secrets: Arc<Vec<Secret>>,
+    /// Finds the secrets that are replaced wherever they stand.
+    anywhere: Option<AhoCorasick>,
+    /// Finds those that look like words and are replaced only as whole words.
+    words: Option<AhoCorasick>,
+}
+
+#[derive(Clone, Debug)]
+struct Secret {
+    /// One form of the secret.
+    text: String,
+    replacement: Arc<str>,
+    sort: Sort,
+}
+
+/// Where something secret stands in a text, and what replaces it.
+struct Found<'a> {
+    range: Range<usize>,
+    replacement: &'a str,
+}
+
+impl std::fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Redactor({} secrets)", self.replacements().len())
+    }
+}
+
+impl Redactor {
+    /// Learns the secrets of an environment by the names of its variables, and those that it marks as secret.
+    pub fn new(env: &Environment) -> Self {
+        Self::default().with_variables(env.iter()).with_marked(env)
+    }
+
+    /// Whether a variable of this name is taken for a secret, if its value is not harmless.
+    pub fn is_secret_name(name: &str) -> bool {
+        names::looks_secret(name)
+    }
+
+    /// Learns more variables.
+    #[must_use]
+    pub fn with_variables<'a>(self, variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut learned = Vec::new();
+        for (name, value) in variables {
+            for (secret, sort) in names::secrets(name, value) {
+                learn(&mut learned, &secret, sort, &format!("[redacted {name}]"));
+            }
+        }
+        self.with(learned)
+    }
+
+    /// Learns values that are secret whatever they are called.
+    #[must_use]
+    pub fn with_values(self, values: impl IntoIterator<Item = String>) -> Self {
+        let mut learned = Vec::new();
+        for value in values {
+            if let Some(sort) = names::sort_of_secret(&value) {
+                learn(&mut learned, &value, sort, REDACTED);
+            }
+        }
+        self.with(learned)
+    }
+
+    fn with_marked(self, env: &Environment) -> Self {
+        let mut learned = Vec::new();
+        for (name, value) in env.marked() {
+            if let Some(sort) = names::sort_of_secret(value) {
+                learn(&mut learned, value, sort, &format!("[redacted {name}]"));
+            }
+        }
+        self.with(learned)
+    }
+
+    fn with(mut self, learned: Vec<Secret>) -> Self {
+        if learned.is_empty() {
+            return self;
+        }
+        let secrets = Arc::make_mut(&mut self.secrets);
+        secrets.extend(learned);
+        // The longest form comes first, and the first of several equal ones names the secret.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.text.len()));
+        let mut seen = std::collections::BTreeSet::new();
+        secrets.retain(|secret| seen.insert(secret.text.clone()));
+        secrets.sort_by_key(|secret| secret.sort == Sort::Word);
+        let of = |sort: Sort| secrets.iter().filter(move |secret| secret.sort == sort);
+        (self.anywhere, self.words) = (automaton(of(Sort::Anywhere)), automaton(of(Sort::Word)));
+        self
+    }
+
+    /// What stands for the secrets, once for each.
+    fn replacements(&self) -> std::collections::BTreeSet<&str> {
+        self.secrets.iter().map(|secret| &*secret.replacement).collect()
+    }
+
+    /// The text without secrets.
+    pub fn text(&self, text: &str) -> String {
+        cut(text, 0..text.len(), &self.find(text))
+    }
+
+    /// The text without the secrets of the environment; tokens of a known shape stay.
+    pub fn known(&self, text: &str) -> String {
+        cut(text, 0..text.len(), &merged(self.find_known(text)))
+    }
+
+    /// All strings of the value. Names of fields are data that templates refer to: only what is certainly a secret is
+    /// taken out of them.
+    pub fn value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => match self.find(&text) {
+                found if found.is_empty() => Value::String(text),
+                found => Value::String(cut(&text, 0..text.len(), &found)),
+            },
+            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Object(fields) => {
+                let mut cleaned = Map::new();
+                for (name, value) in fields {
+                    let mut clean = self.field_name(&name);
+                    let mut number = 2;
+                    while cleaned.contains_key(&clean) {
+                        clean = format!("{} ({number})", self.field_name(&name));
+                        number += 1;
+                    }
+                    cleaned.insert(clean, self.value(value));
+                }
+                Value::Object(cleaned)
+            }
+            other => other,
+        }
+    }
+
+    fn field_name(&self, name: &str) -> String {
+        let mut found: Vec<_> = self.find_anywhere(name).collect();
+        found.extend(shapes::find(name).map(|range| Found { range, replacement: REDACTED }));
+        cut(name, 0..name.len(), &merged(found))
+    }
+
+    /// The error without secrets.
+    #[must_use]
+    pub fn error(&self, error: AgentError) -> AgentError {
+        AgentError {
+            message: self.text(&error.message),
+            detail: error.detail.map(|detail| Box::new(self.value(*detail))),
+            ..error
+        }
+    }
+
+    /// Takes the secrets out of what a provider reports.
+    pub fn event(&self, event: &mut StreamEvent) {
+        match event {
+            StreamEvent::Session { session_id } => {
+                *session_id = ProviderSessionId::from(self.text(session_id.as_str()));
+            }
+            StreamEvent::Text { content, .. } | StreamEvent::Thinking { content, .. } => {
+                *content = self.text(content);
+            }
+            StreamEvent::ToolStart { tool_name, tool_use_id, input } => {
+                *tool_name = self.text(tool_name);
+                *tool_use_id = self.text(tool_use_id);
+                *input = self.value(input.take());
+            }
+            StreamEvent::ToolComplete { tool_use_id, result, .. } => {
+                *tool_use_id = self.text(tool_use_id);
+                *result = self.value(result.take());
+            }
+            StreamEvent::Warning { code, message } => {
+                *code = self.text(code);
+                *message = self.text(message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the secrets out of the pieces of one text, also where one stands across several: its replacement stands in
+    /// the piece in which it begins.
+    pub fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a mut String>) {
+        let mut whole = String::new();
+        let mut ranges = Vec::new();
+        for piece in pieces {
+            let start = whole.len();
+            whole.push_str(piece);
+            ranges.push((start..whole.len(), piece));
+        }
+        let found = self.find(&whole);
+        for (range, piece) in ranges {
+            *piece = cut(&whole, range, &found);
+        }
+    }
+
+    /// Where secrets stand, in order and apart from each other.
+    fn find(&self, text: &str) -> Vec<Found<'_>> {
+        let mut found = self.find_known(text);
+        found.extend(shapes::find(text).map(|range| Found { range, replacement: REDACTED }));
+        merged(found)
+    }
+
+    fn find_known(&self, text: &str) -> Vec<Found<'_>> {
+        let mut found: Vec<_> = self.find_anywhere(text).collect();
+        if let Some(words) = &self.words {
+            let first = self.secrets.partition_point(|secret| secret.sort == Sort::Anywhere);
+            let mut at = 0;
+            while let Some(word) = words.find(Input::new(text).span(at..text.len())) {
+                at = word.start() + 1;
+                if is_whole_word(text, word.range()) {
+                    let replacement = &*self.secrets[first + word.pattern().as_usize()].replacement;
+                    found.push(Found { range: word.range(), replacement });
+                }
+            }
+        }
+        found
+    }
+
+    fn find_anywhere<'a>(&'a self, text: &str) -> impl Iterator<Item = Found<'a>> {
+        let matches = self.anywhere.iter().flat_map(move |anywhere| anywhere.find_iter(text));
+        matches.map(|secret| Found {
+            range: secret.range(),
+            replacement: &self.secrets[secret.pattern().as_usize()].replacement,
+        })
+    }
+
+    /// How much of the text's beginning is decided: what follows may be the beginning of a secret.
+    fn decided(&self, text: &str) -> usize {
+        let begins = |secret: &Secret| {
+            // What follows a word decides whether it is a whole one.
+            let most = secret.text.len() - usize::from(secret.sort == Sort::Anywhere);
+            let longest = text.len().min(most);
+            (1..=longest).rev().find(|&length| text.as_bytes().ends_with(&secret.text.as_bytes()[..length]))
+        };
+        let held = self.secrets.iter().filter_map(begins).max().unwrap_or_default();
+        let undecided = shapes::unfinished(text).unwrap_or(text.len());
+        undecided.min(text.len() - held)
+    }
+}
+
+/// Adds a secret in all the forms in which it may appear.
+fn learn(secrets: &mut Vec<Secret>, secret: &str, sort: Sort, replacement: &str) {
+    let replacement: Arc<str> = replacement.into();
+    let forms = match sort {
+        Sort::Anywhere => forms::of(secret),
+        Sort::Word => vec![secret.to_owned()],
+    };
+    secrets.extend(forms.into_iter().map(|text| Secret { text, replacement: replacement.clone(), sort }));
+}
+
+fn automaton<'a>(secrets: impl Iterator<Item = &'a Secret>) -> Option<AhoCorasick> {
+    let texts: Vec<&str> = secrets.map(|secret| secret.text.as_str()).collect();
+    if texts.is_empty() {
+        return None;
+    }
+    // It fails only beyond the size of all environments.
+    AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts).ok()
+}
+
+fn is_whole_word(text: &str, range: Range<usize>) -> bool {
+    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    !part(text[..range.start].chars().next_back()) && !part(text[range.end..].chars().next())
+}
+
+/// In order; what overlaps becomes one.
+fn merged(mut found: Vec<Found<'_>>) -> Vec<Found<'_>> {
+    // The sort is stable: a named secret comes before a shape at the same place.
+    found.sort_by_key(|found| (found.range.start, std::cmp::Reverse(found.range.end)));
+    let mut apart: Vec<Found<'_>> = Vec::new();
+    for next in found {
+        match apart.last_mut() {
+            Some(last) if next.range.start < last.range.end => {
+                last.range.end = last.range.end.max(next.range.end);
+            }
+            _ => apart.push(next),
+        }
+    }
+    apart
+}
+
+/// A part of a text without what was found in the text; a replacement stands where its secret begins.
+fn cut(text: &str, part: Range<usize>, found: &[Found<'_>]) -> String {
+    let mut kept = String::with_capacity(part.len());
+    let mut position = part.start;
+    for Found { range: secret, replacement } in found {
+        if secret.end <= part.start || secret.start >= part.end {
+            continue;
+        }
+        if secret.start >= part.start {
+            kept.push_str(&text[position..secret.start]);
+            kept.push_str(replacement);
+        }
+        position = secret.end.min(part.end);
+    }
+    kept.push_str(&text[position..part.end]);
+    kept
+}
+
+#[cfg(test)]
+mod tests;

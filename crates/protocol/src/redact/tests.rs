@@ -1,0 +1,251 @@
+//! What is replaced and what is not, in every form and in pieces.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn of(variables: &[(&str, &str)]) -> Redactor {
+    let env: Environment =
+        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Redactor::new(&env)
+}
+
+/// Variables whose values are secrets, by the classes of their names.
+const SECRETS: &[(&str, &str)] = &[
+    ("ANTHROPIC_API_KEY", "planted-secret-1"),
+    ("API_KEY_PROD", "apikeyprod-666666"),
+    ("AUTH", "auth-aaaaaaaaa"),
+    ("AWS_ACCESS_KEY_ID", "AKIAABCDEFGHIJKLMNOP"),
+    ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+    ("COOKIE", "cookie-88888888"),
+    ("DB_PASS", "dbpass-333333"),
+    ("GITHUB_PAT", "plain-pat-123456"),
+    ("GOOGLE_CREDENTIALS", "cred-55555555"),
+    ("KEYFILE_PASSPHRASE", "pass-dddddd"),
+    ("MYSQL_PWD", "mysqlpwd-999999"),
+    ("MY_TOKEN", "ab\"cd\\ef/gh<i>&jklmno"),
+    ("NPM_CONFIG__AUTH", "npmauth-bbbbbb"),
+    ("OAUTH_CODE", "oauth-cccccc"),
+    ("OPENAI_APIKEY", "apikey-7777777"),
+    ("PGPASSWORD", "pg-pass-word-123"),
+    ("SESSION_SECRET", "supersecretvalue"),
+    ("SMTP_PASSWD", "pw-4444444444"),
+    ("UNI_SECRET", "pässwörd-Ünïcode-🐂-12345"),
+    ("WORD_PASSWORD", "letmeinnow"),
+];
+
+#[test]
+fn variables_with_secret_names_are_replaced_by_their_names() {
+    let redactor = of(SECRETS);
+    for (name, value) in SECRETS {
+        let expected = format!("it is [redacted {name}], yes");
+        assert_eq!(redactor.text(&format!("it is {value}, yes")), expected, "{name}");
+    }
+    assert_eq!(format!("{redactor:?}"), format!("Redactor({} secrets)", SECRETS.len()));
+}
+
+#[test]
+fn what_is_no_secret_is_never_changed() {
+    let harmless = [
+        ("AUTH_MODE", "production"),
+        ("COOKIE_DOMAIN", "example-site.com"),
+        ("DB_PASSWORD", "postgres"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/dev/account.json"),
+        ("HOME", "/home/dev/plain"),
+        ("MAX_TOKENS", "100000000"),
+        ("MY_KEY", "customer_id"),
+        ("OLDPWD", "/srv-of-mine/plain"),
+        ("PARTITION_KEY", "timestamp"),
+        ("PUBLIC_KEY", "ssh-ed25519-AAAA-1234567890"),
+        ("PWD", "/srv-of-mine/plain"),
+        ("SHORT_KEY", "fake"),
+        ("SORT_KEY", "created-at-2"),
+        ("SSH_AUTH_SOCK", "/tmp/ssh-1/agent.1"),
+        ("TOKEN_URL", "https://example.org/token/path"),
+    ];
+    let redactor = of(&harmless);
+    for (name, value) in harmless {
+        let text = format!("{name}={value} {{\"{value}\": 5}}");
+        assert_eq!(redactor.text(&text), text);
+    }
+    assert_eq!(format!("{redactor:?}"), "Redactor(0 secrets)");
+    let texts = [
+        "task-abcdefghijkl and sk-1 and sk-learn-is-a-library-for-learning",
+        "the bearer token, Basic authentication-required, the basic understanding",
+        "ghp_short, AKIA, eyJ, -----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+        "https://example.org:8080/a@b postgres://user:$PASSWORD@db user@host:port http://a:b@c",
+        "commit 7936c1f0b2a34d5e6f7a8b9c0d1e2f3a4b5c6d7e of 2026-11-22",
+    ];
+    assert_eq!(texts.map(|text| redactor.text(text)), texts);
+}
+
+#[test]
+fn a_value_that_looks_like_a_word_is_replaced_only_as_a_whole_word() {
+    let redactor = of(&[("WORD_PASSWORD", "letmeinnow")]);
+    assert_eq!(redactor.text("letmeinnow, letmeinnowhere"), "[redacted WORD_PASSWORD], letmeinnowhere");
+}
+
+#[test]
+fn tokens_of_known_shapes_are_replaced_whoever_set_them() {
+    let rows = [
+        ("it was sk-ant-api03-abcdefgh0!", "it was [redacted]!"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "[redacted]"),
+        ("x=github_pat_11ABCDEFG0_abcdefgh;", "x=[redacted];"),
+        ("xoxb-123456789012-abc", "[redacted]"),
+        ("AKIAABCDEFGHIJKLMNOP AKIAABCDEFGHIJKLMNOPQ", "[redacted] AKIAABCDEFGHIJKLMNOPQ"),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstu", "[redacted]"),
+        ("a eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2lnbmF0dXJl.", "a [redacted]."),
+        ("Authorization: Bearer abc.def.0123456789, then", "Authorization: Bearer [redacted], then"),
+        ("sk_live_51H8abcdefghijk", "[redacted]"),
+        ("postgres://user:hunter2hunter2@db/x", "postgres://user:[redacted]@db/x"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\nvQIB\\n-----END RSA PRIVATE KEY-----, done",
+            "[redacted], done",
+        ),
+        ("cut: -----BEGIN PRIVATE KEY-----\nMIIE", "cut: [redacted]"),
+    ];
+    let redactor = Redactor::default();
+    for (text, expected) in rows {
+        assert_eq!(redactor.text(text), expected);
+        assert_eq!(redactor.known(text), text);
+    }
+}
+
+#[test]
+fn a_secret_is_found_in_its_usual_encodings() {
+    let secret = "ab\"cd\\ef/gh<i>&jklmnö";
+    let redactor = of(&[("MY_TOKEN", secret)]);
+    let json = serde_json::to_string(secret).unwrap();
+    let twice = serde_json::to_string(&json).unwrap();
+    let rows = [
+        (json, "\"[redacted MY_TOKEN]\""),
+        (twice, "\"\\\"[redacted MY_TOKEN]\\\"\""),
+        ("ab\\\"cd\\\\ef/gh<i>&jklmn\\u00f6".to_owned(), "[redacted MY_TOKEN]"),
+        ("q=ab%22cd%5Cef%2Fgh%3Ci%3E%26jklmn%C3%B6&r=1".to_owned(), "q=[redacted MY_TOKEN]&r=1"),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(redactor.text(&text), expected);
+    }
+    let redactor = of(&[("MY_TOKEN", "plantedtoken-abcdef-42")]);
+    // `printf %s "$MY_TOKEN" | base64`, `echo "$MY_TOKEN" | base64`, and as the password of Basic authorization.
+    let rows = [
+        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mg==", "[redacted MY_TOKEN]Mg=="),
+        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mgo=", "[redacted MY_TOKEN]Mgo="),
+        ("dTpwbGFudGVkdG9rZW4tYWJjZGVmLTQy", "dTpw[redacted MY_TOKEN]"),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(redactor.text(text), expected);
+    }
+}
+
+#[test]
+fn variables_of_several_parts_are_learned_part_by_part() {
+    let redactor = of(&[
+        ("ANTHROPIC_CUSTOM_HEADERS", "X-One: header-value-1\nAuthorization: Token header-value-2"),
+        ("DATABASE_URL", "postgres://user:hunter2hunter2@db/x"),
+        ("GOOGLE_CREDENTIALS", "{\"type\": \"service_account\", \"privateKey\": \"inner-key-123\"}"),
+        ("OTEL_HEADERS", "x-team=team-value-3,x-other=other-value-4"),
+        ("PEM_KEY", "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"),
+    ]);
+    let text = "header-value-1 header-value-2 hunter2hunter2 inner-key-123 team-value-3 other-value-4 service_account \
+                MIIEvQIBADANBgkqhkiG9w0BAQ";
+    let expected = "[redacted ANTHROPIC_CUSTOM_HEADERS] [redacted ANTHROPIC_CUSTOM_HEADERS] [redacted DATABASE_URL] \
+                    [redacted GOOGLE_CREDENTIALS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] service_account \
+                    [redacted PEM_KEY]";
+    assert_eq!(redactor.text(text), expected);
+}
+
+#[test]
+fn what_is_marked_is_a_secret_whatever_it_is_called() {
+    let env: Environment = [("DEPLOY", "blue-42"), ("STAGE", "production")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect();
+    let redactor = Redactor::new(&env.mark(["DEPLOY", "STAGE"])).with_values(["another-value-1".to_owned()]);
+    assert_eq!(
+        redactor.text("to blue-42 in production by another-value-1"),
+        "to [redacted DEPLOY] in production by [redacted]"
+    );
+}
+
+#[test]
+fn names_of_fields_stay_unless_they_are_certainly_secrets() {
+    let redactor = of(&[("MY_TOKEN", "plantedtoken-42"), ("WORD_PASSWORD", "timetable")]);
+    let value = json!({
+        "timetable": "timetable",
+        "plantedtoken-42": ["plantedtoken-42", 1],
+        "sk-ant-0123456789abcdef": true,
+        "sk-ant-0123456789abcdee": false,
+    });
+    let expected = json!({
+        "timetable": "[redacted WORD_PASSWORD]",
+        "[redacted MY_TOKEN]": ["[redacted MY_TOKEN]", 1],
+        "[redacted]": false,
+        "[redacted] (2)": true,
+    });
+    assert_eq!(redactor.value(value), expected);
+}
+
+#[test]
+fn a_secret_that_contains_another_goes_as_a_whole() {
+    let redactor = of(&[("A_KEY", "planted-secret-1"), ("B_KEY", "planted-secret-1-longer")]);
+    assert_eq!(
+        redactor.text("key planted-secret-1-longer, planted-secret-1."),
+        "key [redacted B_KEY], [redacted A_KEY]."
+    );
+    let mut stream = StreamRedactor::new(redactor);
+    let said = ["planted-secret-1", "-longer"].map(|piece| stream.push(piece)).concat() + &stream.finish();
+    assert_eq!(said, "[redacted B_KEY]");
+}
+
+/// A text with secrets of every sort.
+const MIXED: &str = "it is planted-secret-1, sk-ant-api03-0123456789ab. Bearer abcdef0123456789abc letmeinnow \
+                     http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- end";
+
+fn mixed() -> Redactor {
+    of(&[("A_KEY", "planted-secret-1"), ("WORD_PASSWORD", "letmeinnow")])
+}
+
+#[test]
+fn a_stream_holds_back_no_more_than_may_be_a_secret() {
+    let mut stream = StreamRedactor::new(mixed());
+    let rows = [
+        ("xyz; ", "xyz; "),
+        ("pla", ""),
+        ("net, ", "planet, "),
+        ("let", ""),
+        ("ter", "letter"),
+        (" on https:", " on https"),
+        ("//a.org/x y", "://a.org/x y"),
+    ];
+    for (piece, certain) in rows {
+        assert_eq!(stream.push(piece), certain, "after {piece:?}");
+    }
+    assert_eq!(stream.finish(), "");
+}
+
+proptest! {
+    #[test]
+    fn the_pieces_of_a_text_give_what_the_whole_gives(
+        mut cuts in prop::collection::vec(0..=MIXED.len(), 0..12),
+        extra in "[a-z :/.@-]{0,20}",
+    ) {
+        let text = format!("{extra}{MIXED}{extra}");
+        cuts.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for cut in cuts {
+            pieces.push(text[from..cut.max(from)].to_owned());
+            from = cut.max(from);
+        }
+        pieces.push(text[from..].to_owned());
+        let redactor = mixed();
+        let whole = redactor.text(&text);
+        let mut stream = StreamRedactor::new(redactor.clone());
+        let streamed: String = pieces.iter().map(|piece| stream.push(piece)).collect();
+        prop_assert_eq!(streamed + &stream.finish(), whole.clone());
+        redactor.pieces(&mut pieces);
+        prop_assert_eq!(pieces.concat(), whole);
+    }
+}
