@@ -12,7 +12,8 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, HostTools, OutputFacts,
-    PermissionBroker, ProviderItem, ProviderStream, Redactor, SteerStrength, StreamEvent, Supervisor, believable_cost,
+    PermissionBroker, ProviderItem, ProviderStream, Redactor, SteerStrength, StreamEvent, Supervisor,
+    believable_cost,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
