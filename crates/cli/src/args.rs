@@ -258,7 +258,7 @@ pub(crate) struct RunArgs {
     /// Record what agents answer and what the programs of `exec` nodes print in this folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
-    /// Answer from recordings instead of running agents and programs; without DIR from `recordings` beside the flow
+    /// Answer from recordings and run nothing; without DIR from `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
     /// How fast recordings are played; as recorded where you can watch it, else at once
