@@ -15,7 +15,9 @@ use std::{
 };
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
-use inspan_protocol::{BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor};
+use inspan_protocol::{
+    BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor,
+};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
