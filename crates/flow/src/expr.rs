@@ -1,12 +1,17 @@
 //! Templates and conditions of the author, parsed once and evaluated without side effects: no clock, no
 //! disk, no environment, and a bound on the work. Which names exist is left to the compiler.
 
+mod bounds;
 mod condition;
+mod eval;
+mod filters;
+mod names;
 mod path;
 mod program;
 mod segment;
 mod template;
 mod told;
+mod tree;
 mod vocabulary;
 
 use std::sync::Arc;
@@ -22,7 +27,7 @@ pub use self::{
 pub(crate) use self::{
     condition::{Test, parse_condition, parse_variable},
     path::{Root, is_reserved},
-    program::{BUILTINS, Resolver, Use},
+    program::{Resolver, Use},
     template::{Draft, parse_template},
 };
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{World, types::named};
 use crate::{
     diagnostic::{Code, Problem, Severity, Sink, did_you_mean},
-    expr::{BUILTINS, Resolver, Root, SyntaxFault, Use},
+    expr::{Resolver, Root, SyntaxFault, Use},
     graph::NodeIx,
     spec::Yaml,
 };
@@ -91,14 +91,16 @@ pub(super) fn check(
         let root = parts.next().unwrap_or_default();
         let found = match root {
             "flow" => flow(parts.next(), parts.next(), world),
-            "loop" => member("loop", parts.next(), &["index", "first", "last"]),
+            "loop" => Some(Fault::error(
+                "`loop` is there only inside `{% for %}`".to_owned(),
+                Some("put it between `{% for … %}` and `{% endfor %}`".to_owned()),
+            )),
             "state" => None,
             // Of a name that is used twice in one text one problem is enough.
             _ if told.contains(&root) => None,
             _ => match world.index.get(root) {
                 Some(&node) => order(root, node, used.bare, user, world)
                     .or_else(|| output(root, node, parts.next(), world)),
-                None if BUILTINS.contains(&root) => None,
                 None => Some(unknown(root, world)),
             },
         };
@@ -129,7 +131,7 @@ impl Fault {
 
 fn unknown(root: &str, world: &World<'_>) -> Fault {
     let mut names: Vec<&str> = world.index.keys().map(NodeId::as_str).collect();
-    names.extend(["flow", "state", "loop"]);
+    names.extend(["flow", "state"]);
     names.sort_unstable();
     let input = world.spec.header.input.contains_key(root);
     let help = if input {

@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use crate::compact::Compact;
 use crate::expr::{
     BindingError, Scope, SyntaxFault,
+    bounds::Bounds,
     path::{Path, plain_path},
     program::{Program, Resolver, Strictness, Use, Uses},
 };
@@ -45,7 +46,11 @@ impl Condition {
 
     /// Whether it holds. An expression that needs what is not there is an error, never false.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, BindingError> {
-        self.test.holds(scope).map_err(|(expression, reason)| BindingError {
+        self.holds_within(scope, &Bounds::default())
+    }
+
+    pub(super) fn holds_within(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, BindingError> {
+        self.test.holds(scope, bounds).map_err(|(expression, reason)| BindingError {
             place: self.place.clone(),
             expression: expression.to_owned(),
             reason,
@@ -54,13 +59,13 @@ impl Condition {
 }
 
 impl Test {
-    fn holds(&self, scope: &Scope<'_>) -> Result<bool, (&str, String)> {
+    fn holds(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, (&str, String)> {
         match self {
             Self::Equals(path, value) => Ok(same(path.get(scope).unwrap_or(&Compact::Null), value)),
-            Self::Not(inner) => inner.holds(scope).map(|held| !held),
+            Self::Not(inner) => inner.holds(scope, bounds).map(|held| !held),
             Self::All(parts) => {
                 for part in parts {
-                    if !part.holds(scope)? {
+                    if !part.holds(scope, bounds)? {
                         return Ok(false);
                     }
                 }
@@ -68,7 +73,7 @@ impl Test {
             }
             Self::Any(parts) => {
                 for part in parts {
-                    if part.holds(scope)? {
+                    if part.holds(scope, bounds)? {
                         return Ok(true);
                     }
                 }
@@ -76,7 +81,7 @@ impl Test {
             }
             Self::Path(path) => path.get(scope).map(is_true).map_err(|reason| (path.source.as_str(), reason)),
             Self::Program(source, program) => {
-                program.truth(scope).map_err(|reason| (source.as_str(), reason))
+                program.truth(scope, bounds).map_err(|reason| (source.as_str(), reason))
             }
             Self::Constant(held) => Ok(*held),
         }

@@ -151,6 +151,11 @@ fn bracket(text: &str) -> Option<(Step, &str)> {
     if plain { Some((Step::Index(index.parse().ok()?), after)) } else { None }
 }
 
+/// Whether a byte may stand in a name.
+pub(super) fn is_word(b: u8) -> bool {
+    b == b'_' || b.is_ascii_alphanumeric()
+}
+
 fn identifier(text: &str) -> Option<(&str, &str)> {
     let end = text
         .bytes()

@@ -7,9 +7,10 @@ use smol_str::SmolStr;
 
 use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
+    bounds::Bounds,
     condition::dotted,
     path::{Path, plain_path},
-    program::{Program, Resolver, Script, Strictness, Use, Uses, is_guarded},
+    program::{Program, Resolver, Script, Strictness, Use, Uses},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
@@ -62,7 +63,7 @@ pub(crate) enum Binding {
     /// Text with paths in it.
     Text(Vec<Piece>),
     /// Text with anything in it.
-    Script(String, Box<Script>),
+    Script(Box<Script>),
 }
 
 #[derive(Debug)]
@@ -79,7 +80,8 @@ impl Template {
 
     /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
-        self.root.resolve(scope, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
+        let bounds = Bounds::default();
+        self.root.resolve(scope, &bounds, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
     }
 
     /// What is known of the part under these keys before anything runs.
@@ -145,26 +147,27 @@ impl Draft {
     fn resolve(
         &self,
         scope: &Scope<'_>,
+        bounds: &Bounds,
         node: Option<&NodeId>,
         key: &Key<'_>,
     ) -> Result<Value, BindingError> {
         Ok(match self {
             Self::Literal(value) => value.clone(),
-            Self::Bound(binding) => binding.resolve(scope).map_err(|(expression, reason)| {
+            Self::Bound(binding) => binding.resolve(scope, bounds).map_err(|(expression, reason)| {
                 let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
                 let place = format!("{whose}, key `{key}`").into();
                 BindingError { place, expression: expression.to_owned(), reason }
             })?,
-            Self::Condition(condition) => Value::Bool(condition.holds(scope)?),
+            Self::Condition(condition) => Value::Bool(condition.holds_within(scope, bounds)?),
             Self::List(items) => {
                 let items = items.iter().enumerate();
-                let items = items.map(|(at, item)| item.resolve(scope, node, &Key::Index(key, at)));
+                let items = items.map(|(at, item)| item.resolve(scope, bounds, node, &Key::Index(key, at)));
                 Value::Array(items.collect::<Result<_, _>>()?)
             }
             Self::Object(entries) => {
                 let mut map = Map::new();
                 for (name, value) in entries {
-                    map.insert(name.to_string(), value.resolve(scope, node, &Key::Field(key, name))?);
+                    map.insert(name.to_string(), value.resolve(scope, bounds, node, &Key::Field(key, name))?);
                 }
                 Value::Object(map)
             }
@@ -173,13 +176,16 @@ impl Draft {
 }
 
 impl Binding {
-    fn resolve(&self, scope: &Scope<'_>) -> Result<Value, (&str, String)> {
+    fn resolve(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<Value, (&str, String)> {
         match self {
             Self::Path(path) => {
-                path.get(scope).map(Compact::to_value).map_err(|reason| (path.source.as_str(), reason))
+                let failed = |reason| (path.source.as_str(), reason);
+                let value = path.get(scope).map_err(failed)?;
+                bounds.copy(value).map_err(failed)?;
+                Ok(value.to_value())
             }
             Self::Program(source, program) => {
-                program.value(scope).map_err(|reason| (source.as_str(), reason))
+                program.value(scope, bounds).map_err(|reason| (source.as_str(), reason))
             }
             Self::Text(pieces) => {
                 let mut text = String::new();
@@ -187,7 +193,9 @@ impl Binding {
                     match piece {
                         Piece::Text(piece) => text.push_str(piece),
                         Piece::Path(path) => {
-                            let value = path.get(scope).map_err(|reason| (path.source.as_str(), reason))?;
+                            let failed = |reason| (path.source.as_str(), reason);
+                            let value = path.get(scope).map_err(failed)?;
+                            bounds.copy(value).map_err(failed)?;
                             match value {
                                 Compact::Text(value) => text.push_str(value),
                                 other => text.push_str(&other.to_string()),
@@ -197,8 +205,9 @@ impl Binding {
                 }
                 Ok(Value::String(text))
             }
-            Self::Script(source, script) => {
-                script.text(scope).map(Value::String).map_err(|reason| (source.as_str(), reason))
+            Self::Script(script) => {
+                let text = script.text(scope, bounds);
+                text.map(Value::String).map_err(|broken| (broken.source, broken.reason))
             }
         }
     }
@@ -295,30 +304,8 @@ fn script(
     resolver: &dyn Resolver,
 ) -> Result<(Binding, Uses), SyntaxFault> {
     check_depth(parts)?;
-    // What stands outside of every block is evaluated for certain.
-    let mut depth = 0_i32;
-    let mut outside = Vec::new();
-    for part in parts {
-        match part {
-            Segment::Statement { source, .. } => {
-                depth += match Block::of(source) {
-                    Block::Opens => 1,
-                    Block::Closes => -1,
-                    Block::Branches | Block::Stands => 0,
-                };
-            }
-            Segment::Expression { source, .. } if depth == 0 && !is_guarded(source) => outside.push(*source),
-            _ => {}
-        }
-    }
-    let bare = |name: &str| {
-        outside.iter().any(|source| {
-            let mut words = source.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
-            words.any(|word| word.split('.').next() == Some(name))
-        })
-    };
-    let (script, uses) = Script::parse(text, bare, resolver)?;
-    Ok((Binding::Script(excerpt(text), Box::new(script)), uses))
+    let (script, uses) = Script::parse(text, resolver)?;
+    Ok((Binding::Script(Box::new(script)), uses))
 }
 
 /// What a statement does to the nesting of a template.
@@ -363,13 +350,4 @@ fn check_depth(parts: &[Segment<'_>]) -> Result<(), SyntaxFault> {
         }
     }
     Ok(())
-}
-
-/// The first lines of a template, for an error.
-fn excerpt(text: &str) -> String {
-    let text = text.trim();
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{diagnostic::did_you_mean, expr::SyntaxFault};
 
-const FILTERS: &[&str] = &[
+pub(super) const FILTERS: &[&str] = &[
     "abs",
     "attr",
     "batch",
@@ -53,7 +53,7 @@ const FILTERS: &[&str] = &[
     "zip",
 ];
 
-const TESTS: &[&str] = &[
+pub(super) const TESTS: &[&str] = &[
     "boolean",
     "defined",
     "divisibleby",
@@ -103,6 +103,7 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
         return Ok(());
     }
     let words = words(source);
+    check_signs(&words)?;
     let nests = |word: &str| match word {
         "," | ":" | "\"" => false,
         "and" | "or" | "not" | "if" | "is" | "in" => true,
@@ -129,6 +130,62 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
         }
     }
     Ok(())
+}
+
+/// Refuses a sign that the language does not have: minijinja's parser would end before it without a word.
+fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
+    for (at, &(word, offset)) in words.iter().enumerate() {
+        let is_next = |sign| words.get(at + 1) == Some(&(sign, offset + 1));
+        let is_known = match word {
+            "!" => is_next("="),
+            word => {
+                word.starts_with(|c: char| c.is_ascii_alphanumeric() || "_\"+-*/%.,:~|=<>()[]{}".contains(c))
+            }
+        };
+        if !is_known {
+            let sign = if is_next(word) { word.repeat(2) } else { word.to_owned() };
+            let help = match sign.as_str() {
+                "&&" => Some("write `and`"),
+                "!" => Some("write `not`"),
+                "?" => Some("write `a if condition else b`"),
+                _ => None,
+            };
+            let reason = format!("`{sign}` has no meaning in an expression");
+            return Err(SyntaxFault { reason, offset, help: help.map(str::to_owned) });
+        }
+    }
+    Ok(())
+}
+
+/// A word or sign of another language in an expression that cannot be parsed, and what it is here.
+pub(super) fn foreign(source: &str) -> Option<(usize, String)> {
+    let words = words(source);
+    let mut depth = 0_i32;
+    for (at, &(word, offset)) in words.iter().enumerate() {
+        let after = words.get(at + 1).filter(|(_, place)| *place == offset + 1).map(|(word, _)| *word);
+        let before = at.checked_sub(1).map(|at| words[at]).filter(|(_, place)| place + 1 == offset);
+        let help = match (word, after) {
+            ("(" | "[" | "{", _) => {
+                depth += 1;
+                continue;
+            }
+            (")" | "]" | "}", _) => {
+                depth -= 1;
+                continue;
+            }
+            ("=", after)
+                if depth == 0
+                    && after != Some("=")
+                    && !matches!(before.map(|(word, _)| word), Some("=" | "!" | "<" | ">")) =>
+            {
+                "`=` does not compare: write `==`"
+            }
+            ("|", Some("|")) => "write `or` for `||`",
+            _ => continue,
+        };
+        return Some((offset, help.to_owned()));
+    }
+    None
 }
 
 /// Whether a source is one name or dotted path, which most are, and too short to hold too many operators.
@@ -161,8 +218,8 @@ fn words(source: &str) -> Vec<(&str, usize)> {
                 }
             }
             byte => {
-                at += 1;
-                if !byte.is_ascii() || byte.is_ascii_whitespace() {
+                at += source[at..].chars().next().map_or(1, char::len_utf8);
+                if byte.is_ascii_whitespace() {
                     continue;
                 }
             }

@@ -1,0 +1,129 @@
+//! What one evaluation may take: steps, and bytes made or looked at. Every operation pays before it does its work, so
+//! that no template takes more than a moment or more memory than a flow may hold.
+
+use std::{cell::Cell, collections::BTreeMap};
+
+use minijinja::{
+    Value,
+    value::{ObjectRepr, ValueKind},
+};
+
+use super::names::Namespace;
+use crate::compact::Compact;
+
+/// Steps that the templates of one input may take.
+pub(super) const STEPS: u64 = 1_000_000;
+/// Bytes that they may make.
+const ROOM: u64 = 64 * 1024 * 1024;
+/// How many bytes are looked at in the time in which one is made.
+const READ: u64 = 4;
+/// What a value counts beside its text.
+pub(super) const ITEM: u64 = 32;
+/// The most that a number takes as text.
+const LONG_NUMBER: u64 = 320;
+/// How deep values may be nested.
+const DEPTH: usize = 100;
+
+/// What the templates of one input have left.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    steps: Cell<u64>,
+    room: Cell<u64>,
+}
+
+/// How large a value is, each part counted as often as it stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) bytes: u64,
+    pub(super) depth: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { steps: Cell::new(STEPS), room: Cell::new(ROOM) }
+    }
+}
+
+impl Bounds {
+    /// Pays for steps.
+    pub(super) fn step(&self, count: u64) -> Result<(), String> {
+        let left = self.steps.get().checked_sub(count);
+        self.steps.set(left.ok_or_else(|| format!("takes more than {STEPS} steps"))?);
+        Ok(())
+    }
+
+    /// Pays for bytes that are about to be made.
+    pub(super) fn make(&self, bytes: u64) -> Result<(), String> {
+        self.room.set(self.room.get().checked_sub(bytes).ok_or_else(too_much)?);
+        Ok(())
+    }
+
+    /// Pays for bytes that are only looked at.
+    pub(super) fn read(&self, bytes: u64) -> Result<(), String> {
+        self.make(bytes / READ)
+    }
+
+    /// Pays for looking at all of a value, and says how large it is.
+    pub(super) fn look(&self, value: &Value) -> Result<Size, String> {
+        let all = self.room.get().saturating_mul(READ);
+        let mut left = all;
+        let depth = measure(value, &mut left, 0)?;
+        let bytes = all - left;
+        self.read(bytes)?;
+        Ok(Size { bytes, depth })
+    }
+
+    /// Pays for a copy of a value of the scope.
+    pub(super) fn copy(&self, value: &Compact) -> Result<(), String> {
+        self.read(weight(value))
+    }
+}
+
+fn too_much() -> String {
+    format!("makes or reads more than a template may: {} MiB", ROOM / (1024 * 1024))
+}
+
+fn weight(value: &Compact) -> u64 {
+    ITEM + match value {
+        Compact::Text(text) => text.len() as u64,
+        Compact::List(items) => items.iter().map(weight).sum(),
+        Compact::Object(entries) => entries.iter().map(|(key, value)| key.len() as u64 + weight(value)).sum(),
+        _ => 0,
+    }
+}
+
+/// Takes the size of a value away from what is left; gives how deep it is.
+fn measure(value: &Value, left: &mut u64, depth: usize) -> Result<usize, String> {
+    if depth > DEPTH {
+        return Err(format!("values are nested deeper than {DEPTH} levels"));
+    }
+    let text = match value.kind() {
+        ValueKind::String => value.as_str().map_or(0, str::len) as u64,
+        ValueKind::Number if !value.is_integer() => LONG_NUMBER,
+        _ => 0,
+    };
+    *left = left.checked_sub(ITEM + text).ok_or_else(too_much)?;
+    let Some(object) = value.as_object() else { return Ok(depth) };
+    let mut deepest = depth;
+    if let Some(items) = value.downcast_object_ref::<Vec<Value>>() {
+        for item in items {
+            deepest = deepest.max(measure(item, left, depth + 1)?);
+        }
+    } else if let Some(entries) = value.downcast_object_ref::<BTreeMap<Value, Value>>() {
+        for (key, item) in entries {
+            deepest = deepest.max(measure(key, left, depth + 1)?).max(measure(item, left, depth + 1)?);
+        }
+    } else if value.downcast_object_ref::<Namespace>().is_some() {
+        return Err("a namespace cannot be a part of another value".to_owned());
+    } else if object.repr() != ObjectRepr::Plain {
+        let pairs = object.repr() == ObjectRepr::Map;
+        for item in value.try_iter().map_err(|error| error.to_string())?.checked() {
+            let item = item.map_err(|error| error.to_string())?;
+            deepest = deepest.max(measure(&item, left, depth + 1)?);
+            if pairs && let Ok(inner) = value.get_item(&item) {
+                deepest = deepest.max(measure(&inner, left, depth + 1)?);
+            }
+        }
+    }
+    Ok(deepest)
+}

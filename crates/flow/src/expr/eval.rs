@@ -1,0 +1,517 @@
+//! Works out expressions. What is undefined stays so all the way down, and is an error where it is used.
+
+mod statement;
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use minijinja::{
+    State, Value,
+    value::{Kwargs, Serde, ValueKind},
+};
+use smol_str::SmolStr;
+
+use super::{
+    Scope,
+    bounds::{Bounds, ITEM},
+    filters,
+    names::{Locals, Namespace},
+    path::Path,
+    program::{Strictness, spell, to_json},
+    tree::{Args, Comparison, Expr, For, Function, Math},
+};
+use crate::compact::Compact;
+
+/// How often a recursive loop may call itself.
+const MAX_RECURSION: usize = 20;
+/// The most numbers that `range` gives.
+const MAX_RANGE: i64 = 100_000;
+/// What an operation of minijinja's counts, in steps.
+pub(super) const OPERATION: u64 = 5;
+
+pub(super) type Outcome = Result<Value, String>;
+
+/// Arguments that are given by name.
+type Named = Vec<(SmolStr, Value)>;
+
+/// What a statement could not work out, and why.
+pub(super) struct Broken<'t> {
+    pub(super) source: &'t str,
+    pub(super) reason: String,
+}
+
+/// One evaluation.
+pub(super) struct Evaluator<'t, 's> {
+    scope: &'s Scope<'s>,
+    pub(super) bounds: &'s Bounds,
+    strictness: Strictness,
+    pub(super) state: State<'static, 'static>,
+    locals: Locals,
+    /// The recursive loops that are open.
+    loops: Vec<&'t For>,
+    depth: usize,
+    /// Why the value last seen is undefined.
+    missing: Option<String>,
+}
+
+impl<'t, 's> Evaluator<'t, 's> {
+    pub(super) fn new(scope: &'s Scope<'s>, bounds: &'s Bounds, strictness: Strictness) -> Self {
+        Self {
+            scope,
+            bounds,
+            strictness,
+            state: filters::state(),
+            locals: Locals::default(),
+            loops: Vec::new(),
+            depth: 0,
+            missing: None,
+        }
+    }
+
+    /// A value that is there.
+    pub(super) fn value(&mut self, expr: &'t Expr) -> Outcome {
+        let value = self.eval(expr)?;
+        if value.is_undefined() {
+            return Err(self.missing.take().unwrap_or_else(|| "it is undefined".to_owned()));
+        }
+        Ok(value)
+    }
+
+    /// Whether it holds.
+    pub(super) fn truth(&mut self, expr: &'t Expr) -> Result<bool, String> {
+        match self.strictness {
+            Strictness::Template => Ok(self.eval(expr)?.is_true()),
+            Strictness::Condition => Ok(self.value(expr)?.is_true()),
+        }
+    }
+
+    fn undefined(&mut self, reason: String) -> Value {
+        self.missing = Some(reason);
+        Value::UNDEFINED
+    }
+
+    fn eval(&mut self, expr: &'t Expr) -> Outcome {
+        self.bounds.step(1)?;
+        // Each kind has a function of its own, so that nesting takes little stack.
+        match expr {
+            Expr::Const(value) => Ok(value.clone()),
+            Expr::Path(path) => self.path(path),
+            Expr::Name(name, path) => self.name(name, path.as_ref()),
+            Expr::Attr(base, key) => self.attr(base, key),
+            Expr::Item(both) => self.item(&both.0, &both.1),
+            Expr::Slice(slice) => self.slice(&slice.0, &slice.1),
+            Expr::Not(inner) => self.truth(inner).map(|holds| Value::from(!holds)),
+            Expr::Neg(inner) => self.negative(inner),
+            Expr::And(both) => self.either(&both.0, &both.1, false),
+            Expr::Or(both) => self.either(&both.0, &both.1, true),
+            Expr::Math(how, both) => self.math(*how, &both.0, &both.1),
+            Expr::Compare(first, rest) => self.compare(first, rest),
+            Expr::If(choice) => self.choice(&choice.0, &choice.1, choice.2.as_ref()),
+            Expr::Default(parts) => self.default(&parts.0, parts.1.as_ref(), parts.2.as_ref()),
+            Expr::Filter(name, input, args) => self.filter(name, input.as_deref(), args),
+            Expr::Test(name, subject, args) => self.test(name, subject, args),
+            Expr::Call(function, args) => self.call(function, args),
+            Expr::List(items) => self.list(items),
+            Expr::Map(pairs) => self.map(pairs),
+        }
+    }
+
+    fn path(&mut self, path: &'t Path) -> Outcome {
+        match path.get(self.scope) {
+            Ok(value) => self.lift(value),
+            Err(reason) => Ok(self.undefined(reason)),
+        }
+    }
+
+    fn name(&mut self, name: &SmolStr, path: Option<&'t Path>) -> Outcome {
+        if let Some(value) = self.locals.get(name) {
+            return Ok(value.clone());
+        }
+        match path {
+            Some(path) => self.path(path),
+            None => Ok(self.undefined(format!("`{name}` is not set here"))),
+        }
+    }
+
+    fn negative(&mut self, inner: &'t Expr) -> Outcome {
+        let value = self.value(inner)?;
+        self.bounds.step(OPERATION)?;
+        filters::negative(value)
+    }
+
+    /// `and`, or `or`: the left side, unless the truth of it leaves the matter to the right one.
+    fn either(&mut self, left: &'t Expr, right: &'t Expr, settles: bool) -> Outcome {
+        let left = self.side(left)?;
+        if left.is_true() == settles { Ok(left) } else { self.side(right) }
+    }
+
+    fn choice(&mut self, test: &'t Expr, yes: &'t Expr, no: Option<&'t Expr>) -> Outcome {
+        match (self.eval(test)?.is_true(), no) {
+            (true, _) => self.eval(yes),
+            (false, Some(no)) => self.eval(no),
+            (false, None) => Ok(Value::from("")),
+        }
+    }
+
+    fn default(&mut self, input: &'t Expr, instead: Option<&'t Expr>, is_lax: Option<&'t Expr>) -> Outcome {
+        let value = self.eval(input)?;
+        let is_lax = match is_lax {
+            Some(is_lax) => self.value(is_lax)?.is_true(),
+            None => false,
+        };
+        if !(value.is_undefined() || is_lax && !value.is_true()) {
+            return Ok(value);
+        }
+        instead.map_or_else(|| Ok(Value::from("")), |instead| self.eval(instead))
+    }
+
+    fn filter(&mut self, name: &'t SmolStr, input: Option<&'t Expr>, args: &'t Args) -> Outcome {
+        let input = input.map_or(Ok(Value::from("")), |input| self.value(input))?;
+        self.apply(name, input, args)
+    }
+
+    fn test(&mut self, name: &'t SmolStr, subject: &'t Expr, args: &'t Args) -> Outcome {
+        let subject = self.eval(subject)?;
+        let (mut values, _) = self.args(args)?;
+        values.insert(0, subject);
+        filters::test(self, name, &values).map(Value::from)
+    }
+
+    fn list(&mut self, items: &'t [Expr]) -> Outcome {
+        self.bounds.make(items.len() as u64 * ITEM)?;
+        let items = items.iter().map(|item| self.value(item)).collect::<Result<Vec<_>, _>>()?;
+        self.whole(Value::from(items))
+    }
+
+    fn map(&mut self, pairs: &'t [(Expr, Expr)]) -> Outcome {
+        self.bounds.make(pairs.len() as u64 * ITEM)?;
+        let pairs = pairs.iter().map(|(key, value)| Ok((self.value(key)?, self.value(value)?)));
+        let map = pairs.collect::<Result<BTreeMap<_, _>, String>>()?;
+        self.whole(Value::from_object(map))
+    }
+
+    /// One side of `and` or `or`.
+    fn side(&mut self, expr: &'t Expr) -> Outcome {
+        match self.strictness {
+            Strictness::Template => self.eval(expr),
+            Strictness::Condition => self.value(expr),
+        }
+    }
+
+    /// A value of the scope.
+    fn lift(&self, value: &Compact) -> Outcome {
+        self.bounds.copy(value)?;
+        Ok(lifted(value))
+    }
+
+    /// A list or mapping that was just put together: looked at whole, so that none is too deep or too large.
+    fn whole(&self, value: Value) -> Outcome {
+        self.bounds.look(&value)?;
+        Ok(value)
+    }
+
+    fn attr(&mut self, base: &'t Expr, key: &SmolStr) -> Outcome {
+        let value = self.eval(base)?;
+        if value.is_undefined() {
+            return Ok(value);
+        }
+        match value.get_attr(key) {
+            Ok(found) if !found.is_undefined() => Ok(found),
+            _ => {
+                let reason = format!("{} has no `{key}`", named(base));
+                Ok(self.undefined(reason))
+            }
+        }
+    }
+
+    fn item(&mut self, base: &'t Expr, key: &'t Expr) -> Outcome {
+        let value = self.eval(base)?;
+        if value.is_undefined() {
+            return Ok(value);
+        }
+        let key = self.value(key)?;
+        if let Some(text) = value.as_str() {
+            self.bounds.read(text.len() as u64)?;
+        }
+        self.bounds.look(&key)?;
+        match value.get_item(&key) {
+            Ok(found) if !found.is_undefined() => Ok(found),
+            _ => {
+                let reason = match key.as_str() {
+                    Some(key) => format!("{} has no `{key}`", named(base)),
+                    None => format!("{} has no item {key}", named(base)),
+                };
+                Ok(self.undefined(reason))
+            }
+        }
+    }
+
+    fn slice(&mut self, base: &'t Expr, bounds: &'t [Option<Expr>; 3]) -> Outcome {
+        let value = self.value(base)?;
+        let mut ends = Vec::with_capacity(4);
+        for bound in bounds {
+            ends.push(bound.as_ref().map_or(Ok(Value::from(())), |bound| self.value(bound))?);
+        }
+        self.bounds.step(OPERATION)?;
+        self.bounds.look(&value)?;
+        let is_text = value.as_str().is_some();
+        let found = filters::slice(value, ends)?;
+        if is_text { self.text_made(found) } else { self.settled(found) }
+    }
+
+    fn text_made(&self, value: Value) -> Outcome {
+        self.bounds.make(ITEM + value.as_str().map_or(0, str::len) as u64)?;
+        Ok(value)
+    }
+
+    /// A result of minijinja's as a value that holds all that it gives.
+    pub(super) fn settled(&self, value: Value) -> Outcome {
+        if value.as_str().is_some() {
+            return self.text_made(value);
+        }
+        let value = match value.kind() {
+            ValueKind::Iterable => {
+                let mut items = Vec::new();
+                for item in value.try_iter().map_err(filters::reason)?.checked() {
+                    self.bounds.make(ITEM)?;
+                    items.push(item.map_err(filters::reason)?);
+                }
+                Value::from(items)
+            }
+            ValueKind::Map if value.downcast_object_ref::<BTreeMap<Value, Value>>().is_none() => {
+                let mut map = BTreeMap::new();
+                for key in value.try_iter().map_err(filters::reason)?.checked() {
+                    self.bounds.make(ITEM)?;
+                    let key = key.map_err(filters::reason)?;
+                    let inner = value.get_item(&key).map_err(filters::reason)?;
+                    map.insert(key, inner);
+                }
+                Value::from_object(map)
+            }
+            _ => value,
+        };
+        if value.as_object().is_some() { self.whole(value) } else { Ok(value) }
+    }
+
+    fn math(&mut self, how: Math, left: &'t Expr, right: &'t Expr) -> Outcome {
+        let (left, right) = (self.value(left)?, self.value(right)?);
+        self.joined(how, left, right)
+    }
+
+    fn joined(&mut self, how: Math, left: Value, right: Value) -> Outcome {
+        let lists = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
+        match how {
+            Math::Concat => {
+                let mut text = String::new();
+                for value in [&left, &right] {
+                    let size = self.bounds.look(value)?;
+                    self.bounds.make(size.bytes)?;
+                    match value.as_str() {
+                        Some(part) => text.push_str(part),
+                        None => text.push_str(&spell(&to_json(value)?)),
+                    }
+                }
+                return Ok(Value::from(text));
+            }
+            Math::Add => {
+                if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
+                    self.bounds.make(ITEM + a.len() as u64 + b.len() as u64)?;
+                    return Ok(Value::from([a, b].concat()));
+                }
+                if lists(&left) && lists(&right) {
+                    let mut items = self.items(&left)?;
+                    items.extend(self.items(&right)?);
+                    return self.whole(Value::from(items));
+                }
+            }
+            Math::Mul => {
+                let (many, times) = if right.is_number() { (&left, &right) } else { (&right, &left) };
+                if let Some(times) = times.as_usize()
+                    && (many.as_str().is_some() || lists(many))
+                {
+                    let size = self.bounds.look(many)?;
+                    self.bounds.make(size.bytes.saturating_mul(times as u64))?;
+                    if let Some(text) = many.as_str() {
+                        return Ok(Value::from(text.repeat(times)));
+                    }
+                    let items = self.items(many)?;
+                    return Ok(std::iter::repeat_n(items, times).flatten().collect());
+                }
+            }
+            _ => {}
+        }
+        self.bounds.step(OPERATION)?;
+        // A fault spells both sides.
+        self.bounds.look(&left)?;
+        self.bounds.look(&right)?;
+        filters::math(how, left, right)
+    }
+
+    fn compare(&mut self, first: &'t Expr, rest: &'t [(Comparison, Expr)]) -> Outcome {
+        let mut left = self.value(first)?;
+        for (how, right) in rest {
+            let right = self.value(right)?;
+            self.bounds.look(&left)?;
+            self.bounds.look(&right)?;
+            let holds = match how {
+                Comparison::Eq => left == right,
+                Comparison::Ne => left != right,
+                Comparison::Lt => left.cmp(&right) == Ordering::Less,
+                Comparison::Lte => left.cmp(&right) != Ordering::Greater,
+                Comparison::Gt => left.cmp(&right) == Ordering::Greater,
+                Comparison::Gte => left.cmp(&right) != Ordering::Less,
+                Comparison::In => contains(&right, &left)?,
+                Comparison::NotIn => !contains(&right, &left)?,
+            };
+            if !holds {
+                return Ok(Value::from(false));
+            }
+            left = right;
+        }
+        Ok(Value::from(true))
+    }
+
+    fn apply(&mut self, name: &str, input: Value, args: &'t Args) -> Outcome {
+        let (places, names) = self.args(args)?;
+        filters::filter(self, name, input, places, &names)
+    }
+
+    fn args(&mut self, args: &'t Args) -> Result<(Vec<Value>, Named), String> {
+        let places = args.places.iter().map(|arg| self.value(arg)).collect::<Result<_, _>>()?;
+        let names = args.names.iter().map(|(name, arg)| Ok((name.clone(), self.value(arg)?)));
+        Ok((places, names.collect::<Result<_, String>>()?))
+    }
+
+    fn call(&mut self, function: &'t Function, args: &'t Args) -> Outcome {
+        let (places, names) = self.args(args)?;
+        match function {
+            Function::Range => self.range(&places),
+            Function::Dict => {
+                let mut map = match places.first() {
+                    Some(value) => pairs(value)?,
+                    None => BTreeMap::new(),
+                };
+                map.extend(names.into_iter().map(|(name, value)| (Value::from(name.as_str()), value)));
+                self.bounds.make(map.len() as u64 * ITEM)?;
+                self.whole(Value::from_object(map))
+            }
+            Function::Namespace => {
+                let namespace = Namespace::default();
+                for (name, value) in names {
+                    self.bounds.look(&value)?;
+                    namespace.set(&name, value);
+                }
+                Ok(Value::from_object(namespace))
+            }
+            Function::Method(base, name) => {
+                let base = self.value(base)?;
+                for value in &places {
+                    self.bounds.look(value)?;
+                }
+                base.call_method(&mut self.state, name, &places).map_err(filters::reason)
+            }
+            Function::Loop => {
+                let [items] = places.as_slice() else { return Err("`loop(…)` takes one list".to_owned()) };
+                let each = *self.loops.last().ok_or("only a `recursive` loop can call itself")?;
+                if self.loops.len() > MAX_RECURSION {
+                    return Err(format!("a loop calls itself more than {MAX_RECURSION} times"));
+                }
+                let mut text = String::new();
+                self.each(each, items, &mut text).map_err(|broken| broken.reason)?;
+                Ok(Value::from(text))
+            }
+        }
+    }
+
+    fn range(&mut self, places: &[Value]) -> Outcome {
+        let number =
+            |at: usize| places.get(at).map(|value| value.as_i64().ok_or("`range` takes whole numbers"));
+        let (first, second, step) = (number(0).transpose()?, number(1).transpose()?, number(2).transpose()?);
+        let (from, to) = match (first, second) {
+            (Some(from), Some(to)) => (from, to),
+            (Some(to), None) => (0, to),
+            _ => return Err("`range` takes where to stop".to_owned()),
+        };
+        let step = step.unwrap_or(1);
+        if step == 0 {
+            return Err("`range` cannot take steps of 0".to_owned());
+        }
+        let (mut at, mut found) = (from, Vec::new());
+        while (step > 0 && at < to) || (step < 0 && at > to) {
+            if found.len() as i64 >= MAX_RANGE {
+                return Err(format!("`range` gives at most {MAX_RANGE} numbers"));
+            }
+            self.bounds.make(ITEM)?;
+            found.push(Value::from(at));
+            let Some(next) = at.checked_add(step) else { break };
+            at = next;
+        }
+        Ok(Value::from(found))
+    }
+
+    /// What a value gives when it is gone through.
+    pub(super) fn items(&self, value: &Value) -> Result<Vec<Value>, String> {
+        let mut items = Vec::new();
+        for item in value.try_iter().map_err(filters::reason)?.checked() {
+            self.bounds.make(ITEM / 4)?;
+            items.push(item.map_err(filters::reason)?);
+        }
+        Ok(items)
+    }
+}
+
+/// What an expression is called in an error.
+fn named(expr: &Expr) -> String {
+    match expr {
+        Expr::Path(path) => format!("`{}`", path.source),
+        Expr::Name(name, _) => format!("`{name}`"),
+        Expr::Attr(base, key) => match named(base).strip_suffix('`') {
+            Some(base) => format!("{base}.{key}`"),
+            None => "the value".to_owned(),
+        },
+        _ => "the value".to_owned(),
+    }
+}
+
+fn lifted(value: &Compact) -> Value {
+    match value {
+        Compact::Null => Value::from(()),
+        Compact::Bool(held) => Value::from(*held),
+        Compact::Number(number) => Value::from(Serde(number)),
+        Compact::Text(text) => Value::from(text.as_str()),
+        Compact::List(items) => Value::from(items.iter().map(lifted).collect::<Vec<_>>()),
+        Compact::Object(entries) => {
+            let entries = entries.iter().map(|(key, value)| (Value::from(key.as_str()), lifted(value)));
+            Value::from_object(entries.collect::<BTreeMap<_, _>>())
+        }
+    }
+}
+
+fn contains(container: &Value, value: &Value) -> Result<bool, String> {
+    if let Some(text) = container.as_str() {
+        return Ok(match value.as_str() {
+            Some(part) => text.contains(part),
+            None => text.contains(&value.to_string()),
+        });
+    }
+    match container.kind() {
+        ValueKind::Map => Ok(container.get_item(value).is_ok_and(|found| !found.is_undefined())),
+        ValueKind::Seq | ValueKind::Iterable => {
+            Ok(container.try_iter().map_err(filters::reason)?.any(|item| item == *value))
+        }
+        kind => Err(format!("nothing can be looked for in a value of type {kind}")),
+    }
+}
+
+fn pairs(value: &Value) -> Result<BTreeMap<Value, Value>, String> {
+    if value.kind() != ValueKind::Map {
+        return Err(format!("`dict` takes a mapping, and this is of type {}", value.kind()));
+    }
+    let keys = value.try_iter().map_err(filters::reason)?;
+    keys.map(|key| Ok((key.clone(), value.get_item(&key).map_err(filters::reason)?))).collect()
+}
+
+/// Arguments by name, as minijinja takes them.
+pub(super) fn named_args(names: &[(SmolStr, Value)]) -> Option<Value> {
+    let pairs = names.iter().map(|(name, value)| (name.as_str(), value.clone()));
+    (!names.is_empty()).then(|| Value::from(pairs.collect::<Kwargs>()))
+}

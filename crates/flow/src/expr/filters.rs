@@ -1,0 +1,307 @@
+//! Filters, tests and arithmetic: minijinja's own, each after it has paid for what it is about to make. Those that call
+//! others for every item are written anew, so that what they call pays too.
+
+use std::sync::LazyLock;
+
+use minijinja::{
+    Environment, Error, ErrorKind, Expression, State, UndefinedBehavior, Value, value::ValueKind,
+};
+use smol_str::SmolStr;
+
+use super::{
+    bounds::{ITEM, Size},
+    eval::{Evaluator, OPERATION, Outcome, named_args},
+    tree::Math,
+};
+
+static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment
+});
+
+/// Operators that minijinja works out.
+struct Operators {
+    math: [(Math, Option<Expression<'static, 'static>>); 7],
+    negative: Option<Expression<'static, 'static>>,
+    slice: Option<Expression<'static, 'static>>,
+}
+
+static OPERATORS: LazyLock<Operators> = LazyLock::new(|| {
+    let compile = |source| LANGUAGE.compile_expression(source).ok();
+    Operators {
+        math: [
+            (Math::Add, "a + b"),
+            (Math::Sub, "a - b"),
+            (Math::Mul, "a * b"),
+            (Math::Div, "a / b"),
+            (Math::FloorDiv, "a // b"),
+            (Math::Rem, "a % b"),
+            (Math::Pow, "a ** b"),
+        ]
+        .map(|(how, source)| (how, compile(source))),
+        negative: compile("-a"),
+        slice: compile("a[b:c:d]"),
+    }
+});
+
+/// What filters and tests are called with.
+pub(super) fn state() -> State<'static, 'static> {
+    LANGUAGE.empty_state()
+}
+
+/// Why minijinja could not do it.
+pub(super) fn reason(error: Error) -> String {
+    match (error.kind(), error.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    }
+}
+
+pub(super) fn math(how: Math, left: Value, right: Value) -> Outcome {
+    let known = OPERATORS.math.iter().find(|(known, _)| *known == how);
+    work_out(known.and_then(|(_, expression)| expression.as_ref()), [("a", left), ("b", right)])
+}
+
+pub(super) fn negative(value: Value) -> Outcome {
+    work_out(OPERATORS.negative.as_ref(), [("a", value)])
+}
+
+pub(super) fn slice(value: Value, ends: Vec<Value>) -> Outcome {
+    let names = ["a", "b", "c", "d"].into_iter();
+    work_out(OPERATORS.slice.as_ref(), names.zip(std::iter::once(value).chain(ends)))
+}
+
+fn work_out(
+    expression: Option<&Expression<'static, 'static>>,
+    names: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Outcome {
+    let expression = expression.ok_or("this operator is not there")?;
+    expression.eval(Value::from_pairs(names)).map_err(reason)
+}
+
+/// Whether a test holds.
+pub(super) fn test(evaluator: &mut Evaluator<'_, '_>, name: &str, values: &[Value]) -> Result<bool, String> {
+    evaluator.bounds.step(OPERATION)?;
+    for value in values {
+        evaluator.bounds.look(value)?;
+    }
+    evaluator.state.perform_test(name, values).map_err(reason)
+}
+
+/// Applies a filter.
+pub(super) fn filter(
+    evaluator: &mut Evaluator<'_, '_>,
+    name: &str,
+    input: Value,
+    places: Vec<Value>,
+    names: &[(SmolStr, Value)],
+) -> Outcome {
+    evaluator.bounds.step(OPERATION)?;
+    match name {
+        "map" => return map(evaluator, &input, places, names),
+        "select" => return select(evaluator, input, Items::Whole, true, places),
+        "reject" => return select(evaluator, input, Items::Whole, false, places),
+        "selectattr" => return select(evaluator, input, Items::Attribute, true, places),
+        "rejectattr" => return select(evaluator, input, Items::Attribute, false, places),
+        // They look at no item, so a long list costs them nothing.
+        "length" | "count" if input.as_str().is_none() => {}
+        "first" | "attr" | "default" | "d" => {}
+        _ => pay(evaluator, name, &input, &places, names)?,
+    }
+    let mut values = Vec::with_capacity(places.len() + 2);
+    values.push(input);
+    values.extend(places);
+    values.extend(named_args(names));
+    let found = evaluator.state.apply_filter(name, &values).map_err(reason)?;
+    evaluator.settled(found)
+}
+
+/// Pays for what a filter is about to do.
+fn pay(
+    evaluator: &Evaluator<'_, '_>,
+    name: &str,
+    input: &Value,
+    places: &[Value],
+    names: &[(SmolStr, Value)],
+) -> Result<(), String> {
+    let bounds = evaluator.bounds;
+    let size = bounds.look(input)?;
+    let mut given = 0_u64;
+    for value in places.iter().chain(names.iter().map(|(_, value)| value)) {
+        given = given.saturating_add(bounds.look(value)?.bytes);
+    }
+    let text = input.as_str().unwrap_or_default();
+    let letters = text.len() as u64;
+    let items = input.len().unwrap_or_default() as u64;
+    let arg = |at: usize, key: &str| {
+        let named = names.iter().find(|(name, _)| name == key).map(|(_, value)| value);
+        places.get(at).or(named)
+    };
+    let number = |at, key, otherwise| arg(at, key).map_or(Some(otherwise), as_count).unwrap_or(u64::MAX);
+    let word = |at, key| arg(at, key).and_then(Value::as_str).unwrap_or_default();
+    // An attribute is looked up for every item.
+    bounds.read(items.saturating_mul(word(usize::MAX, "attribute").len() as u64))?;
+    match name {
+        "indent" => {
+            let lines = count(text, "\n").saturating_add(1);
+            bounds.make(lines.saturating_mul(number(0, "width", 4)))
+        }
+        "replace" => {
+            let (from, to) = (word(0, ""), word(1, ""));
+            bounds.make(count(text, from).saturating_mul(to.len() as u64))
+        }
+        "format" => bounds.make(formatted(text, places, given)),
+        "join" => bounds.make(items.saturating_mul(ITEM + word(0, "d").len() as u64)),
+        "slice" | "batch" => {
+            let groups = number(0, "", 0);
+            bounds.make(groups.saturating_mul(ITEM).saturating_add(letters.saturating_mul(ITEM)))
+        }
+        "tojson" => bounds.make(indented(size, number(0, "indent", 0).min(u64::from(u32::MAX)))),
+        "pprint" => bounds.make(indented(size, 4)),
+        "split" => {
+            let parts = match places.first().and_then(Value::as_str) {
+                Some(by) => count(text, by),
+                None => letters,
+            };
+            bounds.make(parts.saturating_add(1).saturating_mul(ITEM))
+        }
+        "lines" => bounds.make(count(text, "\n").saturating_add(1).saturating_mul(ITEM)),
+        "trim" => bounds.read(letters.saturating_mul(given)),
+        "sum" if arg(1, "start").is_some_and(|start| !start.is_number()) => {
+            Err("`sum` adds numbers; texts are put together by `join`, lists by `+`".to_owned())
+        }
+        "list" | "sort" | "unique" | "min" | "max" | "zip" | "chain" | "groupby" | "reverse" => {
+            bounds.make(letters.saturating_mul(ITEM))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A count that is given; true and false are none.
+fn as_count(value: &Value) -> Option<u64> {
+    match value.kind() {
+        ValueKind::Bool => Some(2),
+        _ => value.as_usize().map(|count| count as u64),
+    }
+}
+
+fn count(text: &str, part: &str) -> u64 {
+    text.matches(part).count() as u64
+}
+
+/// How much blank space an indented spelling has.
+fn indented(size: Size, width: u64) -> u64 {
+    (size.bytes / ITEM + 1).saturating_mul(size.depth as u64 + 1).saturating_mul(width)
+}
+
+/// The most that a format can make: every number in it is a width, and a name may take its argument again and again.
+fn formatted(format: &str, args: &[Value], given: u64) -> u64 {
+    let widths = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let mut total = widths.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+    if format.contains('*') {
+        let stars = args.iter().filter_map(Value::as_i64).map(i64::unsigned_abs);
+        total = stars.fold(total, u64::saturating_add);
+    }
+    let times = if format.contains("%(") { count(format, "%") } else { 1 };
+    total.saturating_add(given.saturating_mul(times))
+}
+
+fn map(
+    evaluator: &mut Evaluator<'_, '_>,
+    input: &Value,
+    mut places: Vec<Value>,
+    names: &[(SmolStr, Value)],
+) -> Outcome {
+    let items = evaluator.items(input)?;
+    let named = |key: &str| names.iter().find(|(name, _)| name == key).map(|(_, value)| value);
+    if let Some(attribute) = named("attribute") {
+        let default = named("default");
+        let mut found = Vec::with_capacity(items.len());
+        for (at, item) in items.iter().enumerate() {
+            evaluator.bounds.step(1)?;
+            let value = part(evaluator, item, attribute)?;
+            found.push(match (value.is_undefined(), default) {
+                (false, _) => value,
+                (true, Some(default)) => default.clone(),
+                (true, None) => {
+                    return Err(format!(
+                        "item {at} has no `{attribute}`; say `default=…` where it may be missing"
+                    ));
+                }
+            });
+        }
+        return evaluator.settled(Value::from(found));
+    }
+    if places.is_empty() {
+        return Err("`map` takes the name of a filter, or `attribute='…'`".to_owned());
+    }
+    let name = places.remove(0);
+    let name = name.as_str().ok_or("`map` takes the name of a filter")?;
+    let mut found = Vec::with_capacity(items.len());
+    for item in items {
+        found.push(filter(evaluator, name, item, places.clone(), names)?);
+    }
+    evaluator.settled(Value::from(found))
+}
+
+/// What `select` and its likes ask about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Items {
+    Whole,
+    Attribute,
+}
+
+fn select(
+    evaluator: &mut Evaluator<'_, '_>,
+    input: Value,
+    what: Items,
+    wanted: bool,
+    mut places: Vec<Value>,
+) -> Outcome {
+    let attribute = match what {
+        Items::Attribute if places.is_empty() => return Err("the name of an attribute is missing".to_owned()),
+        Items::Attribute => Some(places.remove(0)),
+        Items::Whole => None,
+    };
+    let name = if places.is_empty() { None } else { Some(places.remove(0)) };
+    let name = name.as_ref().map(|name| name.as_str().ok_or("a test is named by a text")).transpose()?;
+    let mut found = Vec::new();
+    for item in evaluator.items(&input)? {
+        evaluator.bounds.step(1)?;
+        let subject = match &attribute {
+            Some(attribute) => part(evaluator, &item, attribute)?,
+            None => item.clone(),
+        };
+        let holds = match name {
+            Some(name) => {
+                let values: Vec<_> = std::iter::once(subject).chain(places.iter().cloned()).collect();
+                test(evaluator, name, &values)?
+            }
+            None => subject.is_true(),
+        };
+        if holds == wanted {
+            found.push(item);
+        }
+    }
+    evaluator.settled(Value::from(found))
+}
+
+/// An attribute, or what lies under a dotted path; undefined if it is not there.
+fn part(evaluator: &Evaluator<'_, '_>, item: &Value, attribute: &Value) -> Outcome {
+    let Some(path) = attribute.as_str() else {
+        return Ok(item.get_item(attribute).unwrap_or_default());
+    };
+    evaluator.bounds.read(path.len() as u64)?;
+    let mut value = item.clone();
+    for key in path.split('.') {
+        let found = match key.parse::<usize>() {
+            Ok(index) => value.get_item(&Value::from(index)),
+            Err(_) => value.get_attr(key),
+        };
+        value = found.unwrap_or_default();
+    }
+    Ok(value)
+}

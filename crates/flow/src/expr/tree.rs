@@ -1,0 +1,111 @@
+//! Expressions and templates as trees that own what they hold.
+
+mod read;
+
+use minijinja::Value;
+use smol_str::SmolStr;
+
+pub(super) use self::read::Reader;
+use super::path::Path;
+
+#[derive(Debug)]
+pub(super) enum Expr {
+    Const(Value),
+    /// A plain path into the scope.
+    Path(Path),
+    /// A name that the template sets somewhere, and what it is where the template has not set it.
+    Name(SmolStr, Option<Path>),
+    Attr(Box<Expr>, SmolStr),
+    Item(Box<(Expr, Expr)>),
+    Slice(Box<(Expr, [Option<Expr>; 3])>),
+    Not(Box<Expr>),
+    Neg(Box<Expr>),
+    And(Box<(Expr, Expr)>),
+    Or(Box<(Expr, Expr)>),
+    Math(Math, Box<(Expr, Expr)>),
+    Compare(Box<Expr>, Vec<(Comparison, Expr)>),
+    If(Box<(Expr, Expr, Option<Expr>)>),
+    Default(Box<(Expr, Option<Expr>, Option<Expr>)>),
+    /// The input is absent in `{% filter … %}`, where it is what the block wrote.
+    Filter(SmolStr, Option<Box<Expr>>, Args),
+    Test(SmolStr, Box<Expr>, Args),
+    Call(Function, Args),
+    List(Vec<Expr>),
+    Map(Vec<(Expr, Expr)>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Math {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    FloorDiv,
+    Rem,
+    Pow,
+    Concat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Eq,
+    Ne,
+    Lt,
+    Lte,
+    Gt,
+    Gte,
+    In,
+    NotIn,
+}
+
+#[derive(Debug)]
+pub(super) enum Function {
+    Range,
+    Dict,
+    Namespace,
+    /// `loop(…)` in a recursive loop.
+    Loop,
+    /// `loop.cycle(…)` and the like.
+    Method(Box<Expr>, SmolStr),
+}
+
+/// Arguments: those by place, and those by name.
+#[derive(Debug, Default)]
+pub(super) struct Args {
+    pub(super) places: Vec<Expr>,
+    pub(super) names: Vec<(SmolStr, Expr)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Stmt {
+    Text(String),
+    /// The source of an expression is kept for errors.
+    Emit(Expr, SmolStr),
+    For(Box<For>),
+    If(Box<(Expr, SmolStr, Vec<Stmt>, Vec<Stmt>)>),
+    With(Vec<(Target, Expr, SmolStr)>, Vec<Stmt>),
+    Set(Target, Expr, SmolStr),
+    SetBlock(Target, Option<Expr>, Vec<Stmt>),
+    Filter(Expr, Vec<Stmt>),
+    Do(Expr, SmolStr),
+}
+
+#[derive(Debug)]
+pub(super) struct For {
+    pub(super) target: Target,
+    pub(super) items: Expr,
+    pub(super) source: SmolStr,
+    pub(super) filter: Option<Expr>,
+    pub(super) is_recursive: bool,
+    pub(super) body: Vec<Stmt>,
+    pub(super) otherwise: Vec<Stmt>,
+}
+
+/// What is assigned to.
+#[derive(Debug)]
+pub(super) enum Target {
+    Name(SmolStr),
+    /// `ns.x`.
+    Member(SmolStr, SmolStr),
+    Many(Vec<Target>),
+}
