@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use inspan_protocol::{AgentError, ProviderCapabilities};
+use inspan_protocol::{AgentError, InputProblem, ProviderCapabilities};
 use serde_json::Value;
 
 use crate::graph::Occupies;
@@ -29,6 +29,11 @@ pub trait NodeType: Send + Sync + 'static {
     /// What the agent behind this input can do, for a node of the kind [`NodeKind::Agent`].
     fn capabilities_for(&self, _input: &Value) -> Option<ProviderCapabilities> {
         None
+    }
+
+    /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a template.
+    fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
+        Vec::new()
     }
 
     /// The names that the input's `provider` may take, for a type that has such an option.

@@ -79,6 +79,12 @@ pub trait Provider: Send + Sync + 'static {
     /// over when the stream is polled again: by then the name is kept, and no crash can have it begun twice.
     fn execute(&self, input: Self::Input, context: ExecutionContext) -> ProviderStream<Self::Output>;
 
+    /// What is wrong with an input that its schema cannot express. The input is checked before anything runs: a text in
+    /// it may still be a template, and the caller ignores problems where one stands.
+    fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
+        Vec::new()
+    }
+
     /// Reaches the vendor as a call would, without asking a model or spending anything: starts the program and greets
     /// it, or asks the service for what it has. It ends when the context is cancelled.
     fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
@@ -88,6 +94,22 @@ pub trait Provider: Send + Sync + 'static {
     /// Ends whatever the provider keeps between turns, such as a warm process.
     fn shutdown(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// Something wrong with an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputProblem {
+    /// The JSON pointer of the value; empty for the whole input.
+    pub pointer: String,
+    /// What is wrong, as a sentence without its end.
+    pub message: String,
+}
+
+impl InputProblem {
+    /// A problem at this place.
+    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), message: message.into() }
     }
 }
 
@@ -286,6 +308,10 @@ pub trait DynProvider: Send + Sync {
     fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError>;
     /// What the engine must know of an output.
     fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError>;
+    /// What is wrong with an input that its schema cannot express, as [`Provider::check_input`].
+    fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
+        Vec::new()
+    }
     /// Reaches the vendor without asking a model, as [`Provider::handshake`].
     fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         Box::pin(std::future::ready(Ok(Handshake::Nobody)))
@@ -357,6 +383,10 @@ impl<P: Provider> DynProvider for Erased<P> {
         let output: P::Output =
             serde_json::from_value(output.clone()).map_err(|error| self.invalid("output", &error))?;
         Ok(output.facts())
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        self.0.check_input(input)
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {

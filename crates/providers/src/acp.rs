@@ -7,15 +7,17 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderItem, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderItem, ProviderStream, StopReason, StreamEvent,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::instructed;
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, within};
+use crate::prompt::{self, Assistant};
 use crate::transport::stall;
-use crate::{instructed, prompt};
 
 mod decode;
 mod error;
@@ -106,6 +108,10 @@ impl Provider for AcpProvider {
                 native_steer: false,
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: AcpInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

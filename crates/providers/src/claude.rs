@@ -6,14 +6,15 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, within};
-use crate::prompt;
+use crate::prompt::{self, Assistant};
 
 mod decode;
 mod error;
@@ -77,6 +78,10 @@ impl Provider for ClaudeProvider {
                 native_steer: false,
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: ClaudeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, ExecutionContext, InputFacts, Message, MultiTurn, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
-    StreamEvent, Usage,
+    AgentError, Chunk, ExecutionContext, InputFacts, InputProblem, Message, MultiTurn, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream,
+    StopReason, StreamEvent, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::output::TurnOutput;
-use crate::prompt;
+use crate::prompt::{self, Assistant};
 use crate::stage::{Played, Stage, turn_after, words};
 
 /// The provider's type.
@@ -96,6 +97,10 @@ impl Provider for EchoProvider {
                 ..ProviderCapabilities::default()
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: EchoInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

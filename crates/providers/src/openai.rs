@@ -11,13 +11,15 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderStream,
+    AgentError, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderStream,
 };
+use serde_json::Value;
 
 use crate::conversation::{ConversationStore, FolderStore};
 use crate::exchange::exchange;
 use crate::greeting::greet;
+use crate::prompt::{self, Assistant};
 use crate::transport::http::Http;
 
 mod account;
@@ -93,6 +95,10 @@ impl Provider for OpenAiProvider {
                 host_tools: true,
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Earlier)
     }
 
     fn execute(&self, input: OpenAiInput, context: ExecutionContext) -> ProviderStream<OpenAiOutput> {

@@ -7,15 +7,16 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, Session, within};
-use crate::prompt;
+use crate::prompt::{self, Assistant};
 use crate::transport::stall;
 
 mod decode;
@@ -87,6 +88,10 @@ impl Provider for OpenCodeProvider {
                 native_steer: false,
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: OpenCodeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

@@ -1,7 +1,51 @@
-//! What a turn says to an agent: a prompt or messages, exactly one of them, as blocks.
-//! The vendor's form of a block is left to the adapters.
+//! What a turn says to an agent: a prompt or messages, exactly one of them, as blocks; and what can be wrong with them.
 
-use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Role};
+use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, InputProblem, Message, Role};
+use serde_json::Value;
+
+const BOTH: &str = "`prompt` and `messages` are both given; give one of them";
+const NEITHER: &str = "neither `prompt` nor `messages` is given";
+const EMPTY: &str = "the prompt is empty";
+const ASSISTANT: &str =
+    "`messages` may hold messages of the user only; go on in a conversation with `options.resume`";
+
+/// Which messages of the assistant a provider takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Assistant {
+    /// None: the program keeps the conversation.
+    Refused,
+    /// Any but the last.
+    Earlier,
+}
+
+/// What is wrong with the prompt or the messages of an input, as far as it shows before the input is used.
+pub(crate) fn check(input: &Value, assistant: Assistant) -> Vec<InputProblem> {
+    let given = |name: &str| input.get(name).filter(|value| !value.is_null());
+    let messages = match (given("prompt"), given("messages")) {
+        (Some(_), Some(_)) => return vec![InputProblem::new("/messages", BOTH)],
+        (None, None) => return vec![InputProblem::new("", NEITHER)],
+        (Some(prompt), None) => {
+            let is_empty = prompt.as_str().is_some_and(|text| text.trim().is_empty());
+            return is_empty.then(|| InputProblem::new("/prompt", EMPTY)).into_iter().collect();
+        }
+        (None, Some(Value::Array(messages))) => messages,
+        // Of another type, as the schema says.
+        (None, Some(_)) => return Vec::new(),
+    };
+    if messages.is_empty() {
+        return vec![InputProblem::new("/messages", "`messages` is empty")];
+    }
+    let refused = |(at, message): (usize, &Value)| {
+        let is_last = at + 1 == messages.len();
+        let message = match (message["role"] == "assistant", assistant) {
+            (true, Assistant::Refused) => ASSISTANT,
+            (true, Assistant::Earlier) if is_last => "the last of `messages` has to be the user's",
+            _ => return None,
+        };
+        Some(InputProblem::new(format!("/messages/{at}/role"), message))
+    };
+    messages.iter().enumerate().filter_map(refused).collect()
+}
 
 /// The blocks of one turn of the user, from an input's `prompt` or `messages`.
 ///
@@ -17,9 +61,7 @@ pub(crate) fn blocks(
             let mut blocks = Vec::new();
             for message in messages {
                 if message.role != Role::User {
-                    return Err(invalid(
-                        "`messages` may hold messages of the user only; go on in a conversation with `options.resume`",
-                    ));
+                    return Err(invalid(ASSISTANT));
                 }
                 match &message.content {
                     Content::Text(text) => blocks.push(ContentBlock::Text { text: text.clone() }),
@@ -29,13 +71,13 @@ pub(crate) fn blocks(
             blocks
         }
         (Some(_), Some(_)) => {
-            return Err(invalid("`prompt` and `messages` are both given; give one of them"));
+            return Err(invalid(BOTH));
         }
-        (None, None) => return Err(invalid("neither `prompt` nor `messages` is given")),
+        (None, None) => return Err(invalid(NEITHER)),
     };
     let says = |block: &ContentBlock| !matches!(block, ContentBlock::Text { text } if text.trim().is_empty());
     if !blocks.iter().any(says) {
-        return Err(invalid("the prompt is empty"));
+        return Err(invalid(EMPTY));
     }
     Ok(blocks)
 }
@@ -51,7 +93,44 @@ fn invalid(message: &str) -> AgentError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_is_wrong_shows_before_anything_runs() {
+        let said = |role: &str| json!({ "role": role, "content": "x" });
+        let rows = [
+            (json!({ "prompt": "{{ a.text }}" }), vec![], vec![]),
+            (json!({ "prompt": null, "messages": [said("user")] }), vec![], vec![]),
+            (json!({ "messages": 7 }), vec![], vec![]),
+            (json!({ "options": {} }), vec![("", NEITHER)], vec![("", NEITHER)]),
+            (json!({ "prompt": " " }), vec![("/prompt", EMPTY)], vec![("/prompt", EMPTY)]),
+            (json!({ "prompt": "a", "messages": [] }), vec![("/messages", BOTH)], vec![("/messages", BOTH)]),
+            (
+                json!({ "messages": [] }),
+                vec![("/messages", "`messages` is empty")],
+                vec![("/messages", "`messages` is empty")],
+            ),
+            (
+                json!({ "messages": [said("user"), said("assistant"), said("user")] }),
+                vec![("/messages/1/role", ASSISTANT)],
+                vec![],
+            ),
+            (
+                json!({ "messages": [said("user"), said("assistant")] }),
+                vec![("/messages/1/role", ASSISTANT)],
+                vec![("/messages/1/role", "the last of `messages` has to be the user's")],
+            ),
+        ];
+        for (input, refused, earlier) in rows {
+            for (assistant, expected) in [(Assistant::Refused, refused), (Assistant::Earlier, earlier)] {
+                let expected: Vec<_> =
+                    expected.into_iter().map(|(at, message)| InputProblem::new(at, message)).collect();
+                assert_eq!(check(&input, assistant), expected, "{input} {assistant:?}");
+            }
+        }
+    }
 
     #[test]
     fn exactly_one_of_prompt_and_messages() {

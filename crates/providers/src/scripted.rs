@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, ExecutionContext, InputFacts, Message, MultiTurn, PermissionDecision,
-    PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
-    ProviderSessionId, ProviderStream, StopReason, StreamEvent, Timestamp, Usage,
+    AgentError, Chunk, ErrorCode, ExecutionContext, InputFacts, InputProblem, Message, MultiTurn,
+    PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
+    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent, Timestamp, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::output::{PermissionDenial, TurnOutput};
-use crate::prompt;
+use crate::prompt::{self, Assistant};
 use crate::stage::{Played, Stage, turn_after, words};
 
 /// The provider's type.
@@ -170,6 +170,10 @@ impl Provider for ScriptedProvider {
                 ..ProviderCapabilities::default()
             },
         }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: ScriptedInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

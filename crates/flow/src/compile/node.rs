@@ -83,6 +83,7 @@ fn checked(
             at: spec.at,
         };
         subject.check(sink);
+        subject.refuse(known.node_type.check_input(json), sink);
         check_capabilities(spec, known, effective, json, sink);
     }
     check_output_schema(spec, effective, sink);

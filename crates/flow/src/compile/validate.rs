@@ -1,7 +1,7 @@
 //! A node's input held against the schema of its type: what is written is checked now, what is bound when
 //! the node runs.
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{InputProblem, NodeId};
 use jsonschema::{
     ValidationError,
     error::{TypeKind, ValidationErrorKind as Kind},
@@ -37,6 +37,17 @@ impl Subject<'_> {
         }
         for error in validator.iter_errors(self.json) {
             self.report(&error, sink);
+        }
+    }
+
+    /// Reports what the node's type found, but where the value is not known yet.
+    pub(super) fn refuse(&self, problems: Vec<InputProblem>, sink: &mut Sink) {
+        for InputProblem { pointer, message } in problems {
+            if self.bound.iter().any(|bound| within(&pointer, bound)) {
+                continue;
+            }
+            let code = if pointer.is_empty() { Code::MissingKey } else { Code::InvalidInput };
+            self.push(Problem::error(code, self.span(&pointer), message), self.key(&pointer), sink);
         }
     }
 
@@ -79,6 +90,14 @@ impl Subject<'_> {
                     .unwrap_or_else(|| format!("one of {}", words.join(", ")));
                 let message = format!("`{written}` is no value of `{last}`");
                 self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
+            }
+            Kind::Pattern { .. } if !holds_bound => {
+                let owner = error.schema_path().as_str().rsplit_once('/').map_or("", |(owner, _)| owner);
+                let described =
+                    self.schema.json().pointer(owner).and_then(|schema| schema["description"].as_str());
+                let message = format!("`{}` is not a valid `{last}`", spell(error.instance()));
+                let problem = Problem::error(Code::InvalidValue, self.span(path), message);
+                self.push(problem.help(described.map(str::to_owned)), key, sink);
             }
             _ if holds_bound => {}
             _ => {

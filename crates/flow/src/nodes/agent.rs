@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentRun, ProviderRegistry};
-use inspan_protocol::{AgentError, DynProvider, ErrorCode, ProviderCapabilities, StopReason};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, InputProblem, ProviderCapabilities, StopReason};
 use serde_json::{Value, json};
 
 use crate::{
@@ -48,6 +48,10 @@ impl NodeType for ProviderAgent {
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
         Some(self.0.descriptor().capabilities)
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        self.0.check_input(input)
     }
 
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
@@ -100,6 +104,10 @@ impl NodeType for AnyAgent {
 
     fn capabilities_for(&self, input: &Value) -> Option<ProviderCapabilities> {
         Some(self.provider(input)?.descriptor().capabilities)
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        self.provider(input).map_or_else(Vec::new, |provider| provider.check_input(input))
     }
 
     fn run(&self, context: NodeContext, mut input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {

@@ -30,8 +30,9 @@ pub struct OpenCodeInput {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenCodeOptions {
-    /// The model, as `provider/model`.
+    /// The model, written as `provider/model`, such as `anthropic/claude-sonnet-4-5`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[^/]+/.+$"))]
     pub model: Option<String>,
     /// The variant of the model, by the name the program gives it, such as `high`: how much it may think. One that
     /// the model does not have changes nothing.
