@@ -8,6 +8,7 @@ mod anthropic;
 mod claude;
 mod codex;
 mod conversation;
+mod cost;
 mod echo;
 mod exchange;
 mod greeting;

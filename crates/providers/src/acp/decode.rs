@@ -144,7 +144,8 @@ impl Decoder {
         }
         let update = notice.update;
         if update.session_update == "usage_update" {
-            return self.spent.total(update.cost.as_ref());
+            out.extend(self.spent.total(update.cost.as_ref()).map(Decoded::Event));
+            return;
         }
         if let Some(model) = update.config_options.as_deref().and_then(chosen_model) {
             self.model = Some(model);

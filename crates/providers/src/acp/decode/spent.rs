@@ -1,10 +1,11 @@
 //! Tokens and cost of a turn, from what agents say in terms of their own.
 //! When a turn begins and ends is left to the decoder.
 
-use inspan_protocol::Usage;
+use inspan_protocol::{StreamEvent, Usage};
 use serde_json::Value;
 
 use super::super::wire;
+use crate::cost::plausible;
 
 /// What the session cost, as its agent counts it: since it began, and in some agents since their process began.
 #[derive(Debug, Default)]
@@ -35,11 +36,19 @@ impl Spent {
         self.heard = Heard::Nothing;
     }
 
-    /// The agent said what the session cost so far.
-    pub(super) fn total(&mut self, cost: Option<&wire::Cost>) {
-        if let Some(cost) = cost.filter(|cost| cost.currency == "USD" && cost.amount.is_finite()) {
-            self.total = Some(cost.amount);
-            self.heard = Heard::Sum;
+    /// The agent said what the session cost so far. What cannot be a cost is a warning.
+    pub(super) fn total(&mut self, cost: Option<&wire::Cost>) -> Option<StreamEvent> {
+        let cost = cost.filter(|cost| cost.currency == "USD")?;
+        match plausible(cost.amount) {
+            Ok(total) => {
+                self.total = Some(total);
+                self.heard = Heard::Sum;
+                None
+            }
+            Err(warning) => {
+                self.total = None;
+                Some(warning)
+            }
         }
     }
 
@@ -154,28 +163,31 @@ mod tests {
         let mut spent = Spent::from_nothing();
         spent.begin_turn();
         assert_eq!(spent.of_turn(some, Some("end_turn")), None, "nothing was said");
-        spent.total(Some(&usd(0.0018)));
+        assert_eq!(spent.total(Some(&usd(0.0018))), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), Some(0.0018));
         spent.begin_turn();
-        spent.total(Some(&usd(0.003)));
+        assert_eq!(spent.total(Some(&usd(0.003))), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), Some(0.0012));
         spent.begin_turn();
-        spent.total(Some(&usd(0.003)));
+        assert_eq!(spent.total(Some(&usd(0.003))), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), None, "tokens for nothing");
         assert_eq!(spent.of_turn(Usage::default(), Some("cancelled")), None);
         assert_eq!(spent.of_turn(Usage::default(), Some("end_turn")), Some(0.0));
         spent.begin_turn();
-        spent.total(Some(&wire::Cost { amount: 9.0, currency: "EUR".to_owned() }));
+        assert_eq!(spent.total(Some(&wire::Cost { amount: 9.0, currency: "EUR".to_owned() })), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), None, "another currency");
         let mut resumed = Spent::default();
         resumed.begin_turn();
-        resumed.total(Some(&usd(0.5)));
+        assert_eq!(resumed.total(Some(&usd(0.5))), None);
         assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "nobody knows what it had cost before");
         resumed.begin_turn();
-        resumed.total(Some(&usd(0.75)));
+        assert_eq!(resumed.total(Some(&usd(0.75))), None);
         assert_eq!(resumed.of_turn(some, Some("end_turn")), Some(0.25));
         resumed.begin_turn();
-        resumed.total(Some(&usd(0.25)));
+        assert_eq!(resumed.total(Some(&usd(0.25))), None);
         assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "a sum that fell");
+        resumed.begin_turn();
+        assert!(resumed.total(Some(&usd(-5.0))).is_some());
+        assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "a sum below nothing");
     }
 }

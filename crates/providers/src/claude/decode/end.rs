@@ -5,6 +5,7 @@ use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 
 use super::super::wire;
 use super::{Decoded, Decoder, TurnEnd};
+use crate::cost::plausible;
 use crate::output::PermissionDenial;
 
 /// The counters of the process at the end of the last turn.
@@ -18,7 +19,7 @@ impl Decoder {
     pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<Decoded>) {
         self.close_tools(out);
         let usage = self.usage_of(&line);
-        let cost_usd = self.cost_of(&line, usage);
+        let cost_usd = self.cost_of(&line, usage, out);
         let turn = std::mem::take(&mut self.turn);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd }));
@@ -88,8 +89,14 @@ impl Decoder {
     }
 
     /// A cost that stood still although tokens were used is not a free turn but an unknown one.
-    fn cost_of(&mut self, line: &wire::ResultLine<'_>, usage: Usage) -> Option<f64> {
-        let total = line.total_cost_usd?;
+    fn cost_of(&mut self, line: &wire::ResultLine<'_>, usage: Usage, out: &mut Vec<Decoded>) -> Option<f64> {
+        let total = match plausible(line.total_cost_usd?) {
+            Ok(total) => total,
+            Err(warning) => {
+                out.push(Decoded::Event(warning));
+                return None;
+            }
+        };
         let grown = (total - self.totals.cost_usd).max(0.0);
         self.totals.cost_usd = total;
         // Beyond a millionth of a cent the difference of two sums is noise.

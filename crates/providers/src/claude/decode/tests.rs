@@ -253,6 +253,18 @@ fn counters_of_the_process_become_those_of_the_turn() {
 }
 
 #[test]
+fn a_cost_that_cannot_be_is_unknown_and_warned_of() {
+    for cost in [1e308, -5.0] {
+        let said = result(&json!({ "usage": { "input_tokens": 1 }, "total_cost_usd": cost }));
+        let out = Decoder::new().push_line(&said);
+        let warned = out.iter().any(|decoded| {
+            matches!(decoded, Decoded::Event(StreamEvent::Warning { code, .. }) if code == "implausibleCost")
+        });
+        assert_eq!((warned, end(out).cost_usd), (true, None), "{cost}");
+    }
+}
+
+#[test]
 fn a_usage_limit_tells_when_it_is_lifted() {
     let event = |status: &str| {
         json!({ "type": "rate_limit_event", "rate_limit_info": { "status": status, "resetsAt": 1_767_780_000 } }).to_string()

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::super::rules::STRUCTURED;
 use super::super::wire;
 use super::{Decoded, Decoder, Follows, Message, Whose};
+use crate::cost::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
 #[derive(Debug)]
@@ -154,7 +155,11 @@ impl Decoder {
         }
         let usage = part.tokens.map_or(Usage::default(), Usage::from);
         self.usage += usage;
-        self.cost_usd += part.cost.unwrap_or_default().max(0.0);
+        self.cost_usd += plausible(part.cost.unwrap_or_default()).unwrap_or_else(|warning| {
+            out.push(Decoded::Event(warning));
+            // The sum stays unknown, whatever is added to it.
+            f64::NAN
+        });
         let answer = whose == Whose::Ours && self.messages.get(&*part.message) == Some(&Message::Answer);
         if answer {
             self.num_turns += 1;
