@@ -1,19 +1,21 @@
 //! The provider `codex`: the real Codex program, driven over the JSON-RPC of its app server.
 //! Retries, validation of structured output and the turns of a run are left to those who call it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, Session, within};
-use crate::prompt;
+use crate::prompt::{self, Assistant};
 
 mod config;
 mod decode;
@@ -43,12 +45,32 @@ const TYPE: &str = "codex";
 #[derive(Debug)]
 pub struct CodexProvider {
     pool: Arc<Pool<CodexSession>>,
+    shown: Arc<Shown>,
+}
+
+/// Warnings about the user's machine and settings that were passed on. Every process repeats them, and once is enough.
+#[derive(Debug, Default)]
+struct Shown(Mutex<BTreeSet<String>>);
+
+/// How many different ones are remembered.
+const SHOWN_LIMIT: usize = 256;
+
+impl Shown {
+    /// Whether an event is to be passed on.
+    fn is_new(&self, event: &StreamEvent) -> bool {
+        let StreamEvent::Warning { code, message } = event else { return true };
+        if code != "configWarning" {
+            return true;
+        }
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !shown.contains(message) && (shown.len() >= SHOWN_LIMIT || shown.insert(message.clone()))
+    }
 }
 
 impl CodexProvider {
     /// A provider without any process yet.
     pub fn new() -> Self {
-        Self { pool: Pool::new(Limits::default()) }
+        Self { pool: Pool::new(Limits::default()), shown: Arc::default() }
     }
 }
 
@@ -80,8 +102,13 @@ impl Provider for CodexProvider {
         }
     }
 
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        prompt::check(input, Assistant::Refused)
+    }
+
     fn execute(&self, input: CodexInput, context: ExecutionContext) -> ProviderStream<CodexOutput> {
         let pool = Arc::clone(&self.pool);
+        let shown = Arc::clone(&self.shown);
         let stream = async_stream::try_stream! {
             let began = Instant::now();
             let earlier = earlier(&input)?;
@@ -111,7 +138,11 @@ impl Provider for CodexProvider {
                 pin_mut!(turn);
                 loop {
                     match turn.next().await {
-                        Some(Ok(ProviderItem::Event(event))) => yield ProviderItem::Event(event),
+                        Some(Ok(ProviderItem::Event(event))) => {
+                            if shown.is_new(&event) {
+                                yield ProviderItem::Event(event);
+                            }
+                        }
                         Some(Ok(ProviderItem::Output(output))) => {
                             break Ok(ProviderItem::Output(CodexOutput::new(output)));
                         }

@@ -101,6 +101,22 @@ async fn fault(script: &str) -> (ErrorCode, String, Value) {
 }
 
 #[tokio::test]
+async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
+    const WARNS: &str = r#"'{"method":"configWarning","params":{"summary":"there is no bubblewrap"}}'"#;
+    let fake =
+        Fake::new(&format!("{OPEN}read -r line; say {BEGUN}; say {WARNS}; say {DONE}; cat >/dev/null"));
+    let provider = CodexProvider::new();
+    let mut warnings = Vec::new();
+    for _ in 0..2 {
+        let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+        result.unwrap();
+        warnings.push(events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count());
+    }
+    provider.shutdown().await;
+    assert_eq!(warnings, [1, 0]);
+}
+
+#[tokio::test]
 async fn a_missing_program_says_what_to_do() {
     let fake = Fake::new("");
     std::fs::remove_file(fake.folder.path().join("codex")).unwrap();
@@ -389,8 +405,10 @@ async fn a_warm_process_serves_the_same_launch_only() {
     let turn = format!("read -r line; say {BEGUN}; say {DONE}");
     let again = turn.replace("\"id\":5", "\"id\":6");
     let fake = Fake::new(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
-    let provider =
-        CodexProvider { pool: Pool::new(Limits { warm_for: Duration::from_secs(30), ..Limits::default() }) };
+    let provider = CodexProvider {
+        pool: Pool::new(Limits { warm_for: Duration::from_secs(30), ..Limits::default() }),
+        shown: Arc::default(),
+    };
     let first = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap();
     let resume = CodexOptions { resume: first.session_token.clone(), ..CodexOptions::default() };
     assert_eq!(run(&provider, resume.clone(), fake.context()).await.1.unwrap().code, "done");
