@@ -19,6 +19,10 @@ const CANCELLED: i64 = -32800;
 /// JSON-RPC's code for parameters that do not fit.
 const INVALID_PARAMS: i64 = -32602;
 
+/// Parts of sentences that stand in place of a status. All are Droid's.
+const SENTENCES: &[(&str, ErrorCode)] =
+    &[("content moderation policy", ErrorCode::Refused), ("model was not found", ErrorCode::ModelNotFound)];
+
 /// How a turn ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
@@ -104,7 +108,11 @@ fn code(error: &RpcError, words: &str) -> ErrorCode {
         }),
         _ => None,
     };
-    by_word.or_else(by_status).unwrap_or_else(|| match error.code {
+    let by_sentence = || {
+        let known = SENTENCES.iter().find(|(part, _)| words.contains(part));
+        known.map(|(_, code)| *code)
+    };
+    by_word.or_else(by_status).or_else(by_sentence).unwrap_or_else(|| match error.code {
         METHOD_NOT_FOUND => ErrorCode::Protocol,
         INVALID_PARAMS | NOT_FOUND => ErrorCode::InvalidRequest,
         _ => classify_text(words),
@@ -121,7 +129,8 @@ fn word(error: &RpcError) -> Option<&str> {
 fn status(error: &RpcError) -> Option<u16> {
     let data = error.data.as_ref();
     let told = data.and_then(|data| data["statusCode"].as_u64().or_else(|| data["status"].as_u64()));
-    let told = told.or_else(|| u64::try_from(error.code).ok()).or_else(|| said(&error.message))?;
+    let told = told.or_else(|| u64::try_from(error.code).ok()).or_else(|| said(&error.message));
+    let told = told.or_else(|| quoted(beside(error)?).0)?;
     u16::try_from(told).ok().filter(|status| (400..600).contains(status))
 }
 
@@ -131,12 +140,33 @@ fn said(words: &str) -> Option<u64> {
     rest.get(..3)?.parse().ok()
 }
 
-/// The agent's sentence, and not the page that may follow it.
+/// The status and the sentence in what an agent quotes of its vendor's answer: `401 {"error": {"message": …}}` as Droid,
+/// `401 sentence` as Qwen, or the body alone as Gemini.
+fn quoted(text: &str) -> (Option<u64>, String) {
+    let (status, rest) = match text.split_once(' ') {
+        Some((status, rest)) if status.len() == 3 => (status.parse().ok(), rest),
+        _ => (None, text),
+    };
+    let rest = if status.is_some() { rest } else { text };
+    let body: Option<Value> = serde_json::from_str(rest).ok();
+    let sentence =
+        body.as_ref().and_then(|body| body.pointer("/error/message").or_else(|| body.get("message")));
+    (status, sentence.and_then(Value::as_str).unwrap_or(rest).to_owned())
+}
+
+/// What stands beside the error as a text.
+fn beside(error: &RpcError) -> Option<&str> {
+    let data = error.data.as_ref()?;
+    data.as_str().or_else(|| data["details"].as_str()).filter(|text| !text.trim().is_empty())
+}
+
+/// The agent's sentence, and not the page that may follow it. Where a text stands beside the error, that says what
+/// happened, and the message only that something did.
 fn words(error: &RpcError) -> String {
     let told = error.message.strip_prefix("Internal error").unwrap_or(&error.message);
     let told = told.trim_start_matches(':').trim();
-    let more = error.data.as_ref().and_then(|data| data["details"].as_str().or_else(|| data.as_str()));
-    let text = if told.is_empty() { more.unwrap_or(&error.message) } else { told };
+    let text = beside(error).unwrap_or(if told.is_empty() { &error.message } else { told });
+    let (_, text) = quoted(text);
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     line.chars().take(500).collect()
 }
@@ -261,10 +291,53 @@ mod tests {
             (error(-32002, "Resource not found", Value::Null), InvalidRequest),
             (error(-32603, "Internal error", json!({ "details": "Too many requests" })), RateLimited),
             (error(-32603, "Internal error: fetch failed", Value::Null), Network),
+            (error(-32603, "Internal error", json!({ "details": "404 no such model" })), ModelNotFound),
+            (error(400, "{\"error\":{\"message\":\"bad\"}}", Value::Null), InvalidRequest),
+            (
+                error(-32603, "Internal error: Agent error", json!("401 {\"error\":{\"message\":\"no\"}}")),
+                Auth,
+            ),
+            (error(-32603, "Internal error: Agent error", json!("400 {\"message\":\"no\"}")), InvalidRequest),
+            (
+                error(
+                    -32603,
+                    "Internal error: Agent error",
+                    json!("Requested model was not found on the API provider"),
+                ),
+                ModelNotFound,
+            ),
+            (
+                error(
+                    -32603,
+                    "Internal error: Agent error",
+                    json!("triggering the model provider's content moderation policy"),
+                ),
+                Refused,
+            ),
             (error(0, "", Value::Null), Network),
         ];
         for (given, expected) in rows {
             assert_eq!(refused(&given).code, expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_beside_the_error_says_what_happened() {
+        let rows = [
+            (json!("401 {\"error\":{\"message\":\"invalid x-api-key\"}}"), "invalid x-api-key"),
+            (json!("the model is away"), "the model is away"),
+            (json!("401 {\"odd\":1}"), "{\"odd\":1}"),
+            (json!({ "details": "404 no such model" }), "no such model"),
+            (json!({ "details": "the model is away" }), "the model is away"),
+            (json!(" "), "Agent error"),
+            (Value::Null, "Agent error"),
+        ];
+        for (data, expected) in rows {
+            assert_eq!(
+                words(&error(-32603, "Internal error: Agent error", data.clone())),
+                expected,
+                "{data}"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 //! Judging whether it succeeded is left to `outcome.rs`.
 
 use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::wire;
@@ -79,7 +80,9 @@ impl Decoder {
     /// Some agents say the words of an error as if the model had said them.
     fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
         let last = self.turn.said.answer().trim().to_owned();
-        if last.is_empty() || !error.message.contains(&last) {
+        let last = last.strip_prefix("Error: ").unwrap_or(&last);
+        let text = error.data.as_ref().and_then(Value::as_str).unwrap_or_default();
+        if last.is_empty() || !(error.message.contains(last) || text.contains(last)) {
             return;
         }
         let (thought, text) = self.turn.said.retract();
