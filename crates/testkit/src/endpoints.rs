@@ -73,6 +73,25 @@ impl Endpoints {
         })
     }
 
+    /// The `settings.json` of Gemini CLI in `.gemini` of the user's folder: it asks once, and tells nobody of its use.
+    #[must_use]
+    pub fn gemini_settings() -> Value {
+        json!({
+            "general": { "maxAttempts": 1, "enableAutoUpdate": false },
+            "privacy": { "usageStatisticsEnabled": false }
+        })
+    }
+
+    /// The `settings.json` of Qwen Code in `.qwen` of the user's folder: it tells nobody of its use.
+    #[must_use]
+    pub fn qwen_settings() -> Value {
+        json!({
+            "general": { "enableAutoUpdate": false },
+            "privacy": { "usageStatisticsEnabled": false },
+            "model": { "generationConfig": { "maxRetries": 0 } }
+        })
+    }
+
     /// The `config.toml` of Codex, which takes no variable for it. Its key comes from `OPENAI_API_KEY`. It does not
     /// ask again by itself, and asks nobody else.
     #[must_use]

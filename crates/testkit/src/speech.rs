@@ -11,6 +11,9 @@ use crate::wire::sorted;
 /// The tool through which a structured answer is given.
 const STRUCTURED_TOOL: &str = "StructuredOutput";
 
+/// The shell tool of Droid, which wants to be told a risk.
+const DROID_SHELL: &str = "Execute";
+
 /// What agents call the tool that runs a shell command, and the key of its command.
 const SHELL_TOOLS: [(&str, &str); 6] = [
     ("Bash", "command"),
@@ -18,7 +21,7 @@ const SHELL_TOOLS: [(&str, &str); 6] = [
     ("exec_command", "cmd"),
     ("shell_command", "command"),
     ("run_shell_command", "command"),
-    ("Execute", "command"),
+    (DROID_SHELL, "command"),
 ];
 
 /// A block as one request can take it: what a scenario leaves open is decided.
@@ -54,11 +57,15 @@ fn decided(block: Block, request: &RequestView) -> Spoken {
             let offered = SHELL_TOOLS.into_iter().find(|(name, _)| request.offers(name));
             // Without such a tool the call still goes out, as a model's mistake would.
             let (name, key) = offered.unwrap_or(SHELL_TOOLS[0]);
-            let mut input = json!({ key: command });
-            if key == "command" {
-                // Some agents refuse a call without one, and the others pass it over.
-                input["description"] = "Scripted command".into();
-            }
+            let said = "Scripted command";
+            let input = match (name, key) {
+                (DROID_SHELL, _) => json!({
+                    "command": command, "riskLevel": "medium", "riskLevelReason": said, "summary": said
+                }),
+                // Some agents refuse a call without a description, and the others pass it over.
+                (_, "command") => json!({ "command": command, "description": said }),
+                (_, key) => json!({ key: command }),
+            };
             Spoken::ToolUse { name: name.to_owned(), input, id, chunks }
         }
     }
@@ -98,6 +105,11 @@ mod tests {
         let described = r#"{"command":"ls","description":"Scripted command"}"#;
         assert_eq!(said(&["exec_command", "view_image"]), r#"exec_command {"cmd":"ls"}"#);
         assert_eq!(said(&["read", "bash"]), format!("bash {described}"));
+        assert_eq!(said(&["run_shell_command"]), format!("run_shell_command {described}"));
+        assert_eq!(
+            said(&["Read", "Execute"]),
+            r#"Execute {"command":"ls","riskLevel":"medium","riskLevelReason":"Scripted command","summary":"Scripted command"}"#
+        );
         assert_eq!(said(&["Read"]), format!("Bash {described}"));
     }
 

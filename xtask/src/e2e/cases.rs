@@ -25,6 +25,9 @@ const CLAUDE: &[Agent] = &[Agent::Claude];
 const CODEX: &[Agent] = &[Agent::Codex];
 const OPENCODE: &[Agent] = &[Agent::OpenCode];
 const PROGRAMS: &[Agent] = &[Agent::Claude, Agent::Codex, Agent::OpenCode];
+const DROID: &[Agent] = &[Agent::Droid];
+const GEMINI: &[Agent] = &[Agent::Gemini];
+const QWEN: &[Agent] = &[Agent::Qwen];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
 /// A row. OpenCode takes seconds of one processor to start, and a case of it waits for little else; so such cases run
@@ -73,6 +76,30 @@ pub(super) const CASES: &[Case] = &[
     case("acp_opencode_key_refused", OPENCODE, 50, acp::key_refused::<acp::OpenCode>),
     case("acp_claude_unknown_session", CLAUDE_ACP, 40, acp::unknown_session::<acp::Claude>),
     case("acp_opencode_unknown_session", OPENCODE, 40, acp::unknown_session::<acp::OpenCode>),
+    case("droid_text", DROID, 80, acp::text::<acp::Droid>),
+    case("droid_tool_allowed", DROID, 80, acp::tool_allowed::<acp::Droid>),
+    case("droid_tool_denied", DROID, 80, acp::tool_denied::<acp::Droid>),
+    case("droid_structured", DROID, 80, acp::structured::<acp::Droid>),
+    case("droid_resumed_in_a_new_process", DROID, 80, acp::resumed_in_a_new_process::<acp::Droid>),
+    case("droid_key_refused", DROID, 80, acp::key_refused::<acp::Droid>),
+    case("droid_unknown_session", DROID, 80, acp::unknown_session::<acp::Droid>),
+    case("three_nodes_droid", DROID, 80, |world| conformance::three_nodes(world, "droid")),
+    case("gemini_text", GEMINI, 80, acp::text::<acp::Gemini>),
+    case("gemini_tool_allowed", GEMINI, 80, acp::tool_allowed::<acp::Gemini>),
+    case("gemini_tool_denied", GEMINI, 80, acp::tool_denied::<acp::Gemini>),
+    case("gemini_structured", GEMINI, 80, acp::structured::<acp::Gemini>),
+    case("gemini_key_refused", GEMINI, 80, acp::key_refused::<acp::Gemini>),
+    case("gemini_unknown_session", GEMINI, 80, acp::unknown_session::<acp::Gemini>),
+    case("three_nodes_gemini", GEMINI, 80, |world| conformance::three_nodes(world, "gemini")),
+    case("qwen_text", QWEN, 80, acp::text::<acp::Qwen>),
+    case("qwen_tool_allowed", QWEN, 80, acp::tool_allowed::<acp::Qwen>),
+    case("qwen_tool_denied", QWEN, 80, acp::tool_denied::<acp::Qwen>),
+    case("qwen_structured", QWEN, 80, acp::structured::<acp::Qwen>),
+    case("qwen_cancelled_and_resumed", QWEN, 80, acp::cancelled_and_resumed::<acp::Qwen>),
+    case("qwen_resumed_in_a_new_process", QWEN, 80, acp::resumed_in_a_new_process::<acp::Qwen>),
+    case("qwen_key_refused", QWEN, 80, acp::key_refused::<acp::Qwen>),
+    case("qwen_unknown_session", QWEN, 80, acp::unknown_session::<acp::Qwen>),
+    case("three_nodes_qwen", QWEN, 80, |world| conformance::three_nodes(world, "qwen")),
     case("one_turn", CLAUDE, 30, conversations::one_turn),
     case("two_turns_by_session", CLAUDE, 30, conversations::two_turns_by_session),
     case("two_turns_by_message", CLAUDE, 30, conversations::two_turns_by_message),

@@ -16,6 +16,9 @@ pub(crate) enum Agent {
     OpenCode,
     /// Speaks the Agent Client Protocol, and runs [`Agent::Claude`] for it.
     ClaudeAcp,
+    Droid,
+    Gemini,
+    Qwen,
 }
 
 /// One row: where a program comes from and where npm puts it.
@@ -34,6 +37,10 @@ struct Pinned {
     /// What it says before its version when asked with `--version`, unless it cannot be asked.
     says: Option<&'static str>,
 }
+
+/// Droid's package for this machine.
+const DROID: &str =
+    if cfg!(target_arch = "aarch64") { "@factory/cli-linux-arm64" } else { "@factory/cli-linux-x64" };
 
 impl Agent {
     fn pinned(self) -> Pinned {
@@ -68,6 +75,31 @@ impl Agent {
                 version: "0.49.0",
                 holder: "@agentclientprotocol/claude-agent-acp",
                 program: "dist/index.js",
+                says: None,
+            },
+            Self::Droid => Pinned {
+                command: "droid",
+                // The launcher's package may name a version of this one that was never published.
+                package: DROID,
+                version: "0.225.2",
+                holder: DROID,
+                program: "bin/droid",
+                says: None,
+            },
+            Self::Gemini => Pinned {
+                command: "gemini",
+                package: "@google/gemini-cli",
+                version: "0.61.0",
+                holder: "@google/gemini-cli",
+                program: "bundle/gemini.js",
+                says: None,
+            },
+            Self::Qwen => Pinned {
+                command: "qwen",
+                package: "@qwen-code/qwen-code",
+                version: "0.15.10",
+                holder: "@qwen-code/qwen-code",
+                program: "cli.js",
                 says: None,
             },
         }
@@ -285,12 +317,19 @@ mod tests {
         put("opencode-linux-x64-baseline", "1.18.33", "bin/opencode");
         put("opencode-linux-x64", "1.18.33", "bin/opencode");
         put("@agentclientprotocol/claude-agent-acp", "0.49.0", "dist/index.js");
-        let agents = [Agent::Codex, Agent::OpenCode, Agent::ClaudeAcp];
+        put(DROID, "0.225.2", "bin/droid");
+        put("@google/gemini-cli", "0.61.0", "bundle/gemini.js");
+        put("@qwen-code/qwen-code", "0.15.10", "cli.js");
+        let agents =
+            [Agent::Codex, Agent::OpenCode, Agent::ClaudeAcp, Agent::Droid, Agent::Gemini, Agent::Qwen];
         let programs = agents.map(|agent| found(agent, folder.path()).unwrap_or_default());
         let expected = [
             "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
             "opencode-linux-x64/bin/opencode",
             "@agentclientprotocol/claude-agent-acp/dist/index.js",
+            &format!("{DROID}/bin/droid"),
+            "@google/gemini-cli/bundle/gemini.js",
+            "@qwen-code/qwen-code/cli.js",
         ];
         assert_eq!(programs, expected);
     }

@@ -27,6 +27,9 @@ impl Agent {
             Self::Codex => &["codex"],
             Self::OpenCode => &["xdg/config/opencode", "xdg/data", "xdg/state", "xdg/cache"],
             Self::ClaudeAcp => &[],
+            Self::Droid => &["home/.factory"],
+            Self::Gemini => &["home/.gemini"],
+            Self::Qwen => &["home/.qwen"],
         }
     }
 
@@ -40,6 +43,7 @@ impl Agent {
         self.lead_to(&nowhere(), world)?;
         let text = |name: &str| world.join(name).display().to_string();
         let on = || "1".to_owned();
+        let key = inspan_conformance::PLANTED.to_owned();
         Ok(match self {
             Self::Claude => vec![
                 ("CLAUDE_CONFIG_DIR", text("claude")),
@@ -61,6 +65,9 @@ impl Agent {
                 ("OPENCODE_DISABLE_CLAUDE_CODE", on()),
             ],
             Self::ClaudeAcp => vec![("CLAUDE_CODE_EXECUTABLE", text("bin/claude"))],
+            Self::Droid => vec![("FACTORY_API_KEY", key)],
+            Self::Gemini => vec![("GEMINI_API_KEY", key)],
+            Self::Qwen => vec![("OPENAI_MODEL", "scripted-model".to_owned())],
         })
     }
 
@@ -70,6 +77,12 @@ impl Agent {
             Self::Claude | Self::ClaudeAcp => return Ok(()),
             Self::Codex => ("codex/config.toml", server.codex_config()),
             Self::OpenCode => ("xdg/config/opencode/opencode.json", server.opencode_config().to_string()),
+            Self::Droid => {
+                let settings = server.droid_settings(inspan_conformance::PLANTED);
+                ("home/.factory/settings.json", settings.to_string())
+            }
+            Self::Gemini => ("home/.gemini/settings.json", Endpoints::gemini_settings().to_string()),
+            Self::Qwen => ("home/.qwen/settings.json", Endpoints::qwen_settings().to_string()),
         };
         let path = world.join(place);
         std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))

@@ -112,6 +112,10 @@ fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
         "Codex takes no variable for it. In config.toml of the folder that CODEX_HOME names:\n\n{}",
         endpoints.codex_config()
     ));
+    terminal::progress(&format!(
+        "Neither does Droid. In .factory/settings.json of your home folder:\n\n{:#}\n",
+        endpoints.droid_settings(ANY_KEY)
+    ));
 }
 
 /// The variable through which OpenCode takes settings.
@@ -119,7 +123,8 @@ const OPENCODE: &str = "OPENCODE_CONFIG_CONTENT";
 
 /// Addresses and keys.
 fn variables(endpoints: &Endpoints) -> Vec<(&'static str, String)> {
-    let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY"].map(|name| (name, ANY_KEY.to_owned()));
+    let keys =
+        ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"].map(|name| (name, ANY_KEY.to_owned()));
     endpoints.variables().into_iter().chain(keys).collect()
 }
 
@@ -132,6 +137,7 @@ fn summary(endpoints: &Endpoints, port: u16, scenario: &Path) -> Value {
         "anthropic": { "baseUrl": endpoints.anthropic() },
         "openai": { "baseUrl": endpoints.openai() },
         "env": env,
+        "droid": { "settingsJson": endpoints.droid_settings(ANY_KEY) },
         "codex": { "configToml": endpoints.codex_config() },
         "opencode": { "env": { OPENCODE: endpoints.opencode_config().to_string() } },
     })

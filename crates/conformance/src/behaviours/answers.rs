@@ -62,9 +62,10 @@ pub(super) async fn in_pieces(scene: &Scene) -> Proof {
         }
     };
     timeout(PATIENCE, first).await.map_err(|_| Finding::from("no text comes"))?;
+    // Otherwise the loop above has read the stream to its end.
+    holds(pieces == 2, || "the text does not come in pieces".to_owned())?;
     let open = scene.requests().first().is_some_and(|request| request.ending == inspan_testkit::Ending::Open);
     let said = scene.rest(stream, events, |_| {}).await?;
-    holds(pieces == 2, || "the text does not come in pieces".to_owned())?;
     holds(open, || "the text comes once the model has said all".to_owned())?;
     let whole: String = said.text().split_whitespace().collect();
     same("the text", &whole, &format!("{WORDS}Always.").split_whitespace().collect())

@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The most that is read of the body of an error.
 const ERROR_BODY: usize = 256 * 1024;
 /// The most that one answer may have in all.
-const ANSWER_LIMIT: usize = 256 * 1024 * 1024;
+const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
 /// A moment that no call lives to see.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 

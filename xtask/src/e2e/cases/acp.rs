@@ -1,5 +1,5 @@
-//! Cases of agents over the Agent Client Protocol: the Claude agent and OpenCode, each through the provider `acp`.
-//! What differs between the two stands in one place each.
+//! Cases of agents over the Agent Client Protocol: the Claude agent and OpenCode through the provider `acp`, and Droid,
+//! Gemini CLI and Qwen Code through their own. What differs between them stands in one place each.
 
 use std::time::Duration;
 
@@ -19,12 +19,49 @@ pub(super) trait Kind {
     /// The options by which it is run.
     fn options() -> Value;
 
+    /// The provider.
+    const PROVIDER: &'static str = "acp";
+
+    /// The tokens written that it tells of a turn with 20.
+    const TOKENS: u64 = 20;
+
     /// What it makes of a key that its vendor refuses. OpenCode tells no status, so that the words have to.
     const REFUSED: &'static str;
 }
 
 pub(super) struct Claude;
 pub(super) struct OpenCode;
+pub(super) struct Droid;
+pub(super) struct Gemini;
+pub(super) struct Qwen;
+
+impl Kind for Droid {
+    fn options() -> Value {
+        json!({ "model": "custom:Scripted-0" })
+    }
+
+    const PROVIDER: &'static str = "droid";
+    const TOKENS: u64 = 0;
+    const REFUSED: &'static str = "invalid x-api-key";
+}
+
+impl Kind for Gemini {
+    fn options() -> Value {
+        json!({})
+    }
+
+    const PROVIDER: &'static str = "gemini";
+    const REFUSED: &'static str = "API key not valid";
+}
+
+impl Kind for Qwen {
+    fn options() -> Value {
+        json!({})
+    }
+
+    const PROVIDER: &'static str = "qwen";
+    const REFUSED: &'static str = "Incorrect API key";
+}
 
 impl Kind for Claude {
     fn options() -> Value {
@@ -54,7 +91,9 @@ fn agent<K: Kind>(prompt: &str, more: &Value) -> Value {
     if let (Some(options), Some(more)) = (options.as_object_mut(), more.as_object()) {
         options.extend(more.clone());
     }
-    flow(&[json!({ "id": "a", "type": "acp.agent", "input": { "prompt": prompt, "options": options } })])
+    flow(&[
+        json!({ "id": "a", "type": format!("{}.agent", K::PROVIDER), "input": { "prompt": prompt, "options": options } }),
+    ])
 }
 
 pub(super) fn text<K: Kind>(world: &mut World) -> anyhow::Result<()> {
@@ -64,7 +103,7 @@ pub(super) fn text<K: Kind>(world: &mut World) -> anyhow::Result<()> {
     same("the answer", &output(&summary)["text"], &json!("All oxen are well."))?;
     same("the text that streamed", &spoken(&run.events).as_str(), &"All oxen are well.")?;
     same("the session", &output(&summary)["sessionId"], &json!(session_of(&run.events)?))?;
-    same("the tokens", &output(&summary)["usage"]["outputTokens"], &json!(20))?;
+    same("the tokens", &output(&summary)["usage"]["outputTokens"], &json!(K::TOKENS))?;
     let said = main_requests(&server).first().context("no request came")?.body.to_string();
     ensure!(said.contains("role=herder. How are they?"), "the prompt did not reach the model: {said}");
     Ok(())
@@ -158,7 +197,7 @@ pub(super) fn key_refused<K: Kind>(world: &mut World) -> anyhow::Result<()> {
     let run = world.run(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
     run.expect_code(4)?;
     let failure = failure(&run)?;
-    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["AUTH", "acp"]))?;
+    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["AUTH", K::PROVIDER]))?;
     ensure!(!run.stderr.contains("panicked"), "it panicked: {run}");
     Ok(())
 }

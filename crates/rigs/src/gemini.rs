@@ -1,0 +1,143 @@
+//! The provider `gemini` as the suite meets it: the real program, led to the model server by variables.
+
+use std::sync::Arc;
+
+use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_providers::AcpProvider;
+use inspan_testkit::Endpoints;
+
+use crate::named;
+
+/// Why there are several requests, or a turn does not end.
+const AGAIN: &str = "the program tries again by itself, whatever its settings say";
+/// Why a conversation is not taken up in another process.
+const MINUTE: &str =
+    "within the minute in which a conversation began, the program erases it when another process takes it up";
+/// Why a model does not hear of a turn.
+const FORGETS: &str = "the program forgets a turn that was cancelled";
+
+/// What the program does in its own way.
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        behaviour: "thinking",
+        kind: Kind::Deviates(
+            "the thinking: \"****\\nWhic****\\nh ani****\\nmal i****\\ns it?\", not \"Which animal is it?\"",
+        ),
+        reason: "the program puts a heading before each piece of a thought",
+    },
+    Exception {
+        behaviour: "max_tokens",
+        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        reason: "the program reports an answer that was cut off as complete",
+    },
+    Exception {
+        behaviour: "refusal",
+        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        reason: "the program reports a refusal as an answer",
+    },
+    Exception {
+        behaviour: "prompt_as_written",
+        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        reason: "the agent takes a word after `/` for a command unless something stands before it",
+    },
+    Exception { behaviour: "resume_in_a_new_process", kind: Kind::NotApplicable, reason: MINUTE },
+    Exception {
+        behaviour: "cancel_mid_text",
+        kind: Kind::Deviates("the model is not sent `Oxen pull the plough in pairs.`"),
+        reason: FORGETS,
+    },
+    Exception {
+        behaviour: "usage",
+        kind: Kind::Deviates(
+            "the usage of the output: Usage { input_tokens: 141, output_tokens: 23, cache_read_tokens: 0, cache_creation_tokens: 0, reasoning_tokens: 0 }, not Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, cache_creation_tokens: 0, reasoning_tokens: 0 }",
+        ),
+        reason: "the program counts cached tokens as input, and does not say how many they are",
+    },
+    Exception { behaviour: "usage_per_turn", kind: Kind::NotApplicable, reason: MINUTE },
+    Exception {
+        behaviour: "message_steers",
+        kind: Kind::Deviates("the model is not sent `My ox is called Bo.`"),
+        reason: FORGETS,
+    },
+    Exception {
+        behaviour: "error_404",
+        kind: Kind::Deviates("the code: Overloaded, not ModelNotFound"),
+        reason: "the program reports a missing model as a failure of the server",
+    },
+    Exception {
+        behaviour: "error_429",
+        kind: Kind::Deviates("the requests of the model: 3, not 1"),
+        reason: AGAIN,
+    },
+    Exception {
+        behaviour: "error_429_retry_after",
+        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        reason: "the program does not pass on how long the server asks to wait",
+    },
+    Exception {
+        behaviour: "error_500",
+        kind: Kind::Deviates("the requests of the model: 3, not 1"),
+        reason: AGAIN,
+    },
+    Exception {
+        behaviour: "error_529",
+        kind: Kind::Deviates("the requests of the model: 3, not 1"),
+        reason: AGAIN,
+    },
+    Exception {
+        behaviour: "error_in_stream",
+        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        reason: "the program ignores an error within the stream",
+    },
+    Exception {
+        behaviour: "truncated",
+        kind: Kind::Deviates("the code: Overloaded, not Network"),
+        reason: "the program reports a stream that breaks off as a failure of the server",
+    },
+    Exception {
+        behaviour: "garbage",
+        kind: Kind::Deviates("the code: Overloaded, not Protocol"),
+        reason: "the program reports an event that it cannot read as a failure of the server",
+    },
+    Exception {
+        behaviour: "connection_refused",
+        kind: Kind::Deviates("the turn does not end"),
+        reason: AGAIN,
+    },
+];
+
+/// The rig of `gemini`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GeminiRig;
+
+impl Rig for GeminiRig {
+    fn provider(&self) -> Arc<dyn DynProvider> {
+        Arc::new(Erased(AcpProvider::gemini()))
+    }
+
+    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
+        let settings = Endpoints::gemini_settings();
+        let own = [
+            ("GEMINI_API_KEY", PLANTED.to_owned()),
+            ("GOOGLE_GEMINI_BASE_URL", Endpoints::at(place.server).gemini()),
+        ];
+        named::environment(place, "INSPAN_GEMINI", (".gemini/settings.json", &settings), own)
+    }
+
+    fn exceptions(&self) -> &'static [Exception] {
+        EXCEPTIONS
+    }
+
+    fn missing(&self, outer: &Environment) -> Option<String> {
+        named::missing("gemini", outer)
+    }
+
+    fn call(&self, tool: Tool<'_>) -> Option<Call> {
+        Some(Call::shell(tool))
+    }
+
+    fn lanes(&self) -> usize {
+        2
+    }
+}
