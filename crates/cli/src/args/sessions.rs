@@ -78,7 +78,8 @@ pub(crate) struct ForkArgs {
     /// The session's id, or a beginning of it that no other has
     #[arg(value_name = "ID")]
     pub(crate) session: String,
-    /// Where the ways part: what was done before this node, or up to this event, is reused; without it all that can be
+    /// Where the fork begins: at a node, so that all that does not depend on it is reused, or after an event; without
+    /// it all finished work is reused
     #[arg(long, value_name = "NODE|SEQ")]
     pub(crate) at: Option<String>,
     /// The new session's id, instead of a fresh one

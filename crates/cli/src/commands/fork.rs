@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inspan_flow::{ParentKind, check_input};
-use inspan_protocol::{Event, SessionId};
+use inspan_protocol::{NodePath, SessionId};
 
 use super::{
     flow,
@@ -13,9 +13,10 @@ use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let kept = Kept::open(&args.session, invocation)?;
-    let until = match &args.at {
-        None => kept.last_seq,
-        Some(at) => point(&kept, at)?,
+    let at = args.at.as_deref().map(|at| Point::read(&kept, at)).transpose()?;
+    let until = match at {
+        Some(Point::Event(seq)) => seq,
+        _ => kept.last_seq,
     };
     let mut input = kept.record.input.clone();
     for given in &args.input {
@@ -25,6 +26,9 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let mut reusable = kept.reusable(until)?;
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();
+    if let Some(Point::Node(place)) = at {
+        reusable.run_again(place);
+    }
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Fork;
     let again = Again { graph: Arc::clone(&kept.graph), input, reusable, until, id, kind };
@@ -35,27 +39,31 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     kept.anew(again, &args.going, invocation)
 }
 
-/// The last event that counts: an event by its number, or what came before a node first began.
-fn point(kept: &Kept, at: &str) -> Result<u64, Failure> {
-    if let Ok(seq) = at.parse::<u64>() {
-        if seq == 0 || seq > kept.last_seq {
-            return Err(Failure::usage(format!(
-                "session `{}` has the events 1 to {}, and no event {seq}",
-                kept.record.session, kept.last_seq
-            )));
+/// Where a fork begins.
+enum Point {
+    /// After this event: what was finished by then is reused.
+    Event(u64),
+    /// At this place: all is reused that does not depend on it.
+    Node(NodePath),
+}
+
+impl Point {
+    fn read(kept: &Kept, at: &str) -> Result<Self, Failure> {
+        if let Ok(seq) = at.parse::<u64>() {
+            if seq == 0 || seq > kept.last_seq {
+                return Err(Failure::usage(format!(
+                    "session `{}` has the events 1 to {}, and no event {seq}",
+                    kept.record.session, kept.last_seq
+                )));
+            }
+            return Ok(Self::Event(seq));
         }
-        return Ok(seq);
-    }
-    let log = kept.log()?;
-    let began = log.iter().find(|envelope| match &envelope.event {
-        Event::TaskStart { task_id, path, .. } => task_id.as_str() == at || path.as_str() == at,
-        Event::TaskReused { task_id, .. } | Event::TaskSkipped { task_id, .. } => task_id.as_str() == at,
-        _ => false,
-    });
-    match began {
-        Some(envelope) => Ok(envelope.seq - 1),
-        None if kept.graph.find(at).is_some() => Ok(kept.last_seq),
-        None => Err(Failure::usage(format!("the flow has no node `{at}`, and it is no event's number"))
-            .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session))),
+        let (node, pass) = at.split_once('#').unwrap_or((at, "1"));
+        let found = kept.graph.find(node).zip(pass.parse::<u32>().ok());
+        let Some((node, pass)) = found else {
+            return Err(Failure::usage(format!("the flow has no node `{at}`, and it is no event's number"))
+                .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session)));
+        };
+        Ok(Self::Node(NodePath::root(&kept.graph.node(node).id).with_pass(pass)))
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
 
 /// Whether something finished would be done again.
 fn again_paid(node: &inspan_flow::Planned) -> bool {
-    matches!(node.fate, Fate::Runs(Why::Type | Why::Input | Why::Follows))
+    matches!(node.fate, Fate::Runs(Why::Asked | Why::Type | Why::Input | Why::Follows))
 }
 
 fn agreed(invocation: &Invocation, going: &GoingArgs) -> Result<bool, Failure> {
@@ -316,11 +316,12 @@ fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
             "runs",
             Some(match why {
                 Why::New => "it has not run yet",
+                Why::Asked => "the fork begins here",
                 Why::Type => "its type has changed",
                 Why::Input => "its input has changed",
                 Why::Failed => "it failed",
                 Why::Unfinished => "it was cut short",
-                Why::Follows => "something before it runs again",
+                Why::Follows => "it depends on a node that runs again",
             }),
         ),
     }

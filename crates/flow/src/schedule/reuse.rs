@@ -1,4 +1,4 @@
-//! Work that was done before and need not be paid for again. A node's output is taken over if its type and its
+//! Work that was done before and need not be done again. A node's output is taken over if its type and its
 //! input, all bindings worked out, are what they were, and if all it follows on was taken over too: what a node
 //! does may depend on what those before it did to the world, and not only on what they said.
 
@@ -24,6 +24,8 @@ pub struct Reusable {
     /// What counts against its budgets: in all, and by its nodes.
     spent: Spending,
     spent_by: BTreeMap<NodeId, Spending>,
+    /// The place that runs again because it was asked for, and so do its later passes.
+    again: Option<NodePath>,
 }
 
 /// One task of the earlier session, by its newest attempt.
@@ -80,6 +82,8 @@ pub enum Fate {
 pub enum Why {
     /// It never ran.
     New,
+    /// It was asked for.
+    Asked,
     /// It is of another type than before.
     Type,
     /// Its input is not what it was.
@@ -134,7 +138,7 @@ impl Reusable {
             run.apply(envelope);
         }
         let (spent, spent_by) = (run.state.spent(), run.state.spending(&graph));
-        Self { session: run.session, tasks, spent, spent_by }
+        Self { session: run.session, tasks, again: None, spent, spent_by }
     }
 
     /// The session, what it has spent, and what single nodes of it have.
@@ -142,9 +146,18 @@ impl Reusable {
         (&self.session, self.spent, &self.spent_by)
     }
 
-    /// Forgets a node and nothing else, so that it runs again.
-    pub fn forget(&mut self, node: &str) {
-        self.tasks.retain(|path, _| path.node() != node);
+    /// Lets a node run again, from this pass on, whatever it has done. So does all that follows on it.
+    pub fn run_again(&mut self, place: NodePath) {
+        self.again = Some(place);
+    }
+
+    fn task(&self, path: &NodePath) -> Option<&Task> {
+        self.tasks.get(path).filter(|_| !self.runs_again(path))
+    }
+
+    fn runs_again(&self, path: &NodePath) -> bool {
+        let again = self.again.as_ref();
+        again.is_some_and(|again| again.node() == path.node() && again.pass() <= path.pass())
     }
 
     /// Forgets the conversations of attempts that were cut short: they begin anew. For a session that goes another
@@ -180,7 +193,7 @@ impl Run {
     /// was cut short.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
         let reusable = self.reusable.as_ref()?;
-        let task = reusable.tasks.get(&attempt.path)?;
+        let task = reusable.task(&attempt.path)?;
         let ix = attempt.node;
         if self.differs(ix, task, attempt).is_some() {
             return None;
@@ -310,9 +323,14 @@ impl Run {
         if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
             return Fate::GoesOn;
         }
-        let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&start.path));
+        let task = self.reusable.as_ref().and_then(|reusable| reusable.task(&start.path));
         let Some(task) = task else {
-            return Fate::Runs(if start.interrupted.is_some() { Why::Unfinished } else { Why::New });
+            let again = self.reusable.as_ref().is_some_and(|reusable| reusable.runs_again(&start.path));
+            return Fate::Runs(match again {
+                true => Why::Asked,
+                false if start.interrupted.is_some() => Why::Unfinished,
+                false => Why::New,
+            });
         };
         Fate::Runs(match self.differs(start.node, task, start) {
             Some(why) => why,

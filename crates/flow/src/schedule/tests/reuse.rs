@@ -128,9 +128,9 @@ fn what_changed_runs_again_and_what_follows_it() {
         "{CHAIN}  - {{ id: d, type: talk.agent, input: {{ prompt: new }}, dependsOn: [c] }}\n"
     ));
     assert_eq!(planned(&longer, &all), ["a Reused", "b Reused", "c Reused", "side Reused", "d Runs(New)"]);
-    let mut forgotten = all;
-    forgotten.forget("b");
-    assert_eq!(planned(sim.run.graph(), &forgotten), ["a Reused", "b Runs(New)", "c Follows", "side Reused"]);
+    let mut asked = all;
+    asked.run_again(NodePath::root(&sim.run.graph().nodes[1].id));
+    assert_eq!(planned(sim.run.graph(), &asked), ["a Reused", "b Runs(Asked)", "c Follows", "side Reused"]);
 }
 
 #[test]
@@ -205,5 +205,17 @@ fn a_fork_takes_over_what_was_done_by_then() {
     assert_eq!(
         planned(sim.run.graph(), &reusable(&sim, 0)),
         ["a Runs(New)", "b Follows", "c Follows", "side Runs(New)"]
+    );
+}
+
+#[test]
+fn a_fork_at_a_node_keeps_what_does_not_depend_on_it() {
+    let looped = ran(LOOP);
+    let mut again = reusable(&looped, usize::MAX);
+    let second = NodePath::root(&looped.run.graph().nodes[1].id).with_pass(2);
+    again.run_again(second);
+    assert_eq!(
+        planned(looped.run.graph(), &again),
+        ["code Reused", "code#2 Reused", "review Reused", "review#2 Runs(Asked)", "ship Follows"]
     );
 }
