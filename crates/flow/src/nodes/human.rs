@@ -39,8 +39,7 @@ struct Question {
 struct Answer {
     /// The answer.
     content: String,
-    /// Which of the choices it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Which of the choices it is; null for a free text.
     choice: Option<String>,
 }
 
