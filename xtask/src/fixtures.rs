@@ -30,6 +30,7 @@ const SHAPES: &[Shape] = &[
         needs: &[&["flow.yaml"], &["events.jsonl"]],
         may_have: &["scenario.json", "commands.json", "input.json", "recordings/", "prompts/", "schemas/"],
     },
+    Shape { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },
     Shape {
         cases: "fixtures/compile/*",
         needs: &[&["flow.yaml"], &["diagnostics.txt"]],

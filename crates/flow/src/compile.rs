@@ -3,10 +3,12 @@
 
 mod condition;
 mod edges;
+mod exits;
 mod files;
 mod given;
 mod hash;
 mod input;
+mod loops;
 mod names;
 mod node;
 mod types;

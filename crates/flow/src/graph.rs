@@ -103,8 +103,10 @@ pub struct Node {
     pub incoming: EdgeList,
     /// Edges out of it that close no cycle.
     pub outgoing: EdgeList,
-    /// Edges out of it that close a cycle, in the author's order.
+    /// Edges out of it that close a cycle: those of inner loops first, then in the author's order.
     pub loops: EdgeList,
+    /// The body of the loops that lead back to it, in the order of the graph; empty if none does.
+    pub body: Arc<[NodeIx]>,
 }
 
 /// How incoming edges make a node ready.
@@ -155,6 +157,8 @@ pub struct Edge {
     pub when: Option<Condition>,
     /// Set if it closes a cycle.
     pub cycle: Option<Cycle>,
+    /// The loop edges that must not fire in this pass before it is resolved: those of the bodies that it leaves.
+    pub leaves: EdgeList,
 }
 
 /// What an edge that closes a cycle carries.
@@ -164,8 +168,19 @@ pub struct Cycle {
     pub max_iterations: u32,
     /// What happens when it would fire once more.
     pub on_exhausted: OnExhausted,
-    /// The nodes that run again: all on a path from its target to its source.
-    pub body: Vec<NodeIx>,
+    /// The nodes that run again: all on a path from its target to its source, paths over inner loops included.
+    pub body: Arc<[NodeIx]>,
+    /// Those of them on a path without any loop edge: what older versions sent back.
+    pub(crate) direct: Vec<NodeIx>,
+    /// The nodes that must have ended, or be unable to start, before it fires: its body, and the bodies of loops
+    /// that overlap it.
+    pub(crate) quiet: Vec<NodeIx>,
+    /// The loop edges whose counts begin anew when it fires.
+    pub(crate) inner: EdgeList,
+    /// Of several loop edges that would fire, the one with the least rank does.
+    pub(crate) rank: u32,
+    /// The sources of the edges that wait for it.
+    pub(crate) releases: Vec<NodeIx>,
 }
 
 /// What happens when a loop has used up its iterations and would go on.

@@ -8,12 +8,13 @@
 mod budget;
 mod conclude;
 mod end;
+mod loops;
 mod ready;
 mod resume;
 mod reuse;
 mod settle;
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptId,
@@ -24,7 +25,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     compact::Compact,
     expr::Scope,
-    graph::{Graph, NodeIx},
+    graph::{EdgeIx, Graph, NodeIx},
     state::{Conversation, Ending, RunState},
 };
 pub use reuse::{Fate, Plan, Planned, Reusable, Why};
@@ -36,18 +37,21 @@ pub struct Run {
     session: SessionId,
     flow: Compact,
     vars: Compact,
-    locals: Compact,
+    /// What `frame` is in a first pass.
+    first_pass: Compact,
     max_concurrency: u32,
     state: RunState,
     /// Attempts that were told to end, by node: a decision is given once.
     cancelled: Vec<(NodeIx, u32, CancelReason)>,
     /// Nodes whose doubt was put to a person by this process.
     asked: Vec<NodeIx>,
-    /// Agents that wait for money that is laid aside for others, and nodes whose loop waits for work under way in
-    /// its body; and the newest fact when they were last looked at.
+    /// Agents that wait for money that is laid aside for others, and the newest fact when they were last looked at.
     held: Vec<NodeIx>,
-    blocked: Vec<NodeIx>,
     held_at: u64,
+    /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
+    /// looked at.
+    going_back: Vec<EdgeIx>,
+    going_back_at: u64,
     /// For whom it was said that a price is unknown: nodes, and the flow.
     warned: Vec<Option<NodeIx>>,
     has_node_budgets: bool,
@@ -173,14 +177,15 @@ impl Run {
             session: session.clone(),
             flow: (&flow).into(),
             vars,
-            locals: Compact::empty(),
+            first_pass: frame(1),
             max_concurrency: limit,
             state,
             cancelled: Vec::new(),
             asked: Vec::new(),
             held: Vec::new(),
-            blocked: Vec::new(),
             held_at: 0,
+            going_back: Vec::new(),
+            going_back_at: 0,
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
@@ -254,6 +259,12 @@ impl Run {
                 return self.next(now, actions);
             }
         }
+        if actions.is_empty() {
+            self.go_back(actions);
+            if self.state.ending.is_some() {
+                return self.next(now, actions);
+            }
+        }
         while actions.is_empty()
             && let Some(node) = self.candidate()
         {
@@ -275,6 +286,7 @@ impl Run {
     /// Begins with a state that was saved, in place of an empty one.
     pub fn restore(&mut self, snapshot: &RunSnapshot) {
         self.state = RunState::restore(&self.graph, snapshot);
+        self.going_back.clear();
     }
 
     /// When to ask again even if nothing happens.
@@ -295,7 +307,7 @@ impl Run {
     fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
         let node = self.graph.node(ix);
         let state = &self.state.nodes[ix.0 as usize];
-        let input = node.input.resolve(&self.scope()).map_err(AgentError::from);
+        let input = node.input.resolve(&self.scope(&self.locals(ix))).map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(ix)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(ix);
         let source = own.or(node.session);
@@ -319,7 +331,6 @@ impl Run {
             for ix in std::mem::take(&mut self.held) {
                 self.state.propose(&self.graph, ix);
             }
-            self.state.settling.extend(std::mem::take(&mut self.blocked));
         }
     }
 
@@ -362,9 +373,21 @@ impl Run {
     }
 
     /// What expressions see now.
-    pub(crate) fn scope(&self) -> Scope<'_> {
-        Scope { outputs: &self.state.outputs, flow: &self.flow, state: &self.vars, locals: &self.locals }
+    pub(crate) fn scope<'a>(&'a self, locals: &'a Compact) -> Scope<'a> {
+        Scope { outputs: &self.state.outputs, flow: &self.flow, state: &self.vars, locals }
     }
+
+    /// What the expressions of a node, and of the edges out of it, see beside that.
+    pub(crate) fn locals(&self, ix: NodeIx) -> Cow<'_, Compact> {
+        match self.state.nodes[ix.0 as usize].pass {
+            0 | 1 => Cow::Borrowed(&self.first_pass),
+            pass => Cow::Owned(frame(pass)),
+        }
+    }
+}
+
+fn frame(pass: u32) -> Compact {
+    (&json!({ "frame": { "pass": pass } })).into()
 }
 
 fn emit(event: Event) -> Action {

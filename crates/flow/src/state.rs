@@ -1,5 +1,5 @@
 //! The state of a run: a fold over the facts in its event log, and nothing else. Live, resumed, recovered,
-//! replayed and forked runs all come here by [`RunState::apply`]; what to do next is left to `schedule`.
+//! replayed and forked runs all come here by [`RunState::apply`].
 //!
 //! | Fact | From | To |
 //! |---|---|---|
@@ -14,6 +14,7 @@
 //! | `flow:paused` | cancelled, if it is named | paused |
 //! | `flow:resumed` | running, paused, cancelled by a pause | pending, interrupted |
 //! | `loop:iterate` | any, if in the body | pending, one pass further |
+//! | `edge:fired` of an edge that an earlier pass had skipped | skipped | pending, one pass further |
 //!
 //! A fact that does not fit where the node stands is late or a duplicate and changes nothing.
 
@@ -230,8 +231,8 @@ impl RunState {
             | Event::LimitWait { .. } => self.task(graph, task, event, at),
             Event::EdgeFired { from, to } => self.fire(graph, from, to),
             Event::EdgeSkipped { from, to } => self.skip(graph, from, to),
-            Event::LoopIterate { from, to, iteration } => {
-                self.iterate(graph, from.as_str(), to.as_str(), *iteration)
+            Event::LoopIterate { from, to, iteration, nodes } => {
+                self.iterate(graph, from.as_str(), to.as_str(), *iteration, nodes)
             }
             Event::AgentStart { .. }
             | Event::AgentTurn { .. }
@@ -349,6 +350,7 @@ impl RunState {
                 let node = &mut self.nodes[ix.0 as usize];
                 node.status = NodeStatus::Skipped;
                 node.tainted = *reason == SkipReason::Failure;
+                self.outputs[ix.0 as usize] = None;
                 self.settling.push_back(ix);
             }
             Event::TaskReused { result, session_id, .. } => {

@@ -168,7 +168,7 @@ events! {
         /// The node it enters.
         to: NodeId,
     }
-    /// A loop edge fired: the nodes of the loop's body are pending again.
+    /// A loop edge fired: the nodes of the loop's body are pending again, one pass further.
     "loop:iterate" LoopIterate {
         /// The node the edge leaves.
         from: NodeId,
@@ -176,6 +176,9 @@ events! {
         to: NodeId,
         /// How often the edge has fired, this time included.
         iteration: u32,
+        /// The nodes that are pending again; logs of older versions do not name them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        nodes: Vec<NodeId>,
     }
     /// An agent run began.
     "agent:start" AgentStart {

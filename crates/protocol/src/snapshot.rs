@@ -199,6 +199,12 @@ pub struct NodeSnapshot {
     /// Whether that attempt may have changed the world for good, and a person has to say what is to be done.
     #[serde(skip_serializing_if = "is_default")]
     pub doubt: bool,
+    /// Whether a loop has sent the run back to it, so that it runs whatever its other edges say.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sent_back: bool,
+    /// Earlier passes that failed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub failed_passes: u32,
     /// Whether something it follows on was really run in this session, in a pass before.
     #[serde(skip_serializing_if = "is_default")]
     pub follows_work: bool,

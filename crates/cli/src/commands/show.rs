@@ -125,6 +125,9 @@ impl View {
                 "pass": node.pass,
                 "reused": node.status == NodeStatus::Reused,
             });
+            if node.failed_passes > 0 {
+                report["failedPasses"] = json!(node.failed_passes);
+            }
             if let Some(ms) = node.duration_ms {
                 report["durationMs"] = json!(ms);
             }
@@ -250,6 +253,11 @@ impl View {
         let mut parts = Vec::new();
         if node.pass > 1 {
             parts.push(format!("pass {}", node.pass));
+        }
+        match node.failed_passes {
+            0 => {}
+            1 => parts.push("1 earlier pass failed".to_owned()),
+            failed => parts.push(format!("{failed} earlier passes failed")),
         }
         if node.attempts > 1 {
             parts.push(format!("{} attempts", node.attempts));

@@ -249,7 +249,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Plain, "cancelled");
             line
         }
-        Event::LoopIterate { from, to, iteration } => {
+        Event::LoopIterate { from, to, iteration, .. } => {
             let mut line = new(Tone::Accent, "↻");
             let of = state.loop_between(from.as_str(), to.as_str());
             let of = of.map(|edge| format!(" of {}", edge.max_iterations)).unwrap_or_default();

@@ -182,7 +182,11 @@ fn review_tale() -> Tale {
                 { "toolName": "Write", "toolUseId": "t9", "toolInput": { "file_path": "notes.md", "content": "x" } },
             ] })),
         )
-        .at(11_030, "", Event::LoopIterate { from: node("review"), to: node("code"), iteration: 1 })
+        .at(
+            11_030,
+            "",
+            Event::LoopIterate { from: node("review"), to: node("code"), iteration: 1, nodes: Vec::new() },
+        )
         .at(11_040, "code#2", start("code#2", "claude.agent", 1))
         .at(11_041, "code#2", agent("r5"))
         .at(12_000, "code#2", text("r5", "Now the last line is kept."))

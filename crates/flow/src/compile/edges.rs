@@ -1,4 +1,4 @@
-//! Edges: their ends resolved, cycles found, the bodies of loops worked out.
+//! Edges: their ends resolved, cycles without a bound found, conditions compiled.
 
 use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
@@ -6,38 +6,39 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::{
-    World, condition,
+    World, condition, exits,
+    loops::Loops,
     names::{User, Whose},
 };
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{Cycle, Edge, EdgeIx, Node, NodeIx},
+    graph::{Edge, EdgeIx, Node, NodeIx},
     spec::{EdgeSpec, Spec, Text},
 };
 
 /// Nodes beside one.
-type Neighbours = SmallVec<[NodeIx; 4]>;
+pub(super) type Neighbours = SmallVec<[NodeIx; 4]>;
 
 /// All edges of a flow, those of `dependsOn` after those written.
 pub(super) struct Links<'a> {
-    links: Vec<Link<'a>>,
+    pub(super) links: Vec<Link<'a>>,
     /// The sources of all edges into each node, those that close cycles included.
     before: Vec<Neighbours>,
     /// Over edges that close no cycle: the targets of each node, and the sources. Only loops ask for them.
-    onward: Vec<Neighbours>,
-    back: Vec<Neighbours>,
+    pub(super) onward: Vec<Neighbours>,
+    pub(super) back: Vec<Neighbours>,
 }
 
-struct Link<'a> {
-    from: NodeIx,
-    to: NodeIx,
+pub(super) struct Link<'a> {
+    pub(super) from: NodeIx,
+    pub(super) to: NodeIx,
     /// The edge as written; none for `dependsOn`.
-    spec: Option<&'a EdgeSpec<'a>>,
-    span: Span,
+    pub(super) spec: Option<&'a EdgeSpec<'a>>,
+    pub(super) span: Span,
 }
 
 impl Link<'_> {
-    fn is_loop(&self) -> bool {
+    pub(super) fn is_loop(&self) -> bool {
         self.spec.is_some_and(|spec| spec.max_iterations.is_some())
     }
 }
@@ -163,19 +164,10 @@ impl<'a> Links<'a> {
             sink.push(Problem::error(Code::Cycle, last.span, message).help(help));
         }
     }
-
-    /// The nodes on any way from the target of a loop edge to its source, over edges that close no cycle.
-    fn body(&self, link: &Link<'_>, nodes: usize) -> Vec<NodeIx> {
-        let (after, before) = (reach(link.to, &self.onward), reach(link.from, &self.back));
-        (0..nodes)
-            .filter(|&at| after[at] && before[at])
-            .filter_map(|at| u32::try_from(at).ok().map(NodeIx))
-            .collect()
-    }
 }
 
 /// All nodes that can be reached from one, itself included.
-fn reach(start: NodeIx, next: &[Neighbours]) -> Vec<bool> {
+pub(super) fn reach(start: NodeIx, next: &[Neighbours]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
     let mut open = vec![start];
     found[start.0 as usize] = true;
@@ -207,41 +199,31 @@ fn end(
     found
 }
 
-fn plain(spec: &Spec<'_>, at: usize) -> String {
+pub(super) fn plain(spec: &Spec<'_>, at: usize) -> String {
     let id = spec.nodes.get(at).and_then(|node| node.id.as_ref());
     id.map_or_else(|| format!("nodes[{at}]"), ToString::to_string)
 }
 
-fn name(spec: &Spec<'_>, node: NodeIx) -> String {
+pub(super) fn name(spec: &Spec<'_>, node: NodeIx) -> String {
     format!("`{}`", plain(spec, node.0 as usize))
 }
 
 /// Compiles the edges: their conditions and the loops that they close.
 pub(super) fn compile(world: &World<'_>, sink: &mut Sink) -> Vec<Edge> {
     let spec = world.spec;
+    let mut loops = Loops::find(spec, &world.links, sink);
+    exits::check(spec, &world.links, &loops, sink);
     let mut edges = Vec::with_capacity(world.links.links.len());
-    for link in &world.links.links {
-        let written = link.spec;
-        let when = written.and_then(|edge| {
+    for (at, link) in world.links.links.iter().enumerate() {
+        let when = link.spec.and_then(|edge| {
             let when = edge.when?;
             let (from, to) = (plain(spec, link.from.0 as usize), plain(spec, link.to.0 as usize));
             let whose = Whose::Edge(&from, &to, edge.at);
             let user = User { node: Some(link.from), whose, after: true };
             condition::compile(when, &user, world, sink)
         });
-        let cycle = written.and_then(|edge| {
-            let (max_iterations, span) = edge.max_iterations?;
-            let body = world.links.body(link, spec.nodes.len());
-            if body.is_empty() {
-                let (from, to) = (name(spec, link.from), name(spec, link.to));
-                let message = format!("this edge closes no cycle: nothing leads from {to} to {from}");
-                let help = "take `maxIterations` away".to_owned();
-                let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
-                sink.push(problem.key(format!("edges[{}].maxIterations", edge.at)));
-            }
-            Some(Cycle { max_iterations, on_exhausted: edge.on_exhausted, body })
-        });
-        edges.push(Edge { from: link.from, to: link.to, when, cycle });
+        let (cycle, leaves) = loops.take(at);
+        edges.push(Edge { from: link.from, to: link.to, when, cycle, leaves });
     }
     edges
 }
@@ -250,12 +232,17 @@ pub(super) fn compile(world: &World<'_>, sink: &mut Sink) -> Vec<Edge> {
 pub(super) fn connect(nodes: &mut [Node], edges: &[Edge]) {
     for (at, edge) in edges.iter().enumerate() {
         let Ok(at) = u32::try_from(at).map(EdgeIx) else { continue };
-        if edge.cycle.is_some() {
+        if let Some(cycle) = &edge.cycle {
             nodes[edge.from.0 as usize].loops.push(at);
+            nodes[edge.to.0 as usize].body = cycle.body.clone();
         } else {
             nodes[edge.from.0 as usize].outgoing.push(at);
             nodes[edge.to.0 as usize].incoming.push(at);
         }
+    }
+    let rank = |at: &EdgeIx| edges[at.0 as usize].cycle.as_ref().map(|cycle| cycle.rank);
+    for node in nodes.iter_mut().filter(|node| node.loops.len() > 1) {
+        node.loops.sort_by_key(rank);
     }
 }
 

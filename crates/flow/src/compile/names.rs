@@ -9,7 +9,7 @@ use super::{World, types::named};
 use crate::{
     diagnostic::{Code, Problem, Severity, Sink, did_you_mean},
     expr::{Resolver, Root, SyntaxFault, Use},
-    graph::NodeIx,
+    graph::{NodeIx, OnFailure},
     spec::Yaml,
 };
 
@@ -58,7 +58,14 @@ impl Resolver for World<'_> {
             "flow" => Some(Root::Flow),
             "state" => Some(Root::State),
             "loop" => Some(Root::Local(name.into())),
-            _ => self.index.get(name).copied().map(Root::Node),
+            "frame" if !self.index.contains_key(name) => Some(Root::Local(name.into())),
+            _ => self.index.get(name).map(|&node| {
+                let policy = self.spec.nodes.get(node.0 as usize).and_then(|node| node.policy.as_ref());
+                match policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue) {
+                    true => Root::MayFail(node),
+                    false => Root::Node(node),
+                }
+            }),
         }
     }
 }
@@ -95,6 +102,7 @@ pub(super) fn check(
                 "`loop` is there only inside `{% for %}`".to_owned(),
                 Some("put it between `{% for … %}` and `{% endfor %}`".to_owned()),
             )),
+            "frame" if !world.index.contains_key(root) => member("frame", parts.next(), &["pass"]),
             "state" => None,
             // Of a name that is used twice in one text one problem is enough.
             _ if told.contains(&root) => None,
@@ -131,7 +139,7 @@ impl Fault {
 
 fn unknown(root: &str, world: &World<'_>) -> Fault {
     let mut names: Vec<&str> = world.index.keys().map(NodeId::as_str).collect();
-    names.extend(["flow", "state"]);
+    names.extend(["flow", "frame", "state"]);
     names.sort_unstable();
     let input = world.spec.header.input.contains_key(root);
     let help = if input {

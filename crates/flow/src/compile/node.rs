@@ -50,6 +50,7 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
         incoming: EdgeList::new(),
         outgoing: EdgeList::new(),
         loops: EdgeList::new(),
+        body: Arc::default(),
     }
 }
 

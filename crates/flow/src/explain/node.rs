@@ -20,7 +20,7 @@ impl Walk<'_> {
                 }
                 return;
             }
-            Event::LoopIterate { from, to, iteration } => {
+            Event::LoopIterate { from, to, iteration, .. } => {
                 if let Some(edge) = self.edge_between(from.as_str(), to.as_str()) {
                     self.loop_went(envelope, ix, edge, *iteration);
                 }
@@ -123,11 +123,18 @@ impl Walk<'_> {
                 let rounds = self.state().edges[edge.0 as usize].iterations;
                 let used_up = rounds >= cycle.max_iterations
                     && cycle.on_exhausted == OnExhausted::Continue
-                    && spec.when.as_ref().is_none_or(|when| when.holds(&self.run.scope()) == Ok(true));
-                let why =
-                    if used_up { "it may go round no more (`onExhausted: continue`)" } else { &reason.text };
-                let text =
-                    format!("the loop {name} ends after {rounds} of {} rounds: {why}", cycle.max_iterations);
+                    && spec.when.as_ref().is_none_or(|when| {
+                        when.holds(&self.run.scope(&self.run.locals(spec.from))) == Ok(true)
+                    });
+                let why = if used_up {
+                    "its `maxIterations` is used up (`onExhausted: continue`)"
+                } else {
+                    &reason.text
+                };
+                let text = format!(
+                    "the loop {name} ends; it fired {rounds} of {} times: {why}",
+                    cycle.max_iterations
+                );
                 (Said::LoopEnded, reason, text)
             }
             None if spec.to == ix && fired => {
@@ -152,7 +159,7 @@ impl Walk<'_> {
         let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&ix)) else { return };
         let reason = self.fired(edge);
         let text = format!(
-            "pass {} begins: the loop `{} -> {}` goes round, {iteration} of {}: {}",
+            "pass {} begins: the loop `{} -> {}` fired, {iteration} of {}: {}",
             self.node(ix).pass + 1,
             graph.node(spec.from).id,
             graph.node(spec.to).id,
@@ -180,8 +187,8 @@ impl Walk<'_> {
             format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts)
         } else if spec.incoming.is_empty() && node.pass <= 1 {
             "no edge leads to it, so it runs at the start".to_owned()
-        } else if node.fired == 0 {
-            "its loop came back to it".to_owned()
+        } else if node.sent_back {
+            "a loop leads back to it".to_owned()
         } else {
             match spec.join {
                 _ if spec.incoming.len() == 1 => "the edge into it fired".to_owned(),
@@ -193,7 +200,7 @@ impl Walk<'_> {
             }
         };
         if let Some(when) = spec.when.as_ref().filter(|_| begins_anew) {
-            let reason = self.condition(when);
+            let reason = self.condition(when, ix);
             self.say(envelope.seq, path.clone(), Said::Condition, format!("its `when` {}", reason.text));
             self.values(reason.values);
         }
@@ -206,7 +213,7 @@ impl Walk<'_> {
         let mut values = Default::default();
         let text = match reason {
             SkipReason::When => {
-                let reason = spec.when.as_ref().map(|when| self.condition(when));
+                let reason = spec.when.as_ref().map(|when| self.condition(when, ix));
                 let text = reason.as_ref().map_or("its `when` does not hold".to_owned(), |reason| {
                     format!("its `when` {}", reason.text)
                 });

@@ -32,8 +32,9 @@ impl Reason {
 
 impl Walk<'_> {
     /// What a condition says now, in words: "`x.ok` holds (x.ok = true)".
-    pub(super) fn condition(&self, when: &Condition) -> Reason {
-        let scope = self.run.scope();
+    pub(super) fn condition(&self, when: &Condition, ix: NodeIx) -> Reason {
+        let locals = self.run.locals(ix);
+        let scope = self.run.scope(&locals);
         let verdict = match when.holds(&scope) {
             Ok(true) => "holds".to_owned(),
             Ok(false) => "does not hold".to_owned(),
@@ -52,7 +53,7 @@ impl Walk<'_> {
         let edge = graph.edge(edge);
         let from = &graph.node(edge.from).id;
         match &edge.when {
-            Some(when) => self.condition(when),
+            Some(when) => self.condition(when, edge.from),
             None => Reason::plain(match self.node(edge.from).status {
                 NodeStatus::Reused => format!("`{from}` was reused"),
                 NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
@@ -70,8 +71,8 @@ impl Walk<'_> {
         match (source.status, &spec.when) {
             (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
             (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
-            (_, Some(when)) => self.condition(when),
-            (_, None) => Reason::plain(format!("`{from}` goes on in its loop no more")),
+            (_, Some(when)) => self.condition(when, spec.from),
+            (_, None) => Reason::plain("the loop has used up its `maxIterations`"),
         }
     }
 

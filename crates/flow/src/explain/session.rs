@@ -174,8 +174,13 @@ impl Walk<'_> {
             };
             *counts.entry(word).or_default() += 1;
         }
-        let parts: Vec<String> =
+        let mut parts: Vec<String> =
             counts.into_iter().map(|((_, word), count)| format!("{count} {word}")).collect();
+        match self.state().nodes.iter().map(|node| node.failed_passes).sum::<u32>() {
+            0 => {}
+            1 => parts.push("1 earlier pass failed".to_owned()),
+            failed => parts.push(format!("{failed} earlier passes failed")),
+        }
         if parts.is_empty() { "it has no nodes".to_owned() } else { parts.join(", ") }
     }
 

@@ -13,7 +13,12 @@ impl Walk<'_> {
         let node = self.node(ix);
         let newest =
             |kind: Said| self.said.iter().rev().find(|said| said.kind == kind).map(|said| said.text.clone());
-        let pass = if node.pass > 1 { format!(", in pass {}", node.pass) } else { String::new() };
+        let pass = match (node.pass, node.failed_passes) {
+            (0 | 1, _) => String::new(),
+            (pass, 0) => format!(", in pass {pass}"),
+            (pass, 1) => format!(", in pass {pass}; 1 earlier pass failed"),
+            (pass, failed) => format!(", in pass {pass}; {failed} earlier passes failed"),
+        };
         let mut seq = self.nodes[ix.0 as usize].last;
         let text = match node.status {
             NodeStatus::Complete => format!("`{id}` completed{pass}"),
@@ -136,6 +141,7 @@ impl Walk<'_> {
                 NodeStatus::Failed => "failed",
                 NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits to be tried again",
                 NodeStatus::Pending => "has not run",
+                _ if !graph.edge(edge).leaves.is_empty() => "has ended, and its loop has not",
                 _ => "has ended",
             };
             let last = self.asks(from).unwrap_or(self.nodes[from.0 as usize].last);

@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
         let graph = self.run.graph().clone();
         let Some(edge) = self.edge_between(from, to) else { return };
         self.edges[edge.0 as usize] = seq;
-        for ix in graph.edge(edge).cycle.iter().flat_map(|cycle| &cycle.body) {
+        for ix in graph.edge(edge).cycle.iter().flat_map(|cycle| cycle.body.iter()) {
             self.nodes[ix.0 as usize] = Mark { last: seq, ..Mark::default() };
         }
     }

@@ -15,11 +15,16 @@ pub(crate) fn is_reserved(name: &str) -> bool {
     WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
 }
 
+static NOT_FAILED: Compact = Compact::Bool(false);
+
 /// Where a path starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     /// The output of a node.
     Node(NodeIx),
+    /// The output of a node whose failure is handled: its `failed` is false unless it says otherwise, also where it
+    /// has not run.
+    MayFail(NodeIx),
     /// `flow`.
     Flow,
     /// `state`.
@@ -32,7 +37,7 @@ impl Root {
     /// The value at the root, if there is one by now.
     pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Compact> {
         match self {
-            Self::Node(node) => scope.outputs.get(node.0 as usize)?.as_ref(),
+            Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_ref(),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
             Self::Local(name) => scope.locals.get(name),
@@ -81,10 +86,18 @@ impl Path {
 
     /// The value, or why there is none.
     pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Compact, String> {
+        let found = self.find(scope);
+        match (&self.root, self.steps.as_slice()) {
+            (Root::MayFail(_), [Step::Key(key)]) if key == "failed" => Ok(found.unwrap_or(&NOT_FAILED)),
+            _ => found,
+        }
+    }
+
+    fn find<'a>(&self, scope: &Scope<'a>) -> Result<&'a Compact, String> {
         let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {
-                Root::Node(_) => format!("`{name}` has no output: the node has not run"),
+                Root::Node(_) | Root::MayFail(_) => format!("`{name}` has no output: the node has not run"),
                 _ => format!("`{name}` is not defined here"),
             });
         };

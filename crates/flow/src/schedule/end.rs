@@ -109,7 +109,17 @@ impl Run {
         if self.pause_for_budget(actions) {
             return;
         }
-        match self.state.failure.clone() {
+        let state = &self.state;
+        // It would be wrong to call this a success.
+        let open: Vec<_> =
+            state.nodes.iter().zip(&self.graph.nodes).filter(|(node, _)| !node.has_ended()).collect();
+        if !open.is_empty() {
+            let names: Vec<_> = open.iter().take(5).map(|(_, node)| format!("`{}`", node.id)).collect();
+            let message = format!("nothing can run any more, and {} never became ready", names.join(", "));
+            let error = AgentError::new(ErrorCode::NodeFailed, message);
+            return self.finish(Outcome::Failed, Some(error), now, actions);
+        }
+        match state.failure.clone() {
             Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
             None => self.finish(Outcome::Success, None, now, actions),
         }

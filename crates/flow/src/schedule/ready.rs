@@ -39,7 +39,7 @@ impl Run {
         }
         let mut start = None;
         if let Some(when) = &node.when {
-            match when.holds(&self.scope()) {
+            match when.holds(&self.scope(&self.locals(ix))) {
                 Ok(true) => {}
                 Ok(false) => {
                     let event = Event::TaskSkipped { task_id, reason: SkipReason::When };
@@ -84,8 +84,8 @@ impl Run {
             return None;
         }
         let ready = match node.join {
-            Join::Any => state.fired > 0,
-            Join::Resolved => state.fired > 0 && !state.tainted,
+            Join::Any => state.sent_back || state.fired > 0,
+            Join::Resolved => (state.sent_back || state.fired > 0) && !state.tainted,
             Join::All => state.fired as usize == node.incoming.len(),
         };
         match (ready, state.tainted) {

@@ -1,4 +1,4 @@
-//! Where one node and one edge stand. How they come there is left to the fold.
+//! Where one node and one edge stand.
 
 use inspan_protocol::{
     AgentError, EdgeStatus, MultiTurn, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Spending,
@@ -37,8 +37,12 @@ pub struct NodeState {
     /// Whether an attempt that was cut short may have changed the world for good, and a person has to say what
     /// is to be done.
     pub(crate) doubt: bool,
+    /// Earlier passes that failed, in whatever way that was handled.
+    pub failed_passes: u32,
     /// Whether something it follows on was really run in this session, in a pass before.
     pub(crate) follows_work: bool,
+    /// Whether a loop edge into it fired last, and no edge of this pass decides whether it runs.
+    pub(crate) sent_back: bool,
     pub(crate) unresolved: u32,
     pub(crate) fired: u32,
     /// When the first attempt began of those that interruptions alone part.
@@ -106,10 +110,10 @@ impl NodeState {
         self.more.as_ref()?.run.as_ref()
     }
 
-    /// Whether an attempt of this pass has begun and its work has not ended.
-    pub(crate) fn is_under_way(&self) -> bool {
-        use NodeStatus::{Pending, Running, Waiting};
-        self.attempt > 0 && matches!(self.status, Pending | Running | Waiting)
+    /// Whether it has ended in this pass.
+    pub(crate) fn has_ended(&self) -> bool {
+        use NodeStatus::{Complete, Failed, Reused, Skipped};
+        matches!(self.status, Complete | Failed | Reused | Skipped)
     }
 
     /// Whether an agent of it is in the middle of a turn.
@@ -134,4 +138,6 @@ pub struct EdgeState {
     pub status: EdgeStatus,
     /// How often it has fired, if it closes a cycle.
     pub iterations: u32,
+    /// The pass of its source that it was resolved in.
+    pub(crate) pass: u32,
 }

@@ -157,6 +157,7 @@ impl RunState {
             let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);
             let status = snapshot.edge_status.get(&key).copied().unwrap_or_default();
             state.edges[at].status = status;
+            state.edges[at].pass = state.nodes[edge.from.0 as usize].pass;
             state.edges[at].iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
             if edge.cycle.is_none() && status != EdgeStatus::Pending {
                 let node = &mut state.nodes[edge.to.0 as usize];
@@ -191,6 +192,8 @@ impl NodeState {
             tainted: self.tainted,
             interrupted: self.interrupted,
             doubt: self.doubt,
+            sent_back: self.sent_back,
+            failed_passes: self.failed_passes,
             follows_work: self.follows_work,
             since: self.since,
             retry_at: self.retry_at,
@@ -212,6 +215,8 @@ impl NodeState {
         self.tainted = saved.tainted;
         self.interrupted = saved.interrupted;
         self.doubt = saved.doubt;
+        self.sent_back = saved.sent_back;
+        self.failed_passes = saved.failed_passes;
         self.follows_work = saved.follows_work;
         self.since = saved.since;
         self.retry_at = saved.retry_at;

@@ -100,6 +100,7 @@ impl RunState {
             self.settling.push_back(ix);
         } else {
             node.tainted = true;
+            self.outputs[ix.0 as usize] = None;
             self.failure.get_or_insert_with(|| error.clone());
             if error.code == ErrorCode::BudgetExceeded {
                 self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
@@ -135,26 +136,64 @@ impl RunState {
 
     fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
         let Some((edge, to)) = find_edge(graph, from, to) else { return };
+        if !self.is_open(graph, edge) {
+            return;
+        }
+        let source = &self.nodes[graph.edge(edge).from.0 as usize];
+        let tainted = source.tainted;
         let state = &mut self.edges[edge.0 as usize];
-        if state.status != EdgeStatus::Pending {
+        let before = std::mem::replace(&mut state.status, status);
+        state.pass = source.pass;
+        if let Some(cycle) = &graph.edge(edge).cycle {
+            let ended = cycle.releases.iter().filter(|ix| self.nodes[ix.0 as usize].has_ended());
+            self.settling.extend(ended);
             return;
         }
-        state.status = status;
-        if graph.edge(edge).cycle.is_some() {
-            return;
+        if before != EdgeStatus::Pending {
+            return self.reopen(graph, to, status);
         }
-        let tainted = self.nodes[graph.edge(edge).from.0 as usize].tainted;
         let node = &mut self.nodes[to.0 as usize];
         node.unresolved = node.unresolved.saturating_sub(1);
         node.fired += u32::from(status == EdgeStatus::Fired);
         node.tainted |= tainted && status == EdgeStatus::Skipped;
         let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
         if node.unresolved == 0 || first {
+            if node.status == NodeStatus::Pending && node.attempt == 0 {
+                self.clear(&graph.node(to).body);
+            }
             self.propose(graph, to);
         }
     }
 
-    pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32) {
+    /// Whether an edge is to be resolved: not yet, or only in an earlier pass of its source. The latter is so in
+    /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
+    pub(crate) fn is_open(&self, graph: &Graph, edge: EdgeIx) -> bool {
+        let state = self.edges[edge.0 as usize];
+        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.edge(edge).from.0 as usize].pass
+    }
+
+    /// An older version skipped this node in the first pass of a loop that it follows.
+    fn reopen(&mut self, graph: &Graph, ix: NodeIx, status: EdgeStatus) {
+        let node = &self.nodes[ix.0 as usize];
+        match node.status {
+            NodeStatus::Skipped if status == EdgeStatus::Fired => self.begin_pass(graph, ix, false),
+            NodeStatus::Pending if node.attempt == 0 => self.count_edges(graph, ix),
+            _ => return,
+        }
+        self.propose(graph, ix);
+    }
+
+    /// A loop that is entered anew sees nothing of what it did when it was entered before.
+    fn clear(&mut self, body: &[NodeIx]) {
+        for ix in body {
+            let node = &self.nodes[ix.0 as usize];
+            if node.status == NodeStatus::Pending && node.attempt == 0 {
+                self.outputs[ix.0 as usize] = None;
+            }
+        }
+    }
+
+    pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32, nodes: &[NodeId]) {
         let Some((edge, to)) = find_edge(graph, from, to) else { return };
         let Some(cycle) = &graph.edge(edge).cycle else { return };
         if iteration <= self.edges[edge.0 as usize].iterations {
@@ -162,46 +201,76 @@ impl RunState {
         }
         let source = &self.nodes[graph.edge(edge).from.0 as usize];
         let follows_work = source.follows_work || source.status != NodeStatus::Reused;
-        let inside = |ix: NodeIx| cycle.body.binary_search(&ix).is_ok();
-        for &ix in &cycle.body {
-            let node = graph.node(ix);
-            let (mut unresolved, mut fired) = (0, 0);
-            for &incoming in &node.incoming {
-                let state = &mut self.edges[incoming.0 as usize];
-                if inside(graph.edge(incoming).from) {
-                    state.status = EdgeStatus::Pending;
-                }
-                unresolved += u32::from(state.status == EdgeStatus::Pending);
-                fired += u32::from(state.status == EdgeStatus::Fired);
-            }
-            for &inner in &node.loops {
-                let state = &mut self.edges[inner.0 as usize];
-                state.status = EdgeStatus::Pending;
-                // A loop within this one begins anew; the counter of this one goes on.
-                if inner != edge && inside(graph.edge(inner).to) {
-                    state.iterations = 0;
+        let named: Vec<NodeIx> = nodes.iter().filter_map(|id| graph.find(id.as_str())).collect();
+        let body = if named.is_empty() { &cycle.direct } else { &named };
+        let mut inside = vec![false; graph.nodes.len()];
+        body.iter().for_each(|ix| inside[ix.0 as usize] = true);
+        for &ix in body {
+            for &incoming in &graph.node(ix).incoming {
+                if inside[graph.edge(incoming).from.0 as usize] {
+                    self.edges[incoming.0 as usize].status = EdgeStatus::Pending;
                 }
             }
-            let state = &mut self.nodes[ix.0 as usize];
-            let mut more = state.more.take();
-            if let Some(more) = &mut more {
-                (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
-                more.waiting.clear();
-                more.taken.clear();
+            for &inner in &graph.node(ix).loops {
+                self.edges[inner.0 as usize].status = EdgeStatus::Pending;
             }
-            *state = NodeState {
-                pass: state.pass + 1,
-                attempts: state.attempts,
-                conversation: state.conversation.take(),
-                follows_work,
-                unresolved,
-                fired,
-                more,
-                ..NodeState::default()
-            };
+        }
+        for inner in &cycle.inner {
+            self.edges[inner.0 as usize].iterations = 0;
         }
         self.edges[edge.0 as usize].iterations = iteration;
+        for &ix in body {
+            let node = &mut self.nodes[ix.0 as usize];
+            if !named.is_empty() && node.status == NodeStatus::Pending && node.attempt == 0 {
+                // It has this pass before it still.
+                node.follows_work |= follows_work;
+                node.sent_back = false;
+                self.count_edges(graph, ix);
+            } else {
+                self.begin_pass(graph, ix, follows_work);
+            }
+            let node = &self.nodes[ix.0 as usize];
+            if graph.node(ix).join == Join::Any && node.fired > 0 {
+                self.propose(graph, ix);
+            }
+        }
+        self.nodes[to.0 as usize].sent_back = true;
         self.propose(graph, to);
+    }
+
+    /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
+    fn begin_pass(&mut self, graph: &Graph, ix: NodeIx, follows_work: bool) {
+        let state = &mut self.nodes[ix.0 as usize];
+        let mut more = state.more.take();
+        if let Some(more) = &mut more {
+            (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
+            more.waiting.clear();
+            more.taken.clear();
+        }
+        *state = NodeState {
+            pass: state.pass + 1,
+            attempts: state.attempts,
+            conversation: state.conversation.take(),
+            failed_passes: state.failed_passes + u32::from(state.status == NodeStatus::Failed),
+            follows_work,
+            more,
+            ..NodeState::default()
+        };
+        self.count_edges(graph, ix);
+    }
+
+    fn count_edges(&mut self, graph: &Graph, ix: NodeIx) {
+        let (mut unresolved, mut fired, mut tainted) = (0, 0, false);
+        for &incoming in &graph.node(ix).incoming {
+            let source = &self.nodes[graph.edge(incoming).from.0 as usize];
+            match self.edges[incoming.0 as usize].status {
+                EdgeStatus::Fired => fired += 1,
+                EdgeStatus::Skipped => tainted |= source.tainted,
+                _ => unresolved += 1,
+            }
+        }
+        let node = &mut self.nodes[ix.0 as usize];
+        (node.unresolved, node.fired, node.tainted) = (unresolved, fired, tainted);
     }
 }
 

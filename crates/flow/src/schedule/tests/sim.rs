@@ -430,7 +430,7 @@ pub(super) fn story(log: &[Envelope]) -> String {
     let line = |envelope: &Envelope| match (&envelope.event, &envelope.context.task) {
         (Event::EdgeFired { from, to }, _) => format!("{from} -> {to}"),
         (Event::EdgeSkipped { from, to }, _) => format!("{from} -/> {to}"),
-        (Event::LoopIterate { from, to, iteration }, _) => format!("{from} => {to} ({iteration})"),
+        (Event::LoopIterate { from, to, iteration, .. }, _) => format!("{from} => {to} ({iteration})"),
         (Event::PhaseFailed { error, .. }, _) => format!("phase:failed {error}"),
         (event, Some(task)) => format!("{} {task}", event.name()),
         (event, None) => event.name().to_owned(),

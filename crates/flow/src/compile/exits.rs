@@ -1,0 +1,116 @@
+//! Whether a loop can end other than by failing, and whether the edges that leave it can ever fire.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::{
+    edges::{Link, Links, name},
+    loops::{Loop, Loops},
+};
+use crate::{
+    diagnostic::{Code, Problem, Sink},
+    graph::{NodeIx, OnExhausted},
+    spec::{Spec, Yaml},
+};
+
+/// Reports loops without an end and exits that are never taken.
+pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mut Sink) {
+    if links.onward.is_empty() {
+        return;
+    }
+    let certain = Certain::new(spec, links);
+    let fails = |found: &&Loop| found.cycle().is_some_and(|cycle| cycle.on_exhausted == OnExhausted::Fail);
+    let mut endless: Vec<usize> = Vec::new();
+    for found in loops.iter().filter(fails) {
+        let link = &links.links[found.edge];
+        if !certain.goes_back(link, found.to, None) {
+            continue;
+        }
+        endless.push(found.edge);
+        let message = format!(
+            "the loop from {} to {} can only end by failing: nothing keeps this edge from firing on every pass",
+            name(spec, found.from),
+            name(spec, found.to)
+        );
+        let help = "give it a `when`, or `onExhausted: continue`".to_owned();
+        sink.push(Problem::warning(Code::EndlessLoop, link.span, message).help(help));
+    }
+    for (at, exit) in links.links.iter().enumerate() {
+        let when = condition(exit);
+        let certain = |found: &&Loop| {
+            let link = &links.links[found.edge];
+            !endless.contains(&found.edge) && certain.goes_back(link, exit.from, when.as_ref())
+        };
+        let Some(found) = loops.left_by(at).filter(fails).find(certain) else { continue };
+        let message = format!(
+            "this edge never fires: whenever it would, the loop from {} to {} begins another pass",
+            name(spec, found.from),
+            name(spec, found.to)
+        );
+        let help = "give it a condition that holds on the last pass".to_owned();
+        sink.push(Problem::warning(Code::UnreachableExit, exit.span, message).help(help));
+    }
+}
+
+/// What runs for certain, and which edges fire for certain, once some node has completed.
+struct Certain<'a> {
+    links: &'a Links<'a>,
+    /// The edges out of each node.
+    out: Vec<Vec<usize>>,
+    /// Whether each node runs as soon as its edges are resolved and one has fired.
+    plain: Vec<bool>,
+}
+
+impl<'a> Certain<'a> {
+    fn new(spec: &'a Spec<'a>, links: &'a Links<'a>) -> Self {
+        let mut out = vec![Vec::new(); spec.nodes.len()];
+        for (at, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
+            out[link.from.0 as usize].push(at);
+        }
+        let is_plain = |node: &crate::spec::NodeSpec<'_>| {
+            node.when.is_none() && node.node_type().is_none_or(|(name, _)| name != "control.merge")
+        };
+        Self { links, out, plain: spec.nodes.iter().map(is_plain).collect() }
+    }
+
+    /// Whether a loop edge fires for certain once a node has completed and a condition held of it.
+    fn goes_back(&self, edge: &Link<'_>, start: NodeIx, held: Option<&Value>) -> bool {
+        let fires = |link: &Link<'_>| {
+            let when = condition(link);
+            when.is_none() || when == Some(Value::Bool(true)) || (link.from == start && when.as_ref() == held)
+        };
+        if !fires(edge) {
+            return false;
+        }
+        let mut runs = vec![false; self.plain.len()];
+        let mut open = VecDeque::from([start]);
+        runs[start.0 as usize] = true;
+        while let Some(node) = open.pop_front() {
+            if node == edge.from {
+                return true;
+            }
+            for &at in &self.out[node.0 as usize] {
+                let link = &self.links.links[at];
+                let to = link.to.0 as usize;
+                if self.plain[to] && fires(link) && !std::mem::replace(&mut runs[to], true) {
+                    open.push_back(link.to);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// An edge's condition in a form that can be compared.
+fn condition(link: &Link<'_>) -> Option<Value> {
+    let when = link.spec?.when.map(Yaml::json)?;
+    Some(match &when {
+        Value::String(text) => {
+            let text = text.trim();
+            let inner = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
+            Value::String(inner.unwrap_or(text).trim().to_owned())
+        }
+        _ => when,
+    })
+}

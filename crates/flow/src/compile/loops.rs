@@ -1,0 +1,292 @@
+//! The loops of a flow: which nodes each sends back, which edges wait for its end, and which loops lie within it.
+//!
+//! The body of a loop edge is every node on a path from its target to its source. A path may go over the loop edges
+//! of inner loops, so a node that is only on the way back of an inner loop is in the body of the outer one too.
+//! Loops that lead back to one node have one body.
+
+use std::sync::Arc;
+
+use petgraph::{algo::kosaraju_scc, graph::DiGraph};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::edges::{Links, Neighbours, name, reach};
+use crate::{
+    diagnostic::{Code, Problem, Sink},
+    graph::{Cycle, EdgeIx, EdgeList, NodeIx},
+    spec::Spec,
+};
+
+/// Loops by their places in [`Loops::all`].
+type Places = SmallVec<[usize; 2]>;
+
+/// All loops of a flow.
+#[derive(Default)]
+pub(super) struct Loops {
+    all: Vec<Loop>,
+    /// The loops whose body each node is in.
+    around: Vec<Places>,
+    /// For each edge the loops that it has to wait for.
+    leaves: FxHashMap<usize, Places>,
+}
+
+/// One loop edge.
+pub(super) struct Loop {
+    /// Its place among the edges.
+    pub(super) edge: usize,
+    pub(super) from: NodeIx,
+    pub(super) to: NodeIx,
+    cycle: Option<Cycle>,
+}
+
+impl Loops {
+    /// Finds the loops; an edge that closes no cycle, and loops that overlap beyond sense, are problems.
+    pub(super) fn find(spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) -> Self {
+        let mut loops = Self::default();
+        if links.onward.is_empty() {
+            return loops;
+        }
+        loops.read(spec, links, sink);
+        loops.bodies(links);
+        loops.nest();
+        loops.exits(links);
+        loops.check_overlap(spec, links, sink);
+        loops
+    }
+
+    /// The loops that an edge has to wait for.
+    pub(super) fn left_by(&self, edge: usize) -> impl Iterator<Item = &Loop> {
+        self.leaves.get(&edge).into_iter().flatten().map(|&at| &self.all[at])
+    }
+
+    /// All loops.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Loop> {
+        self.all.iter()
+    }
+
+    /// What an edge carries if it closes a cycle, and the loop edges that it has to wait for.
+    pub(super) fn take(&mut self, edge: usize) -> (Option<Cycle>, EdgeList) {
+        let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();
+        let cycle = place.and_then(|place| self.all[place].cycle.take());
+        let leaves = self.leaves.get(&edge).into_iter().flatten();
+        (cycle, leaves.map(|&at| EdgeIx(self.all[at].edge as u32)).collect())
+    }
+
+    fn read(&mut self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
+        let nodes = spec.nodes.len();
+        for (edge, link) in links.links.iter().enumerate() {
+            let Some((written, (max_iterations, span))) =
+                link.spec.and_then(|written| Some((written, written.max_iterations?)))
+            else {
+                continue;
+            };
+            let (after, before) = (reach(link.to, &links.onward), reach(link.from, &links.back));
+            let direct: Vec<NodeIx> = indices(nodes).filter(|ix| after[at(*ix)] && before[at(*ix)]).collect();
+            if direct.is_empty() {
+                let (from, to) = (name(spec, link.from), name(spec, link.to));
+                let message = format!("this edge closes no cycle: nothing leads from {to} to {from}");
+                let help = "take `maxIterations` away".to_owned();
+                let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
+                sink.push(problem.key(format!("edges[{}].maxIterations", written.at)));
+            }
+            let cycle = Cycle {
+                max_iterations,
+                on_exhausted: written.on_exhausted,
+                body: Arc::default(),
+                direct,
+                quiet: Vec::new(),
+                inner: EdgeList::new(),
+                rank: 0,
+                releases: Vec::new(),
+            };
+            self.all.push(Loop { edge, from: link.from, to: link.to, cycle: Some(cycle) });
+        }
+    }
+
+    /// Of all that can follow on a loop's target, what leads back to it: by edges, or by loops that begin there.
+    fn bodies(&mut self, links: &Links<'_>) {
+        let nodes = links.onward.len();
+        let mut back_by_loop = vec![Neighbours::new(); nodes];
+        for found in &self.all {
+            back_by_loop[at(found.to)].push(found.from);
+        }
+        let mut bodies: FxHashMap<NodeIx, Arc<[NodeIx]>> = FxHashMap::default();
+        for found in &self.all {
+            bodies.entry(found.to).or_insert_with(|| {
+                let after = reach(found.to, &links.onward);
+                let mut inside = vec![false; nodes];
+                let mut open = vec![found.to];
+                inside[at(found.to)] = true;
+                while let Some(node) = open.pop() {
+                    for &before in links.back[at(node)].iter().chain(&back_by_loop[at(node)]) {
+                        if after[at(before)] && !std::mem::replace(&mut inside[at(before)], true) {
+                            open.push(before);
+                        }
+                    }
+                }
+                indices(nodes).filter(|ix| inside[at(*ix)]).collect()
+            });
+        }
+        self.around = vec![Places::new(); nodes];
+        for (place, found) in self.all.iter_mut().enumerate() {
+            let Some(body) = bodies.get(&found.to) else { continue };
+            body.iter().for_each(|ix| self.around[at(*ix)].push(place));
+            if let Some(cycle) = &mut found.cycle {
+                cycle.body = body.clone();
+            }
+        }
+    }
+
+    /// Which loops lie within which, and which only overlap.
+    fn nest(&mut self) {
+        let mut order: Vec<usize> = (0..self.all.len()).collect();
+        order.sort_by_key(|&place| (self.body(place).len(), self.direct(place).len(), place));
+        let mut ranks = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(&place, rank)| ranks[place] = rank);
+        let mut begin_at: FxHashMap<NodeIx, Places> = FxHashMap::default();
+        for (place, found) in self.all.iter().enumerate() {
+            begin_at.entry(found.to).or_default().push(place);
+        }
+        let overlaps = self.overlaps(&ranks);
+        for place in 0..self.all.len() {
+            let begin = self.body(place).iter().filter_map(|ix| begin_at.get(ix)).flatten();
+            let inner = begin.filter(|&&other| self.is_inner(other, place));
+            let inner = inner.map(|&other| EdgeIx(self.all[other].edge as u32)).collect();
+            let (mut together, mut next) = (vec![place], 0);
+            while let Some(known) = together.get(next) {
+                for &other in overlaps.get(known).into_iter().flatten() {
+                    if !together.contains(&other) {
+                        together.push(other);
+                    }
+                }
+                next += 1;
+            }
+            let mut quiet: Vec<NodeIx> =
+                together.iter().flat_map(|&other| self.body(other).iter().copied()).collect();
+            quiet.sort_unstable();
+            quiet.dedup();
+            if let Some(cycle) = &mut self.all[place].cycle {
+                cycle.rank = ranks[place];
+                (cycle.inner, cycle.quiet) = (inner, quiet);
+            }
+        }
+    }
+
+    /// The loops that share nodes with each, and neither lies within the other.
+    fn overlaps(&self, ranks: &[u32]) -> FxHashMap<usize, Vec<usize>> {
+        let mut found: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        for around in &self.around {
+            let mut around = around.clone();
+            around.sort_by_key(|&place| ranks[place]);
+            let apart = |a: usize, b: usize| self.all[a].to != self.all[b].to && !self.encloses(b, a);
+            if !around.windows(2).any(|pair| apart(pair[0], pair[1])) {
+                continue;
+            }
+            for (nth, &a) in around.iter().enumerate() {
+                for &b in around[nth + 1..].iter().filter(|&&b| apart(a, b)) {
+                    found.entry(a).or_default().push(b);
+                    found.entry(b).or_default().push(a);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether one loop's body lies within another's and is not the same.
+    fn encloses(&self, outer: usize, inner: usize) -> bool {
+        let (outer_to, inner_to) = (self.all[outer].to, self.all[inner].to);
+        outer_to != inner_to && self.around[at(inner_to)].binary_search(&outer).is_ok()
+    }
+
+    /// Whether a loop's count begins anew when the other fires. Of two with one body the shorter way is the inner.
+    fn is_inner(&self, inner: usize, outer: usize) -> bool {
+        let same = inner != outer && self.all[inner].to == self.all[outer].to;
+        self.encloses(outer, inner)
+            || (same && self.direct(outer).binary_search(&self.all[inner].from).is_ok())
+    }
+
+    /// Which loops each edge waits for: those whose body it leaves, and those that would send their sources back.
+    fn exits(&mut self, links: &Links<'_>) {
+        for (edge, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
+            let stays = |place: &usize| self.around[at(link.to)].binary_search(place).is_ok();
+            let mut left: Places =
+                self.around[at(link.from)].iter().copied().filter(|place| !stays(place)).collect();
+            let mut next = 0;
+            while let Some(&place) = left.get(next) {
+                for &other in &self.around[at(self.all[place].from)] {
+                    if !left.contains(&other) && !stays(&other) {
+                        left.push(other);
+                    }
+                }
+                next += 1;
+            }
+            if !left.is_empty() {
+                self.leaves.insert(edge, left);
+            }
+        }
+        for (&edge, left) in &self.leaves {
+            for &place in left {
+                if let Some(cycle) = &mut self.all[place].cycle {
+                    cycle.releases.push(links.links[edge].from);
+                }
+            }
+        }
+        for cycle in self.all.iter_mut().filter_map(|found| found.cycle.as_mut()) {
+            cycle.releases.sort_unstable();
+            cycle.releases.dedup();
+        }
+    }
+
+    /// A node that waits for the end of a loop must not be needed for that end.
+    fn check_overlap(&self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
+        let mut waits = DiGraph::<(), ()>::with_capacity(links.onward.len(), links.links.len());
+        let places: Vec<_> = links.onward.iter().map(|_| waits.add_node(())).collect();
+        for (edge, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
+            waits.add_edge(places[at(link.from)], places[at(link.to)], ());
+            for found in self.left_by(edge) {
+                waits.add_edge(places[at(found.from)], places[at(link.to)], ());
+            }
+        }
+        for part in kosaraju_scc(&waits).into_iter().filter(|part| part.len() > 1) {
+            let inside = |ix: NodeIx| part.contains(&places[at(ix)]);
+            let exit = links.links.iter().enumerate().find_map(|(edge, link)| {
+                let found = self.left_by(edge).find(|found| inside(found.from) && inside(link.to))?;
+                Some((link, found))
+            });
+            // A cycle of edges alone is reported as such.
+            let Some((link, found)) = exit else { continue };
+            let message = format!(
+                "{} has to wait for the end of the loop from {} to {}, which cannot end before it",
+                name(spec, link.to),
+                name(spec, found.from),
+                name(spec, found.to)
+            );
+            let help =
+                format!("let the loop begin further up, so that {} lies within it", name(spec, link.to));
+            sink.push(Problem::error(Code::OverlappingLoops, link.span, message).help(help));
+        }
+    }
+
+    fn body(&self, place: usize) -> &[NodeIx] {
+        self.all[place].cycle.as_ref().map_or(&[], |cycle| &cycle.body)
+    }
+
+    fn direct(&self, place: usize) -> &[NodeIx] {
+        self.all[place].cycle.as_ref().map_or(&[], |cycle| &cycle.direct)
+    }
+}
+
+impl Loop {
+    /// How often it may fire, and what then.
+    pub(super) fn cycle(&self) -> Option<&Cycle> {
+        self.cycle.as_ref()
+    }
+}
+
+fn at(ix: NodeIx) -> usize {
+    ix.0 as usize
+}
+
+fn indices(nodes: usize) -> impl Iterator<Item = NodeIx> {
+    (0..nodes).filter_map(|at| u32::try_from(at).ok().map(NodeIx))
+}
