@@ -177,3 +177,26 @@ fn a_session_whose_phase_has_ended_only_ends() {
     resumed.check();
     assert_eq!(resumed.end(), sim.end());
 }
+
+#[test]
+fn a_node_whose_failure_is_handled_has_failed_or_has_not() {
+    let graph = graph(
+        r#"
+name: failed
+nodes:
+  - { id: ok, type: control.noop, policy: { continueOnError: true } }
+  - { id: handled, type: control.noop, policy: { continueOnError: true } }
+  - { id: skipped, type: control.noop, when: "1 == 2", policy: { continueOnError: true } }
+  - { id: a, type: control.noop, dependsOn: [ok], when: "not ok.failed" }
+  - { id: b, type: control.noop, dependsOn: [handled], when: "handled.failed" }
+  - { id: c, type: control.noop, dependsOn: [ok, skipped], when: "not skipped.failed" }
+  - { id: d, type: control.noop, dependsOn: [ok], when: { equals: { var: ok.failed, value: false } } }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    let mut started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
+    started.sort_unstable();
+    assert_eq!(started, ["a", "b", "c", "d", "handled", "ok"], "{}", story(&sim.log));
+    assert_eq!(sim.run.state().outcome, Some(inspan_protocol::Outcome::Success), "{}", story(&sim.log));
+}

@@ -16,7 +16,7 @@ use crate::{
 fn case(name: &str) -> (Arc<Graph>, Vec<Envelope>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/logs").join(name);
     let flow = fs::read_to_string(folder.join("flow.yaml")).unwrap();
-    let log = fs::read_to_string(folder.join("events.jsonl")).unwrap();
+    let log = fs::read_to_string(folder.join("events.jsonl")).unwrap().replace("\"flow-1\"", "\"s\"");
     (silent_graph(&flow), log.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
@@ -47,6 +47,6 @@ fn a_log_of_an_older_version_is_the_state_that_it_was() {
         resumed.drive(acts);
         resumed.check();
         assert_eq!(ends(&resumed), ends(&sim), "cut after {cut}\n{}", story(&resumed.log));
-        assert_eq!(resumed.again(cut), Vec::new(), "cut after {cut}");
+        assert!(resumed.again(cut).is_empty(), "cut after {cut}");
     }
 }
