@@ -51,7 +51,7 @@ codes! {
     SelfEdge "self-edge" "An edge leads from a node to itself without a bound.";
     Cycle "cycle" "Edges without a bound close a cycle.";
     LoopWithoutCycle "loop-without-cycle" "An edge has `maxIterations` and closes no cycle.";
-    OverlappingLoops "overlapping-loops" "Two loops overlap so that a node would have to wait for itself.";
+    OverlappingLoops "overlapping-loops" "Two loops overlap so that the end of one cannot be waited for.";
     EndlessLoop "endless-loop" "A loop can only end by failing at its limit.";
     UnreachableExit "unreachable-exit" "An edge out of a loop never fires: whenever it would, the loop begins another pass.";
     UnknownNode "unknown-node" "`session` names a node that is not there.";

@@ -28,6 +28,8 @@ pub(super) struct Loops {
     around: Vec<Places>,
     /// For each edge the loops that it has to wait for.
     leaves: FxHashMap<usize, Places>,
+    /// Edges out of a loop that another loop would have resolved anew without running their sources again.
+    crossed: Vec<(usize, [usize; 2])>,
 }
 
 /// One loop edge.
@@ -214,7 +216,11 @@ impl Loops {
             let mut next = 0;
             while let Some(&place) = left.get(next) {
                 for &other in &self.around[at(self.all[place].from)] {
-                    if !left.contains(&other) && !stays(&other) {
+                    if stays(&other) {
+                        if self.around[at(link.from)].binary_search(&other).is_err() {
+                            self.crossed.push((edge, [place, other]));
+                        }
+                    } else if !left.contains(&other) {
                         left.push(other);
                     }
                 }
@@ -237,8 +243,30 @@ impl Loops {
         }
     }
 
-    /// A node that waits for the end of a loop must not be needed for that end.
+    /// A node that waits for the end of a loop must not be needed for that end, and no other loop may begin that loop
+    /// again behind its back.
     fn check_overlap(&self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
+        let mut told = None;
+        for &(edge, [left, other]) in &self.crossed {
+            if told.replace(edge) == Some(edge) {
+                continue;
+            }
+            let (link, left, other) = (&links.links[edge], &self.all[left], &self.all[other]);
+            let message = format!(
+                "this edge waits for the end of the loop from {} to {}, and the loop from {} to {} may begin that loop again \
+                 afterwards",
+                name(spec, left.from),
+                name(spec, left.to),
+                name(spec, other.from),
+                name(spec, other.to)
+            );
+            let help = format!(
+                "let the loop from {} begin further up, so that {} lies within it",
+                name(spec, other.from),
+                name(spec, link.from)
+            );
+            sink.push(Problem::error(Code::OverlappingLoops, link.span, message).help(help));
+        }
         let mut waits = DiGraph::<(), ()>::with_capacity(links.onward.len(), links.links.len());
         let places: Vec<_> = links.onward.iter().map(|_| waits.add_node(())).collect();
         for (edge, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {

@@ -422,7 +422,7 @@ fn random_flows_have_loops_of_every_kind() {
         assert_eq!(graph.node(crate::graph::NodeIx(0)).id.as_str(), name(&flow, 0));
     }
     assert!(
-        nested > 50 && overlapping > 3 && long > 15 && refused < 60,
+        nested > 50 && overlapping > 3 && long > 15 && refused < 120,
         "{nested} {overlapping} {long} {refused}"
     );
 }
