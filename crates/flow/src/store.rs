@@ -104,12 +104,6 @@ pub trait RunStore: Send + Sync {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
 
-    /// The session that took the place of this one, if it was resumed in a new one.
-    fn continued_by<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>>;
-
     /// Leaves a command for the session, whoever drives it now or later; its number within the session.
     fn post<'a>(
         &'a self,
@@ -230,6 +224,8 @@ pub struct SessionEntry {
     pub liveness: Liveness,
     /// Commands that wait for an answer.
     pub unanswered: u64,
+    /// The session that took its place, if it was resumed in a new one.
+    pub continued_by: Option<SessionId>,
     /// Why the session cannot be read; then the fields above say only what is known of it.
     pub damage: Option<String>,
 }
@@ -245,6 +241,7 @@ impl SessionEntry {
             owner: None,
             liveness: Liveness::Gone,
             unanswered: 0,
+            continued_by: None,
             damage: Some(damage),
         }
     }

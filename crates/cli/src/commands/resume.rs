@@ -121,11 +121,10 @@ impl Kept {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
-        let (record, entry, continued_by) = runtime.block_on(async {
+        let (record, entry) = runtime.block_on(async {
             let entry = sessions::find(&*store, prefix).await?;
             let record = store.record(&entry.session).await?;
-            let continued_by = store.continued_by(&entry.session).await?;
-            Ok::<_, Failure>((record, entry, continued_by))
+            Ok::<_, Failure>((record, entry))
         })?;
         let settings = Settings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
@@ -133,6 +132,7 @@ impl Kept {
         let nodes = registries::nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
+        let continued_by = entry.continued_by;
         Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by })
     }
 

@@ -72,6 +72,8 @@ pub(crate) enum Standing {
     Paused,
     /// The process that drove it is gone, and it has not ended.
     Interrupted,
+    /// It has not ended, and another session has taken its place.
+    Continued,
     /// It has ended.
     Ended(Outcome),
     /// It cannot be read, or parts of it are lost.
@@ -85,6 +87,9 @@ impl Standing {
         }
         if let Some(outcome) = entry.digest.outcome {
             return Self::Ended(outcome);
+        }
+        if entry.continued_by.is_some() {
+            return Self::Continued;
         }
         match (entry.digest.status, entry.liveness) {
             (SessionStatus::Paused, _) => Self::Paused,
@@ -103,6 +108,7 @@ impl Standing {
             Self::Waiting => "waiting",
             Self::Paused => "paused",
             Self::Interrupted => "interrupted",
+            Self::Continued => "continued",
             Self::Damaged => "damaged",
             Self::Ended(Outcome::Success) => "success",
             Self::Ended(Outcome::Partial) => "partial",
@@ -119,12 +125,13 @@ impl Standing {
             Self::Waiting | Self::Paused | Self::Interrupted => Tone::Warning,
             Self::Ended(Outcome::Success) => Tone::Good,
             Self::Ended(Outcome::Partial | Outcome::Stopped) => Tone::Warning,
+            Self::Continued => Tone::Faint,
             Self::Ended(_) | Self::Damaged => Tone::Bad,
         }
     }
 
     pub(crate) fn has_ended(self) -> bool {
-        matches!(self, Self::Ended(_))
+        matches!(self, Self::Ended(_) | Self::Continued)
     }
 }
 

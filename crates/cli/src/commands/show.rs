@@ -4,7 +4,7 @@ use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     FACTS, Graph, Liveness, NodeIx, NodeState, ParentKind, Run, RunState, Select, SessionEntry, SessionRecord,
 };
-use inspan_protocol::{NodeStatus, SessionId, Timestamp};
+use inspan_protocol::{NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -27,8 +27,6 @@ struct View {
     run: Run,
     console: ConsoleState,
     commands: Commands,
-    /// The session that took its place.
-    continued_by: Option<SessionId>,
 }
 
 pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -45,8 +43,7 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
             run.apply(envelope);
             console.fold(envelope);
         }
-        let continued_by = store.continued_by(&found.session).await?;
-        Ok(View { entry, record, run, console, commands: Commands::new(invocation), continued_by })
+        Ok(View { entry, record, run, console, commands: Commands::new(invocation) })
     })?;
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.run.snapshot(&view.record.input)),
@@ -112,9 +109,6 @@ impl View {
         if let Some(parent) = &self.record.parent {
             value["parent"] = json!(parent);
         }
-        if let Some(by) = &self.continued_by {
-            value["continuedBy"] = json!(by);
-        }
         if let Some(error) = self.state().failure() {
             value["error"] = json!(error);
         }
@@ -149,7 +143,7 @@ impl View {
             item
         });
         value["prompts"] = prompts.collect();
-        value["next"] = self.next().into_iter().map(|(command, _)| command).collect();
+        value["next"] = self.commands.next(&self.entry).into_iter().map(|(command, _)| command).collect();
         value
     }
 
@@ -171,7 +165,7 @@ impl View {
                 lines.push(line);
             }
         }
-        let next = self.next();
+        let next = self.commands.next(&self.entry);
         if !next.is_empty() {
             lines.push(Line::new());
         }
@@ -181,14 +175,6 @@ impl View {
             line
         }));
         lines
-    }
-
-    /// What can be done next; about a session that another has continued, nothing but to look at that one.
-    fn next(&self) -> Vec<(String, &'static str)> {
-        match &self.continued_by {
-            Some(by) => vec![(self.commands.command("show", by, ""), "shows the session that continues it")],
-            None => self.commands.next(&self.entry),
-        }
     }
 
     fn head(&self) -> Vec<Line> {
@@ -224,7 +210,7 @@ impl View {
                 ParentKind::Resume => fact("continues", from),
             }
         }
-        if let Some(by) = &self.continued_by {
+        if let Some(by) = &self.entry.continued_by {
             fact("continued", format!("by {}", clean(by.as_str())));
         }
         match (&entry.owner, entry.liveness) {

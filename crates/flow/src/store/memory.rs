@@ -105,7 +105,7 @@ impl Kept {
         Ok(())
     }
 
-    fn entry(&self) -> SessionEntry {
+    fn entry(&self, continued_by: Option<SessionId>) -> SessionEntry {
         SessionEntry {
             session: self.record.session.clone(),
             flow: self.record.flow.name.clone(),
@@ -115,6 +115,7 @@ impl Kept {
             // Whoever holds a lease of this store lives in this process.
             liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
             unanswered: self.posted.iter().filter(|(_, answer)| answer.is_none()).count() as u64,
+            continued_by,
             damage: None,
         }
     }
@@ -213,15 +214,9 @@ impl RunStore for MemoryStore {
         ready(self.with(session, |kept| Ok(kept.record.clone()))).boxed()
     }
 
-    fn continued_by<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>> {
-        ready(Ok(continuation(&self.sessions(), session))).boxed()
-    }
-
     fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
-        ready(self.with(session, |kept| Ok(kept.entry()))).boxed()
+        let continued_by = continuation(&self.sessions(), session);
+        ready(self.with(session, |kept| Ok(kept.entry(continued_by)))).boxed()
     }
 
     fn entries<'a>(
@@ -231,7 +226,11 @@ impl RunStore for MemoryStore {
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
         let sessions = self.sessions();
         let begins = |(session, _): &(&SessionId, &Kept)| session.as_str().starts_with(prefix);
-        let mut entries: Vec<_> = sessions.iter().filter(begins).map(|(_, kept)| kept.entry()).collect();
+        let mut entries: Vec<_> = sessions
+            .iter()
+            .filter(begins)
+            .map(|(id, kept)| kept.entry(continuation(&sessions, id)))
+            .collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
         ready(Ok(entries)).boxed()

@@ -272,14 +272,6 @@ impl RunStore for SqliteStore {
         self.readers.ask(read).boxed()
     }
 
-    fn continued_by<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>> {
-        let id = session.clone();
-        self.readers.ask(move |connection| session::continuation(connection, &id)).boxed()
-    }
-
     fn entries<'a>(
         &'a self,
         prefix: &'a str,

@@ -78,13 +78,18 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
         let first = SessionId::from("run-1");
         store.create(&record("run-1"), &me, at(0)).await.unwrap();
         store.create(&following("fork", ParentKind::Fork), &me, at(1)).await.unwrap();
-        assert_eq!(store.continued_by(&first).await, Ok(None));
+        assert_eq!(store.entry(&first).await.unwrap().continued_by, None);
         store.create(&following("next", ParentKind::Resume), &me, at(2)).await.unwrap();
-        assert_eq!(store.continued_by(&first).await, Ok(Some("next".into())));
+        assert_eq!(store.entry(&first).await.unwrap().continued_by, Some("next".into()));
         let again = store.create(&following("other", ParentKind::Resume), &me, at(3)).await;
         assert_eq!(again, Err(StoreError::Continued { session: first, by: "next".into() }));
         store.create(&following("fork-2", ParentKind::Fork), &me, at(4)).await.unwrap();
-        assert_eq!(store.continued_by(&SessionId::from("next")).await, Ok(None));
+        let listed = store.entries("", 9).await.unwrap();
+        let listed: Vec<_> =
+            listed.into_iter().map(|entry| (entry.session.to_string(), entry.continued_by)).collect();
+        let expected = ["fork", "fork-2", "next", "run-1"]
+            .map(|id| (id.to_owned(), (id == "run-1").then(|| SessionId::from("next"))));
+        assert_eq!(listed, expected);
     })
     .await;
 }
@@ -202,6 +207,7 @@ async fn an_entry_says_where_a_session_stands() {
             owner: Some(Owner::of_process()),
             liveness: Liveness::Alive,
             unanswered: 1,
+            continued_by: None,
             damage: None,
         };
         assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));

@@ -47,6 +47,9 @@ impl Commands {
     pub(in crate::commands) fn next(&self, entry: &SessionEntry) -> Vec<(String, &'static str)> {
         let id = &entry.session;
         let resume = || self.command("resume", id, "");
+        if let Some(by) = &entry.continued_by {
+            return vec![(self.command("show", by, ""), "see the session that continues it")];
+        }
         match Standing::of(entry) {
             Standing::Running => vec![(self.command("logs", id, "-f"), "watch it")],
             Standing::Waiting if entry.owner.is_none() && entry.unanswered > 0 => {
@@ -62,7 +65,7 @@ impl Commands {
             Standing::Interrupted => {
                 vec![(resume(), "continue; the process that ran it is gone")]
             }
-            Standing::Ended(inspan_protocol::Outcome::Success) => Vec::new(),
+            Standing::Ended(inspan_protocol::Outcome::Success) | Standing::Continued => Vec::new(),
             Standing::Ended(_) => vec![
                 (self.command("why", id, ""), "see why"),
                 (

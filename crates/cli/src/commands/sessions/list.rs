@@ -97,6 +97,7 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
     put("costUsd", digest.known_cost().map(|usd| json!(usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
+    put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
     let waits = digest.waits.filter(|_| !Standing::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));

@@ -210,13 +210,6 @@ impl RunStore for Fragile {
         self.inner.entries(prefix, limit)
     }
 
-    fn continued_by<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Option<SessionId>, StoreError>> {
-        self.inner.continued_by(session)
-    }
-
     fn post<'a>(
         &'a self,
         session: &'a SessionId,

@@ -1,5 +1,7 @@
 //! The row of a session: where its log ends, who holds its lease, and what its list entry says.
 
+use std::collections::BTreeMap;
+
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
@@ -232,16 +234,31 @@ pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionR
     read().map_err(|fault| fault.of(id.as_str()))
 }
 
+/// The sessions that took the place of another: of that other, or of all. A record that is damaged names none.
+fn continuations(
+    connection: &Connection,
+    of: Option<&SessionId>,
+) -> Result<BTreeMap<String, SessionId>, Fault> {
+    let sql = "SELECT json_extract(records.body, '$.parent.session'), sessions.id \
+               FROM records JOIN sessions ON sessions.number = records.session \
+               WHERE instr(records.body, coalesce(?1, '\"parent\"')) > 0 AND json_valid(records.body) \
+               AND json_extract(records.body, '$.parent.kind') = 'resume' \
+               AND json_extract(records.body, '$.parent.session') = \
+                   coalesce(?1, json_extract(records.body, '$.parent.session')) \
+               ORDER BY sessions.number DESC";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query([of.map(SessionId::as_str)])?;
+    let mut found = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        // The oldest comes last and counts.
+        found.insert(row.get(0)?, SessionId::from(row.get::<_, String>(1)?));
+    }
+    Ok(found)
+}
+
 /// The session that took the place of this one.
 pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Option<SessionId>, Fault> {
-    // The record of a session may be damaged; it is looked at only if it names this one.
-    let sql = "SELECT sessions.id FROM records JOIN sessions ON sessions.number = records.session \
-               WHERE instr(records.body, ?1) > 0 AND json_valid(records.body) \
-               AND json_extract(records.body, '$.parent.session') = ?1 \
-               AND json_extract(records.body, '$.parent.kind') = 'resume' ORDER BY sessions.number LIMIT 1";
-    let mut query = connection.prepare_cached(sql)?;
-    let found = query.query_row([id.as_str()], |row| row.get::<_, String>(0)).optional()?;
-    Ok(found.map(SessionId::from))
+    Ok(continuations(connection, Some(id))?.remove(id.as_str()))
 }
 
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
@@ -254,7 +271,7 @@ pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Re
     match rows.next()? {
         Some(row) => match entry_of(row, here)? {
             SessionEntry { damage: Some(what), .. } => Err(Fault::Broken(what).of(id.as_str())),
-            entry => Ok(entry),
+            entry => Ok(SessionEntry { continued_by: continuation(connection, id)?, ..entry }),
         },
         None => Err(StoreError::UnknownSession(id.clone()).into()),
     }
@@ -277,6 +294,10 @@ pub(super) fn entries(
     let mut entries = Vec::new();
     while let Some(row) = rows.next()? {
         entries.push(entry_of(row, here)?);
+    }
+    let mut continued = continuations(connection, None)?;
+    for entry in &mut entries {
+        entry.continued_by = continued.remove(entry.session.as_str());
     }
     Ok(entries)
 }
@@ -302,6 +323,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             liveness: owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)),
             owner,
             unanswered: count(row.get(5)?),
+            continued_by: None,
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),
         })
