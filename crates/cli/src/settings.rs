@@ -66,8 +66,18 @@ struct Provider {
 }
 
 impl Settings {
-    /// All settings for work in a folder: a flow's own, else the one the program was called in.
+    /// All settings for a flow in a folder, else in the folder the program was called in.
     pub(crate) fn of(folder: Option<&Path>, invocation: &Invocation) -> Result<Self, Failure> {
+        Self::read_all(folder, Whose::Project, invocation)
+    }
+
+    /// The settings for an agent without a flow. Options can name programs to start, so those of a project's file, which
+    /// may be a stranger's, do not count here.
+    pub(crate) fn of_agent(invocation: &Invocation) -> Result<Self, Failure> {
+        Self::read_all(None, Whose::ProjectWithoutOptions, invocation)
+    }
+
+    fn read_all(folder: Option<&Path>, project: Whose, invocation: &Invocation) -> Result<Self, Failure> {
         let mut settings = Self::default();
         if let Some(file) = invocation.config_file() {
             settings.read(file, Whose::User)?;
@@ -78,7 +88,7 @@ impl Settings {
             (folder, cwd) => folder.map(Path::to_owned).or_else(|| cwd.clone()),
         };
         if let Some(file) = here.as_deref().and_then(project_file) {
-            settings.read(file, Whose::Project)?;
+            settings.read(file, project)?;
         }
         settings.variables(invocation)?;
         if let Some(file) = &invocation.store {
@@ -160,7 +170,7 @@ impl Settings {
         }
         if let Some(store) = written.store {
             let start = store.span().start;
-            if whose == Whose::Project {
+            if whose != Whose::User {
                 let why =
                     "`store` can only be set in the user's own file: sessions are found from any folder";
                 return Err(wrong(start, why));
@@ -191,6 +201,9 @@ impl Settings {
             for (key, start, value) in model.into_iter().chain(options) {
                 check_option(&name, &key, &value).map_err(|why| wrong(start, &why))?;
                 let under = if key == "model" { "" } else { "options." };
+                if whose == Whose::ProjectWithoutOptions && key != "model" {
+                    continue;
+                }
                 self.set(&format!("providers.{name}.{under}{key}"), value, at(start));
             }
         }
@@ -229,6 +242,7 @@ impl Settings {
 enum Whose {
     User,
     Project,
+    ProjectWithoutOptions,
 }
 
 /// The nearest `inspan.toml`: in this folder or, within a repository, above it.

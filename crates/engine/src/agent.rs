@@ -71,7 +71,7 @@ impl ExecutableAgent {
     pub async fn execute(&self, input: Value) -> Result<Value, AgentError> {
         let run_id = self.hub.ids().run_id();
         let hub = self.hub.with_agent(run_id.clone());
-        // Open before `agent:start`, so that whoever learns of the run can reach it.
+        // Open before `agent:start`, so that the run can be reached as soon as it is known.
         let mailbox = Arc::new(hub.open_run_of_code(&run_id, self.name()));
         let context = AgentContext {
             hub: hub.clone(),

@@ -45,7 +45,7 @@ impl Default for ChannelLimits {
     }
 }
 
-/// The channels of a session. Dropped without [`Channels::finish`], they are let go at once.
+/// The channels of a session. Dropped without [`Channels::finish`], they are detached at once.
 pub struct Channels {
     hub: Hub,
     limits: ChannelLimits,
@@ -99,12 +99,12 @@ impl Channels {
         self.attached.push(Attached { end, task, taken });
     }
 
-    /// Waits until every channel has taken the events so far, or has been let go; no longer than one call may take.
+    /// Waits until every channel has taken the events so far, or has been detached; no longer than one call may take.
     pub async fn caught_up(&mut self) {
         let newest = self.hub.last_seq();
         let all = async {
             for attached in &mut self.attached {
-                // One that was let go takes nothing more.
+                // One that was detached takes nothing more.
                 drop(attached.taken.wait_for(|taken| *taken >= newest).await);
             }
         };
@@ -143,9 +143,9 @@ struct Feed {
 }
 
 enum Fault {
-    /// The channel failed: it is let go.
+    /// The channel failed: it is detached.
     Failed(String),
-    /// It failed on another's `channel:error`: it is let go without one of its own.
+    /// It failed on another's `channel:error`: it is detached without one of its own.
     FailedSilently(String),
 }
 

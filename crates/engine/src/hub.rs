@@ -84,7 +84,7 @@ impl Hub {
         Self::continuing(session_id, clock, ids, 0)
     }
 
-    /// The hub of a session that goes on after the event `last_seq`.
+    /// The hub of a session that continues after the event `last_seq`.
     pub fn continuing(
         session_id: SessionId,
         clock: Arc<dyn Clock>,

@@ -1,5 +1,4 @@
-//! An agent in one call: says something, gives what came of it, and lets go of everything. A conversation over many
-//! calls is left to `session`.
+//! An agent in one call: says something, gives what came of it, and releases everything.
 
 use std::sync::Arc;
 

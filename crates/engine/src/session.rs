@@ -253,7 +253,7 @@ impl AgentSession {
     }
 
     /// Aborts the chat in progress, which ends within seconds with `ABORTED` and what was done so far
-    /// ([`AgentResult::before`]). Without one it does nothing. The session can be gone on with.
+    /// ([`AgentResult::before`]). Without one it does nothing. The session can be continued.
     pub fn abort(&self) {
         if let Ok(open) = self.get() {
             let token = lock(&open.desk).abort.clone();
@@ -300,7 +300,7 @@ impl AgentSession {
         self.get().ok().map(|open| open.hub.clone())
     }
 
-    /// Aborts what is in progress and lets go of everything. Every handle of the session is closed by it. The
+    /// Aborts what is in progress and releases everything. Every handle of the session is closed by it. The
     /// provider is the caller's, and is shut down by the caller.
     pub fn close(&self) {
         let Some(open) = lock(&self.open).take() else { return };

@@ -83,7 +83,7 @@ pub enum WhenWaiting {
     /// It stays and waits.
     #[default]
     Stay,
-    /// It leaves; whoever resumes the session goes on.
+    /// It leaves; another process can resume the session.
     Leave,
     /// It leaves, unless it is known when the wait ends.
     LeaveUnlessTimed,

@@ -25,7 +25,7 @@ pub(super) mod talk;
 mod voice;
 
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let settings = Settings::of(None, invocation)?;
+    let settings = Settings::of_agent(invocation)?;
     let named = named(args.provider.as_deref().or(settings.provider()))?;
     let provider = provider(named)?;
     let mut options = options(&args.how, named, &settings, invocation);

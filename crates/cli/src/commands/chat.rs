@@ -1,5 +1,4 @@
-//! `inspan chat`: a conversation with one agent, line by line, that can be kept in a file and gone on with. One answer
-//! is left to `agent/talk`.
+//! `inspan chat`: a conversation with one agent, line by line, that can be saved in a file and continued.
 
 use std::{
     fs,
@@ -32,7 +31,7 @@ const QUIT: &str = "/quit";
 pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let state = args.resume.as_deref().map(read).transpose()?;
     let named = args.provider.as_deref().or(state.as_ref().map(|state| state.provider.as_str()));
-    let settings = Settings::of(None, invocation)?;
+    let settings = Settings::of_agent(invocation)?;
     let named = agent::named(named.or(settings.provider()))?;
     let provider = agent::provider(named)?;
     let options = agent::options(&args.how, named, &settings, invocation);
@@ -116,14 +115,14 @@ impl Chat<'_> {
         Ok(exit)
     }
 
-    /// Which conversation it was, and how to go on with it.
+    /// Which conversation it was, and how to continue it.
     fn farewell(&self, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let snapshot = self.session.snapshot().map_err(|error| agent::refused(&error))?;
         let id = snapshot.session_id.as_ref().map_or("no session", |id| id.as_str());
         let turns = if snapshot.turns == 1 { "turn" } else { "turns" };
         let kept = match &self.args.export {
-            Some(file) => format!("go on with `inspan chat --resume {}`", file.display()),
-            None => "kept nowhere; `--export FILE` keeps a conversation".to_owned(),
+            Some(file) => format!("continue with `inspan chat --resume {}`", file.display()),
+            None => "not saved; `--export FILE` saves a conversation".to_owned(),
         };
         talk.note(&format!("{} {id}, {} {turns}; {kept}", snapshot.provider, snapshot.turns));
         Ok(())
@@ -131,7 +130,7 @@ impl Chat<'_> {
 }
 
 fn read(file: &Path) -> Result<SessionState, Failure> {
-    let broken = |why: String| Failure::usage(format!("cannot go on with {}: {why}", file.display()));
+    let broken = |why: String| Failure::usage(format!("cannot continue {}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| broken(error.to_string()))?;
     AgentSession::read_state(&text).map_err(|error| broken(error.message))
 }

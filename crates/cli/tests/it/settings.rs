@@ -90,8 +90,17 @@ fn flows_and_agents_take_their_defaults() {
     let ran = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
     let texts = ["a", "b"].map(|node| outputs(&ran)[node]["text"].clone());
     assert_eq!(texts, ["from the settings", "its own"]);
-    let agent = inspan(&folder.path().join("flows"), &["agent", "x"]);
-    assert_eq!((agent.code, agent.stdout.as_str()), (Some(0), "from the settings\n"), "{}", agent.stderr);
+    // The options of a project are not for an agent without a flow, those of the user are.
+    let in_flows = || {
+        let mut call = program(&folder.path().join("flows"), &["agent", "x"]);
+        ran(folder.path(), call.env("HOME", folder.path()))
+    };
+    let stranger = in_flows();
+    write(folder.path(), USER, &format!("[providers.scripted.options]\nturns = {turn}\n"));
+    let own = in_flows();
+    assert_eq!(own.code, Some(0), "{}", own.stderr);
+    let texts = [&stranger, &own].map(|ran| ran.stdout.contains("from the settings"));
+    assert_eq!(texts, [false, true]);
     let none = inspan(folder.path(), &["agent", "x"]);
     assert_eq!((none.code, none.stderr.lines().next()), (Some(2), Some("error: no provider is named")));
 }

@@ -1,5 +1,4 @@
 //! Which events a subscriber wants, by name and by context, and their text form.
-//! Keeping subscribers and finding them by an event's kind is left to `table`.
 
 use std::{fmt, str::FromStr};
 

@@ -1,5 +1,4 @@
 //! Questions to a person: asked with an event, answered by a reply, a default at the deadline, or not at all.
-//! Who asks what is left to flows and to the permission broker.
 
 use std::{
     future::Future,

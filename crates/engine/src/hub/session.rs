@@ -170,12 +170,12 @@ impl Hub {
         self.command(Command::Close { run })
     }
 
-    /// Stops the session for good; whoever runs it watches [`Hub::aborted`].
+    /// Stops the session for good; its runner watches [`Hub::aborted`].
     pub fn abort(&self, reason: Option<String>) -> Result<(), Rejection> {
         self.command(Command::Abort { reason })
     }
 
-    /// Pauses the session; whoever runs it sees the event.
+    /// Pauses the session; its runner sees the event.
     pub fn pause(&self, reason: Option<String>) -> Result<(), Rejection> {
         self.command(Command::Pause { reason })
     }
@@ -212,7 +212,7 @@ impl Hub {
         Mailbox::new(self.clone(), run_id.clone(), queue)
     }
 
-    /// A message of whoever keeps a queue of its own: `keep` decides, at the place of the message's event, which run
+    /// A message for an agent session, which has a queue of its own: `keep` decides, at the place of the message's event, which run
     /// has it now, if any. A refusal leaves no event.
     pub(crate) fn post_when<E>(
         &self,

@@ -1,5 +1,4 @@
 //! The queues between the hub and its slower readers: one that loses nothing, and one that says what it lost.
-//! Which events come here is left to `filter`; who is served when is left to `table`.
 
 use std::{
     collections::VecDeque,

@@ -132,8 +132,8 @@ impl Table {
     }
 }
 
-/// Whoever emits must not die of a fault of whoever watches. The others are served all the same, and the one whose
-/// fault it was is not served again.
+/// A panic of an observer must not reach the emitter. The others are served all the same, and the one that panicked is
+/// not served again.
 fn serve(rows: &[Row], envelope: &Arc<Envelope>) {
     let taken = Cell::new(0);
     let serve = || {

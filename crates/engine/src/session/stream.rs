@@ -1,4 +1,4 @@
-//! A chat as a stream: its events while they happen, then its end. Doing the chat is left to `exchange`.
+//! A chat as a stream: its events while they happen, then its end.
 
 use std::{
     pin::Pin,

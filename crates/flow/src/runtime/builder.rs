@@ -204,7 +204,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Whether a session is gone on with whose flow has changed since.
+    /// Whether a session continues whose flow has changed since.
     #[must_use]
     pub fn changed(mut self, changed: Changed) -> Self {
         self.changed = changed;
@@ -219,7 +219,7 @@ impl FlowRunnerBuilder {
     }
 
     /// The runner of a session that rests in the store, or whose process died: takes its lease and reads its log.
-    /// [`FlowRunner::resume`] goes on with it.
+    /// [`FlowRunner::resume`] continues it.
     pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
@@ -229,7 +229,7 @@ impl FlowRunnerBuilder {
         Ok(self.at_rest(session.clone(), rest))
     }
 
-    /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] goes on with it. A store makes
+    /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] continues it. A store makes
     /// it its own, with a log that begins after the snapshot.
     pub fn restore(self, snapshot: &RunSnapshot) -> Result<FlowRunner, RunError> {
         let rest = Rest::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
