@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer, de};
 use serde_json::Value;
 
-use crate::Timestamp;
+use crate::{Timestamp, flat};
 
 macro_rules! codes {
     ($( $(#[$meta:meta])* $tag:ident $variant:ident $wire:literal $retry:literal; )*) => {
@@ -162,11 +162,13 @@ impl AgentError {
     }
 
     /// The same error without a wait or a reset that no vendor can mean: one that lies more than [`LONGEST_WAIT`]
-    /// ahead. Whoever takes an error from outside calls this.
+    /// ahead, and without details that are nested too deep to be read again. Whoever takes an error from outside calls
+    /// this.
     #[must_use]
     pub fn believable(mut self, now: Timestamp) -> Self {
         self.retry_after = self.retry_after.filter(|wait| *wait <= LONGEST_WAIT);
         self.resets_at = self.resets_at.filter(|moment| *moment <= now + LONGEST_WAIT);
+        self.detail = self.detail.map(|detail| Box::new(flat(*detail)));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use inspan_protocol::{BudgetLimits, BudgetRaise, NodeId, SessionId};
+use inspan_protocol::{BudgetLimits, BudgetRaise, DEEPEST, NodeId, SessionId, is_too_deep};
 use serde_json::Value;
 
 /// `KEY=VALUE`: one value of the flow's input.
@@ -81,7 +81,7 @@ impl FromStr for InputValue {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = pair(text, "KEY=VALUE")?;
-        Ok(Self { key: key.to_owned(), value: json_or_text(value) })
+        Ok(Self { key: key.to_owned(), value: json_or_text(value)? })
     }
 }
 
@@ -96,7 +96,7 @@ impl FromStr for NodeSetting {
         if keys.is_empty() || keys.iter().any(String::is_empty) {
             return Err(format!("`{path}` does not name a key of node `{node}`; write `{node}.KEY=VALUE`"));
         }
-        Ok(Self { node, keys, value: json_or_text(value) })
+        Ok(Self { node, keys, value: json_or_text(value)? })
     }
 }
 
@@ -151,8 +151,12 @@ fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
     }
 }
 
-fn json_or_text(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+fn json_or_text(text: &str) -> Result<Value, String> {
+    match serde_json::from_str(text) {
+        Ok(value) if is_too_deep(&value) => Err(format!("it is nested more than {DEEPEST} levels deep")),
+        Ok(value) => Ok(value),
+        Err(_) => Ok(Value::String(text.to_owned())),
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +180,8 @@ mod tests {
             json!({ "x": null }),
         ];
         assert_eq!(values, expected.map(Ok));
+        let deep = format!("a={}1{}", "[".repeat(DEEPEST + 1), "]".repeat(DEEPEST + 1));
+        assert_eq!(deep.parse::<InputValue>(), Err("it is nested more than 100 levels deep".to_owned()));
         assert_eq!("=1".parse::<InputValue>(), Err("expected KEY=VALUE".to_owned()));
     }
 

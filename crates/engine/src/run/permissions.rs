@@ -11,7 +11,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, ready},
 };
-use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind, Redactor};
+use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind, Redactor, flat};
 use serde_json::{Map, Value};
 
 use crate::hub::{Hub, Prompt, Reply, Unanswered, lock};
@@ -65,7 +65,7 @@ impl PermissionBroker for HubBroker {
         let question = format!("Allow `{}`?", request.tool_name);
         let mut detail = Map::new();
         detail.insert("toolName".to_owned(), Value::from(request.tool_name));
-        detail.insert("input".to_owned(), request.input);
+        detail.insert("input".to_owned(), flat(request.input));
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         // The agent's own words about it are no part of the question.
         detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));

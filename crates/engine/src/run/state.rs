@@ -23,7 +23,7 @@
 
 use inspan_protocol::{
     Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason, StreamEvent,
-    Usage, believable_cost,
+    Usage, believable_cost, flat,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -178,6 +178,7 @@ impl RunState {
             StreamEvent::Retract => Event::AgentRetract { run_id },
             StreamEvent::Warning { code, message } => Event::AgentWarning { code, message, run_id },
             StreamEvent::ToolStart { tool_name, tool_use_id, input } => {
+                let input = flat(input);
                 if self.calls.contains_key(&tool_use_id) {
                     let message = format!("`{tool_name}` was started again as `{tool_use_id}`");
                     self.warning("toolStartedTwice", message)
@@ -188,6 +189,7 @@ impl RunState {
                 }
             }
             StreamEvent::ToolComplete { tool_use_id, result, is_error } => {
+                let result = flat(result);
                 match self.calls.insert(tool_use_id.clone(), Call::Closed) {
                     Some(Call::Open { tool_name, .. }) => {
                         Event::AgentToolComplete { tool_name, tool_use_id, result, is_error, run_id }

@@ -1,5 +1,6 @@
 //! The input that a run is given: defaults, overrides and the schema that both must fit.
 
+use inspan_protocol::{DEEPEST, is_too_deep};
 use serde_json::{Map, Value};
 
 use super::World;
@@ -20,6 +21,9 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
                 .unwrap_or_default();
             problems.push(format!("there is no `{key}`{help}"));
         }
+    }
+    for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
+        problems.push(format!("`{key}` is nested more than {DEEPEST} levels deep"));
     }
     let mut input = graph.input.clone();
     input.extend(given);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Timestamp};
+use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, is_too_deep};
 
 use super::{AttemptEnd, CancelReason, Run};
 use crate::{
@@ -27,6 +27,13 @@ impl Run {
         let path = self.state.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
         let state = &self.state.nodes[node.0 as usize];
+        let end = match end {
+            AttemptEnd::Output(output) if is_too_deep(&output) => AttemptEnd::Error(AgentError::new(
+                ErrorCode::OutputInvalid,
+                format!("the output of node `{task_id}` is nested more than {DEEPEST} levels deep"),
+            )),
+            end => end,
+        };
         let event = match (end, reason) {
             // What finished although it was told to end is finished work all the same.
             (AttemptEnd::Output(output), _) => {

@@ -56,7 +56,7 @@ impl RunState {
                 let more = node.more();
                 more.taken.clear();
                 more.cost_usd += cost_usd.unwrap_or_default();
-                more.tokens += usage.total();
+                more.tokens = more.tokens.saturating_add(usage.total());
                 more.unpriced |= cost_usd.is_none();
                 let attempt = more.cost_usd - more.cost_before;
                 if let Some(run) = &mut more.run {

@@ -34,7 +34,7 @@ pub struct SessionRecord {
 impl SessionRecord {
     /// The `seq` of the first event in the store.
     pub fn first_seq(&self) -> u64 {
-        self.base.as_ref().map_or(0, |base| base.last_seq) + 1
+        self.base.as_ref().map_or(0, |base| base.last_seq).saturating_add(1)
     }
 
     /// The run as it was before the first event in the store; `graph` is what the flow compiles to.

@@ -134,3 +134,30 @@ async fn a_tool_that_is_always_allowed_is_asked_for_once_in_a_run() {
     let asked = events.iter().filter(|event| matches!(event, Event::SessionPrompt { .. })).count();
     assert_eq!(asked, 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_takes_and_gives_can_be_read_again_however_deep_it_is() {
+    let deep = (0..200).fold(json!(1), |value, _| json!([value]));
+    let call = StreamEvent::ToolStart {
+        tool_name: "Bash".to_owned(),
+        tool_use_id: "t-1".to_owned(),
+        input: deep.clone(),
+    };
+    let answer =
+        StreamEvent::ToolComplete { tool_use_id: "t-1".to_owned(), result: deep.clone(), is_error: false };
+    let hub = hub();
+    let mut watch = Watch::new(&hub);
+    let script = Script::new([[vec![Do::Say(call), Do::Say(answer)], turn("said")].concat()]);
+    run(&hub, &script, json!({})).execute().await.unwrap();
+    let text = Value::String(deep.to_string());
+    let seen: Vec<_> = watch
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::AgentToolStart { input, .. } => Some(input),
+            Event::AgentToolComplete { result, .. } => Some(result),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(seen, [text.clone(), text]);
+}

@@ -359,3 +359,18 @@ fn a_log_with_a_limit_that_nobody_can_mean_goes_on_at_once() {
     resumed.check();
     assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome), (0, Some(Outcome::Success)));
 }
+
+#[test]
+fn an_output_that_could_not_be_read_again_fails_its_node() {
+    for (levels, outcome) in [(100, Outcome::Success), (101, Outcome::Failed)] {
+        let mut sim = Sim::new(&graph(ONE), &[]);
+        let output = (0..levels).fold(json!(1), |value, _| json!([value]));
+        sim.drive(|_, _| vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Output(output.clone()))]);
+        sim.check();
+        assert_eq!(sim.run.state().outcome, Some(outcome), "{levels} levels");
+        for envelope in &sim.log {
+            let text = serde_json::to_string(envelope).unwrap();
+            assert!(serde_json::from_str::<inspan_protocol::Envelope>(&text).is_ok(), "{levels} levels");
+        }
+    }
+}

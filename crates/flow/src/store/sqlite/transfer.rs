@@ -30,6 +30,8 @@ use crate::store::{Lease, SessionRecord, StoreError, Verdict};
 
 /// The version of the lines' format.
 const FORMAT: u32 = 1;
+/// No session gets so far: what JSON holds of whole numbers everywhere.
+const LAST_SEQ: u64 = 1 << 53;
 /// The longest line that is taken in.
 const LINE_BYTES: u64 = 256 << 20;
 
@@ -352,6 +354,9 @@ fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
     let record: SessionRecord = read(1, head.record.get())?;
     let id = SessionId::checked(record.session.as_str());
     id.map_err(|error| wrong(1, format!("the session's id is refused: {error}")))?;
+    if record.first_seq() > LAST_SEQ {
+        return Err(wrong(1, "the session begins beyond every number that an event can have".to_owned()));
+    }
     let order = Order { has_begun: record.base.is_some(), has_ended: false };
     let mut parsed = Parsed { record, order, events: Vec::new(), commands: Vec::new() };
     while let Some((line, text)) = lines.next() {

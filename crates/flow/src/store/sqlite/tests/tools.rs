@@ -315,6 +315,14 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
         let what = "the session's id is refused: a session id is 1 to 128 letters, digits, `-`, `_` or `.`";
         assert_eq!(refused.to_string(), format!("line 1 of the exported session: {what}"), "{id:?}");
     }
+    for last in [1 << 53, u64::MAX] {
+        let mut forked = record("run-9");
+        forked.base = Some(Box::new(base("run-9", last)));
+        let line = serde_json::json!({ "format": 1, "record": forked }).to_string();
+        let refused = to.import(io::Cursor::new(line.into_bytes()), Import::Part).await.unwrap_err();
+        let what = "the session begins beyond every number that an event can have";
+        assert_eq!(refused.to_string(), format!("line 1 of the exported session: {what}"));
+    }
     let zeros = to.import(io::repeat(0), Import::Whole).await.unwrap_err();
     assert_eq!(zeros.to_string(), "line 1 of the exported session: it is no JSON object");
     assert_eq!(to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap().events, 6);
