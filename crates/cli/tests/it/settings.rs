@@ -87,8 +87,8 @@ fn flows_and_agents_take_their_defaults() {
         "flows/flow.yaml",
         "name: f\nnodes:\n  - { id: a, type: scripted.agent, input: { prompt: x } }\n  - { id: b, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: its own }]] } } }\n",
     );
-    let ran = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
-    let texts = ["a", "b"].map(|node| outputs(&ran)[node]["text"].clone());
+    let flow = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
+    let texts = ["a", "b"].map(|node| outputs(&flow)[node]["text"].clone());
     assert_eq!(texts, ["from the settings", "its own"]);
     // The options of a project are not for an agent without a flow, those of the user are.
     let in_flows = || {
