@@ -2,15 +2,48 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, PLANTED, Place, Rig, Tool};
+use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
 use inspan_protocol::{DynProvider, Environment, Erased};
 use inspan_providers::AcpProvider;
 use inspan_testkit::Endpoints;
 
 use crate::named;
 
+/// Why a turn does not end.
+const AGAIN: &str =
+    "the program tries again by itself for minutes, and tells nobody; only the stall limit ends that";
+
 /// What the program does in its own way.
-const EXCEPTIONS: &[Exception] = &[];
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        behaviour: "max_tokens",
+        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        reason: "the program reports an answer that was cut off as complete",
+    },
+    Exception {
+        behaviour: "refusal",
+        kind: Kind::Deviates("the code: Network, not Refused"),
+        reason: "the program does not read the part of an answer in which this vendor's model refuses",
+    },
+    Exception {
+        behaviour: "prompt_as_written",
+        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        reason: "the agent takes a word after `/` for a command unless something stands before it",
+    },
+    Exception { behaviour: "error_429", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
+    Exception {
+        behaviour: "error_429_retry_after",
+        kind: Kind::Deviates("the turn does not end"),
+        reason: AGAIN,
+    },
+    Exception { behaviour: "error_500", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
+    Exception {
+        behaviour: "garbage",
+        kind: Kind::Deviates("the code: Network, not Protocol"),
+        reason: "the program reports an event that it cannot read as a connection that failed",
+    },
+];
 
 /// The rig of `qwen`.
 #[derive(Clone, Copy, Debug, Default)]

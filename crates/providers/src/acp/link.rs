@@ -17,7 +17,7 @@ use super::files::FAILED;
 use super::launch::{Launch, Transport, invalid};
 use super::terminals::{Around, Terminals};
 use super::wire;
-use crate::transport::json_rpc::{CallError, Peer, refuse, respond};
+use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, Peer, refuse, respond};
 use crate::transport::process::{Exit, Start, Stdin};
 
 mod choices;
@@ -174,7 +174,7 @@ impl Link {
         Ok(opened)
     }
 
-    /// Goes on with an earlier session: without its history if the agent can, else it is told again and passed over.
+    /// Resumes an earlier session: without its history if the agent can, else the history comes again and is ignored.
     async fn resume(
         &mut self,
         session: &ProviderSessionId,
@@ -182,25 +182,30 @@ impl Link {
     ) -> Result<wire::Opened, AgentError> {
         self.decoder = Decoder::of_resumed(session.clone());
         let resumes = self.abilities.session_capabilities.as_ref().is_some_and(|can| can.resume.is_some());
-        let method = match (resumes, self.abilities.load_session) {
-            (true, _) => "session/resume",
-            (false, true) => "session/load",
-            (false, false) => {
-                let message = "the agent cannot go on with earlier conversations";
-                return Err(super::error::Kind::kind(invalid(message.to_owned()), "notOffered"));
-            }
-        };
+        let loads = self.abilities.load_session;
+        if !(resumes || loads) {
+            let message = "the agent cannot resume earlier conversations";
+            return Err(super::error::Kind::kind(invalid(message.to_owned()), "notOffered"));
+        }
         let mut place = self.place();
         place["sessionId"] = json!(session);
-        let opened = match self.ask::<Option<wire::Opened>>(method, place, limit).await? {
-            Ok(opened) => opened.unwrap_or_default(),
-            Err(CallError::Refused(error)) => return Err(not_resumed(session, &error)),
-            Err(error) => return Err(self.failed(method, error).await),
-        };
-        if method == "session/load" {
-            self.hear_history_out().await?;
+        if resumes {
+            match self.ask::<Option<wire::Opened>>("session/resume", place.clone(), limit).await? {
+                Ok(opened) => return Ok(opened.unwrap_or_default()),
+                // Qwen Code offers it, and does not know it.
+                Err(CallError::Refused(error)) if error.code == METHOD_NOT_FOUND && loads => {}
+                Err(CallError::Refused(error)) => return Err(not_resumed(session, &error)),
+                Err(error) => return Err(self.failed("session/resume", error).await),
+            }
         }
-        Ok(opened)
+        match self.ask::<Option<wire::Opened>>("session/load", place, limit).await? {
+            Ok(opened) => {
+                self.hear_history_out().await?;
+                Ok(opened.unwrap_or_default())
+            }
+            Err(CallError::Refused(error)) => Err(not_resumed(session, &error)),
+            Err(error) => Err(self.failed("session/load", error).await),
+        }
     }
 
     /// Where a session takes place, and with which servers.

@@ -40,11 +40,24 @@ async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
 }
 
 #[tokio::test]
+async fn an_agent_that_offers_to_resume_and_does_not_know_how_is_asked_to_load() {
+    let offers = r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#;
+    let refuses = greet(offers, "null")
+        .replace(r#""result":null"#, r#""error":{"code":-32601,"message":"Method not found"}"#);
+    let end = END.replace("\"id\":3", "\"id\":4");
+    let loads = r#"hear; say '{"jsonrpc":"2.0","id":3,"result":{}}'"#;
+    let fake = Fake::new(&format!("{refuses}\n{loads}\nhear; say {TEXT}; say {end}; cat"));
+    let (_, result) = once(resume("s-1"), fake.context()).await;
+    assert_eq!(result.unwrap().text, "so far");
+    assert_eq!(fake.methods()[..4], ["initialize", "session/resume", "session/load", "session/prompt"]);
+}
+
+#[tokio::test]
 async fn an_agent_that_cannot_go_on_says_so() {
     let (code, message, kind) = fault(&format!("{} cat", plain()), resume("s-1")).await;
     assert_eq!(
         (code, message.as_str(), kind),
-        (ErrorCode::ConfigInvalid, "the agent cannot go on with earlier conversations", json!("notOffered"))
+        (ErrorCode::ConfigInvalid, "the agent cannot resume earlier conversations", json!("notOffered"))
     );
     let refuses = |error: &str| {
         format!(
