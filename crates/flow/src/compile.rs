@@ -1,7 +1,9 @@
 //! Turns a loaded flow into a graph, with every problem at once. Pure: the same text and registry give the
 //! same graph. Reading files is left to `load`, running the graph to the scheduler.
 
+mod command;
 mod condition;
+mod conversation;
 mod edges;
 mod exits;
 mod files;
@@ -14,10 +16,11 @@ mod node;
 mod types;
 mod validate;
 
-use std::sync::Arc;
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::NodeId;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use smol_str::SmolStr;
 
 pub use given::check_input;
 
@@ -66,6 +69,10 @@ struct World<'a> {
     /// The keys of each node's output, where its type names them.
     outputs: Vec<Option<Arc<[String]>>>,
     input_schema: Option<serde_json::Value>,
+    /// The keys that each node's structured output is declared to have.
+    structured: Vec<Option<Arc<[String]>>>,
+    /// The keys of the flow's input that are used for certain, with the node that does.
+    needs: RefCell<BTreeMap<SmolStr, NodeId>>,
     unsaid: node::Unsaid,
 }
 
@@ -77,11 +84,23 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
     let input_schema = files::input_schema(&spec.header, loaded, sink);
     let mut types = Types::new(registry, spec.header.packs.as_deref());
     let outputs = spec.nodes.iter().map(|node| types.get(node.node_type()?.0)?.outputs()).collect();
-    let mut world =
-        World { loaded, spec, index, links, types, outputs, input_schema, unsaid: node::Unsaid::default() };
+    let structured = spec.nodes.iter().map(|node| files::structured_keys(node, loaded)).collect();
+    let mut world = World {
+        loaded,
+        spec,
+        index,
+        links,
+        types,
+        outputs,
+        input_schema,
+        structured,
+        needs: RefCell::default(),
+        unsaid: node::Unsaid::default(),
+    };
     given::check_defaults(&world, sink);
     let mut nodes: Vec<_> = spec.nodes.iter().map(|node| node::compile(node, &mut world, sink)).collect();
     let edges = edges::compile(&world, sink);
+    conversation::check(&world, sink);
     edges::connect(&mut nodes, &edges);
     let header = &spec.header;
     let hash = hash::of(loaded);
@@ -95,6 +114,7 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
         phase: header.phase.clone().unwrap_or_else(|| "Run Flow".to_owned()),
         input: header.input.clone(),
         input_schema: world.input_schema,
+        needs: world.needs.into_inner(),
         state: header.state.clone(),
         secrets: header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
         policy: header.policy.clone(),

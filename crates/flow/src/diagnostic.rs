@@ -65,6 +65,9 @@ codes! {
     FileOutsideFolder "file-outside-folder" "A file that the flow draws in lies outside of its folder.";
     FileConflict "file-conflict" "A value is given twice: in the flow and by a file.";
     UnknownProvider "unknown-provider" "No provider of this name is registered.";
+    InputNotGiven "input-not-given" "A template needs a part of the flow's input that only a run can give.";
+    ShellTemplate "shell-template" "A template stands in a script that a shell runs.";
+    SharedConversation "shared-conversation" "Two nodes that may run at the same time go on in one conversation.";
     UnsupportedCapability "unsupported-capability" "The node asks for what its provider cannot do.";
 }
 
@@ -151,6 +154,12 @@ impl fmt::Display for Diagnostic {
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
+    /// All but those of one kind.
+    pub fn without(mut self, code: Code) -> Self {
+        self.0.retain(|diagnostic| diagnostic.code != code);
+        self
+    }
+
     /// Whether one of them keeps the flow from running.
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
@@ -244,11 +253,13 @@ impl Problem {
 pub(crate) struct Sink {
     sources: Vec<Arc<str>>,
     problems: Vec<Problem>,
+    /// Ids that were refused: what names such a node is not wrong for that.
+    refused: Vec<String>,
 }
 
 impl Sink {
     pub(crate) fn new(flow: Arc<str>) -> Self {
-        Self { sources: vec![flow], problems: Vec::new() }
+        Self { sources: vec![flow], problems: Vec::new(), refused: Vec::new() }
     }
 
     /// Adds a file that problems may lie in.
@@ -265,7 +276,17 @@ impl Sink {
         self.problems.push(problem);
     }
 
+    /// Notes an id that was refused.
+    pub(crate) fn refused(&mut self, id: &str) {
+        self.refused.push(format!("`{id}`"));
+    }
+
     pub(crate) fn finish(mut self) -> Diagnostics {
+        let names_refused = |message: &str| self.refused.iter().any(|id| message.contains(id.as_str()));
+        self.problems.retain(|problem| {
+            !(matches!(problem.code, Code::DanglingEdge | Code::UnknownNode)
+                && names_refused(&problem.message))
+        });
         self.problems.sort_by(|a, b| {
             let place = |p: &Problem| (p.span.source, p.span.start, p.severity, p.code);
             place(a).cmp(&place(b)).then_with(|| a.message.cmp(&b.message))

@@ -1,12 +1,13 @@
 //! A compiled flow: immutable, every name resolved to an index, every template and condition parsed.
 //! Making one is the compiler's; running one is the scheduler's.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_protocol::NodeId;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use crate::{
     expr::{Condition, Template},
@@ -46,6 +47,8 @@ pub struct Graph {
     pub input: Map<String, Value>,
     /// The schema that the input must fit.
     pub input_schema: Option<Value>,
+    /// The keys of the input that templates use for certain, with a node that does.
+    pub(crate) needs: BTreeMap<SmolStr, NodeId>,
     /// The flow's state at the start.
     pub state: Map<String, Value>,
     /// The environment variables that its programs may see although they hold keys; their values are secrets.

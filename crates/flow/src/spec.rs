@@ -48,17 +48,19 @@ impl<'a> Spec<'a> {
                 let inner = Fields::open(flow, &key, sink);
                 let header = inner.map(|mut inner| {
                     let header = Header::read(&mut inner, sink);
-                    inner.finish(sink);
+                    inner.finish_with(sink, header::advice);
                     header
                 });
                 fields.finish_with(sink, |name| {
-                    Header::KEYS.contains(&name).then(|| format!("`{name}` belongs under `flow:`"))
+                    let belongs =
+                        Header::KEYS.contains(&name).then(|| format!("`{name}` belongs under `flow:`"));
+                    belongs.or_else(|| header::advice(name))
                 });
                 header.unwrap_or_default()
             }
             None => {
                 let header = Header::read(&mut fields, sink);
-                fields.finish(sink);
+                fields.finish_with(sink, header::advice);
                 header
             }
         };

@@ -29,7 +29,9 @@ pub(super) fn ready(
 ) -> Result<Compiled, Failure> {
     match compile(loaded, nodes) {
         Ok(compiled) => {
-            terminal::progress(&diagnostics::render(&compiled.warnings, loaded, invocation.terminal.stderr));
+            // What the run is given is checked when it is known.
+            let warnings = compiled.warnings.clone().without(inspan_flow::Code::InputNotGiven);
+            terminal::progress(&diagnostics::render(&warnings, loaded, invocation.terminal.stderr));
             Ok(compiled)
         }
         Err(problems) => Err(invalid(&problems, loaded, invocation)),
@@ -97,6 +99,11 @@ pub(super) fn refused(error: &FlowError) -> Failure {
     match error {
         FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` writes a flow to begin with"),
         FlowError::NotAFile { .. } => failure.with_hint("name the flow's file, such as `flow.yaml`"),
+        FlowError::Input { problems, .. }
+            if problems.iter().any(|problem| problem.starts_with("the flow has no")) =>
+        {
+            failure
+        }
         FlowError::Input { .. } => failure.with_hint("give it with `-i key=value` or `--input-file FILE`"),
         _ => failure,
     }

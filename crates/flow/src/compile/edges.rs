@@ -127,8 +127,11 @@ impl<'a> Links<'a> {
         for (at, link) in self.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             if link.from == link.to {
                 let message = format!("{} leads to itself without a bound", name(spec, link.from));
-                let help = "say how often with `maxIterations`".to_owned();
-                sink.push(Problem::error(Code::SelfEdge, link.span, message).help(help));
+                let help = match link.spec {
+                    Some(_) => "say how often with `maxIterations`",
+                    None => "take it out of `dependsOn`: no node waits for itself",
+                };
+                sink.push(Problem::error(Code::SelfEdge, link.span, message).help(help.to_owned()));
                 continue;
             }
             graph.add_edge(places[link.from.0 as usize], places[link.to.0 as usize], at);

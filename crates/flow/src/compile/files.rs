@@ -1,11 +1,13 @@
 //! Files that a flow draws in: what they hold takes the place of the key that names them.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     load::{Drawn, Loaded},
-    spec::{Data, Header, Text, Yaml},
+    spec::{Data, Header, NodeSpec, Text, Yaml},
 };
 
 /// The text of a file, or a problem at the place that names it.
@@ -28,8 +30,10 @@ pub(super) fn text<'l>(
         Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("`{path}` cannot be read: {reason}")),
         Some(Drawn::Missing) | None => (Code::FileMissing, format!("there is no file `{path}`")),
     };
-    let help =
-        matches!(code, Code::FileMissing).then(|| "paths start at the folder of the flow's file".to_owned());
+    let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
+        true => "the name of a file is no template: it is read before the flow runs".to_owned(),
+        false => "paths start at the folder of the flow's file".to_owned(),
+    });
     sink.push(finish(Problem::error(code, span, message).help(help)));
     None
 }
@@ -56,6 +60,24 @@ pub(super) fn schema(
         }
     };
     check_schema(&value, Span::at(source, 1, 1), finish, sink).then_some(value)
+}
+
+/// The keys that a node's structured output has by its declared schema, if it names them all.
+pub(super) fn structured_keys(node: &NodeSpec<'_>, loaded: &Loaded) -> Option<Arc<[String]>> {
+    let options = node.input?.get("options")?;
+    let schema = match options.get("outputSchema") {
+        Some(schema) => schema.json(),
+        None => match loaded.files.get(options.get("outputSchemaFile")?.text()?)? {
+            Drawn::Text(text) => serde_json::from_str(text).ok()?,
+            _ => return None,
+        },
+    };
+    let schema = schema.as_object()?;
+    let opens = ["$ref", "anyOf", "oneOf", "allOf", "patternProperties", "if"];
+    let is_open = opens.iter().any(|word| schema.contains_key(*word))
+        || schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object().filter(|_| !is_open)?;
+    Some(properties.keys().cloned().collect())
 }
 
 /// Whether a value is a JSON Schema.

@@ -14,13 +14,18 @@ use crate::{
 /// a flow that has defaults takes no other keys.
 pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<String, Value>, FlowError> {
     let mut problems = Vec::new();
-    if graph.input_schema.is_none() && !graph.input.is_empty() {
-        for key in given.keys().filter(|key| !graph.input.contains_key(*key)) {
-            let help = did_you_mean(key, graph.input.keys().map(String::as_str))
-                .map(|help| format!(", {help}"))
-                .unwrap_or_default();
-            problems.push(format!("there is no `{key}`{help}"));
-        }
+    for key in given.keys().filter(|key| is_unknown(key, graph)) {
+        let known = declared(graph).chain(graph.needs.keys().map(|key| key.as_str()));
+        let help = did_you_mean(key, known.clone()).unwrap_or_else(|| {
+            format!("it has {}", known.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
+        });
+        problems.push(format!("the flow has no input `{key}`: {help}"));
+    }
+    let required = graph.input_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
+    let says_itself = |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
+    let missing = |key: &str| !given.contains_key(key) && !says_itself(key);
+    for (key, node) in graph.needs.iter().filter(|(key, _)| missing(key.as_str())) {
+        problems.push(format!("`{key}` is not given, and node `{node}` uses it"));
     }
     for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
         problems.push(format!("`{key}` is nested more than {DEEPEST} levels deep"));
@@ -39,6 +44,25 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
         None => input,
     };
     if problems.is_empty() { Ok(input) } else { Err(FlowError::Input { flow: graph.name.clone(), problems }) }
+}
+
+/// The keys that the flow says it takes.
+fn declared(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
+    let properties = graph.input_schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+    let properties = properties.into_iter().flat_map(|map| map.keys().map(String::as_str));
+    graph.input.keys().map(String::as_str).chain(properties)
+}
+
+/// Whether a flow that says what it takes does not take this key.
+fn is_unknown(key: &str, graph: &Graph) -> bool {
+    // A schema that is open by its own words takes what it does not name, and a closed one says so itself.
+    let says_itself = graph.input_schema.as_ref().is_some_and(|schema| {
+        ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+            .iter()
+            .any(|word| schema.get(word).is_some())
+    });
+    let is_known = declared(graph).any(|known| known == key) || graph.needs.contains_key(key);
+    !says_itself && declared(graph).next().is_some() && !is_known
 }
 
 fn violations(schema: &Value, input: &Value) -> Vec<String> {

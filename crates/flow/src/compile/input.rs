@@ -150,15 +150,17 @@ pub(super) struct Parsed {
     pub(super) bound: Places,
 }
 
-/// Parses the strings of an input. The schema is needed only if it is marked.
+/// Parses the strings of an input. The schema is needed only if it is marked; `whole` is the schema in any case.
 pub(super) fn parse(
     input: Yaml<'_>,
     schema: Option<&Value>,
+    whole: Option<&Value>,
     user: &User<'_>,
     world: &World<'_>,
     sink: &mut Sink,
 ) -> Parsed {
-    let mut parser = Parser { user, world, sink, root: schema.unwrap_or(&Value::Null), bound: Places::new() };
+    let root = schema.unwrap_or(&Value::Null);
+    let mut parser = Parser { user, world, sink, root, whole, bound: Places::new() };
     let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), schema);
     Parsed { draft, bound: parser.bound }
 }
@@ -168,6 +170,7 @@ struct Parser<'p, 'w> {
     world: &'p World<'w>,
     sink: &'p mut Sink,
     root: &'p Value,
+    whole: Option<&'p Value>,
     bound: Places,
 }
 
@@ -220,13 +223,27 @@ impl Parser<'_, '_> {
         }
     }
 
+    /// Whether what lies under a key can be nothing but a text.
+    fn takes_only_text(&self, key: &Key<'_>) -> bool {
+        let Some(root) = self.whole else { return false };
+        at(root, key).and_then(|schema| schema.get("type")).is_some_and(|kind| match kind {
+            Value::String(kind) => kind == "string",
+            Value::Array(kinds) => kinds.iter().all(|kind| kind == "string" || kind == "null"),
+            _ => false,
+        })
+    }
+
     fn text(&mut self, text: &str, value: Yaml<'_>, key: &Key<'_>) -> Draft {
         match parse_template(text, self.world) {
             Ok(None) => Draft::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {
                 self.bound.push(pointer(key));
                 names::check(&uses, value, self.user, key, self.world, self.sink);
-                Draft::Bound(binding)
+                if binding.is_whole() && self.takes_only_text(key) {
+                    Draft::Text(binding)
+                } else {
+                    Draft::Bound(binding)
+                }
             }
             Err(fault) => {
                 self.bound.push(pointer(key));
@@ -260,6 +277,19 @@ fn spell(key: &Key<'_>, pointer: &mut SmolStrBuilder) {
             spell(parent, pointer);
             pointer.push_str(&format!("/{at}"));
         }
+    }
+}
+
+/// The schema of what lies under a key of an input.
+fn at<'s>(root: &'s Value, key: &Key<'_>) -> Option<&'s Value> {
+    match key {
+        Key::Root | Key::Field(Key::Root, _) => Some(root),
+        Key::Field(parent, name) => {
+            let above = at(root, parent)?;
+            part(root, Some(above), "properties", Some(name))
+                .or_else(|| above.get("additionalProperties").filter(|schema| schema.is_object()))
+        }
+        Key::Index(parent, _) => part(root, at(root, parent), "items", None),
     }
 }
 

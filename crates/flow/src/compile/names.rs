@@ -97,7 +97,13 @@ pub(super) fn check(
         let mut parts = used.path.split('.');
         let root = parts.next().unwrap_or_default();
         let found = match root {
-            "flow" => flow(parts.next(), parts.next(), world),
+            "flow" => {
+                let (name, key) = (parts.next(), parts.next());
+                if let (Some("input"), Some(key), true) = (name, key, used.bare) {
+                    needs(key, user, world);
+                }
+                flow(name, key, used.bare, world)
+            }
             "loop" => Some(Fault::error(
                 "`loop` is there only inside `{% for %}`".to_owned(),
                 Some("put it between `{% for … %}` and `{% endfor %}`".to_owned()),
@@ -108,17 +114,17 @@ pub(super) fn check(
             _ if told.contains(&root) => None,
             _ => match world.index.get(root) {
                 Some(&node) => order(root, node, used.bare, user, world)
-                    .or_else(|| output(root, node, parts.next(), world)),
+                    .or_else(|| output(root, node, parts.next(), parts.next(), world)),
                 None => Some(unknown(root, world)),
             },
         };
-        if let Some(Fault { severity, message, help }) = found {
+        if let Some(Fault { code, severity, message, help }) = found {
             told.push(used.root());
             let problem = match severity {
                 Severity::Error => Problem::error,
                 Severity::Warning => Problem::warning,
             };
-            let problem = problem(Code::UnknownBinding, text.place(used.offset), message);
+            let problem = problem(code, text.place(used.offset), message);
             sink.push(user.told(problem.help(help), key));
         }
     }
@@ -126,6 +132,7 @@ pub(super) fn check(
 
 /// What is wrong with the use of a name.
 struct Fault {
+    code: Code,
     severity: Severity,
     message: String,
     help: Option<String>,
@@ -133,7 +140,7 @@ struct Fault {
 
 impl Fault {
     fn error(message: String, help: Option<String>) -> Self {
-        Self { severity: Severity::Error, message, help }
+        Self { code: Code::UnknownBinding, severity: Severity::Error, message, help }
     }
 }
 
@@ -142,10 +149,18 @@ fn unknown(root: &str, world: &World<'_>) -> Fault {
     names.extend(["flow", "frame", "state"]);
     names.sort_unstable();
     let input = world.spec.header.input.contains_key(root);
-    let help = if input {
-        Some(format!("the flow's input is `flow.input.{root}`"))
-    } else {
-        did_you_mean(root, names)
+    let help = match root {
+        _ if input => Some(format!("the flow's input is `flow.input.{root}`")),
+        "env" | "environ" | "ENV" | "secrets" => Some(
+            "templates cannot reach the environment: `exec` passes it on to its program, and other values are given with \
+             `-i key=value` as `flow.input.key`"
+                .to_owned(),
+        ),
+        "input" | "inputs" | "params" | "vars" => Some("the flow's input is `flow.input`".to_owned()),
+        "nodes" | "steps" | "outputs" | "needs" => {
+            Some("the output of a node stands under its id, as `review.text`".to_owned())
+        }
+        _ => did_you_mean(root, names),
     };
     Fault::error(format!("there is no node or name `{root}`"), help)
 }
@@ -158,7 +173,17 @@ fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<Fault> {
     Some(Fault::error(format!("`{of}` has no `{name}`"), Some(help)))
 }
 
-fn flow(name: Option<&str>, key: Option<&str>, world: &World<'_>) -> Option<Fault> {
+/// Notes a key of the input without which a node cannot run.
+fn needs(key: &str, user: &User<'_>, world: &World<'_>) {
+    let node = user.node.and_then(|node| world.spec.nodes.get(node.0 as usize)?.id.clone());
+    if let Some(node) = node
+        && !world.spec.header.input.contains_key(key)
+    {
+        world.needs.borrow_mut().entry(key.into()).or_insert(node);
+    }
+}
+
+fn flow(name: Option<&str>, key: Option<&str>, bare: bool, world: &World<'_>) -> Option<Fault> {
     if name != Some("input") {
         return member("flow", name, &["input", "name", "sessionId"]);
     }
@@ -168,18 +193,44 @@ fn flow(name: Option<&str>, key: Option<&str>, world: &World<'_>) -> Option<Faul
     let schema = world.input_schema.as_ref();
     let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
     known.extend(properties.into_iter().flat_map(|map| map.keys().map(String::as_str)));
-    let nothing_said = known.is_empty();
-    if nothing_said || known.contains(&key) {
+    if known.contains(&key) || (known.is_empty() && !bare) {
         return None;
+    }
+    if known.is_empty() {
+        let message = format!("nothing gives the flow's input `{key}`");
+        let help =
+            format!("give it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
+        return Some(Fault {
+            code: Code::InputNotGiven,
+            severity: Severity::Warning,
+            message,
+            help: Some(help),
+        });
     }
     let closed = schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false));
     let message = format!("the flow's input declares no `{key}`");
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
-    Some(Fault { severity, message, help })
+    Some(Fault { code: Code::UnknownBinding, severity, message, help })
 }
 
-fn output(name: &str, node: NodeIx, key: Option<&str>, world: &World<'_>) -> Option<Fault> {
+fn output(
+    name: &str,
+    node: NodeIx,
+    key: Option<&str>,
+    inner: Option<&str>,
+    world: &World<'_>,
+) -> Option<Fault> {
+    if let (Some("structuredOutput"), Some(inner)) = (key, inner)
+        && let Some(keys) = world.structured.get(node.0 as usize)?.as_deref()
+        && !keys.iter().any(|known| known == inner)
+    {
+        let help = did_you_mean(inner, keys.iter().map(String::as_str)).unwrap_or_else(|| {
+            format!("it has {}", keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
+        });
+        let message = format!("the `outputSchema` of `{name}` has no `{inner}`");
+        return Some(Fault::error(message, Some(help)));
+    }
     let keys = world.outputs.get(node.0 as usize)?.as_deref()?;
     let key = key.filter(|key| !keys.iter().any(|known| known == key))?;
     let known = || keys.iter().map(String::as_str).filter(|key| !matches!(*key, "failed" | "error"));
@@ -187,7 +238,7 @@ fn output(name: &str, node: NodeIx, key: Option<&str>, world: &World<'_>) -> Opt
         format!("it has {}", known().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
     });
     let message = format!("the output of `{name}` has no `{key}`");
-    Some(Fault { severity: Severity::Warning, message, help: Some(help) })
+    Some(Fault { code: Code::UnknownBinding, severity: Severity::Warning, message, help: Some(help) })
 }
 
 fn order(name: &str, node: NodeIx, bare: bool, user: &User<'_>, world: &World<'_>) -> Option<Fault> {

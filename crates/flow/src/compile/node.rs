@@ -6,18 +6,18 @@ use inspan_protocol::NodeId;
 use serde_json::Value;
 
 use super::{
-    World, condition, files, input,
+    World, command, condition, files, input,
     input::Effective,
     names::{User, Whose},
     types::{Known, named},
     validate::Subject,
 };
 use crate::{
-    diagnostic::{Code, Problem, Sink, did_you_mean},
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     expr::{Draft, Template},
     graph::{Budget, EdgeList, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
     node::NodeKind,
-    spec::{NodeSpec, PolicySpec, Yaml},
+    spec::{Data, NodeSpec, PolicySpec, Yaml},
 };
 
 /// Compiles a node. What is returned is only good if no error was found.
@@ -32,7 +32,7 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
     let json = effective.map_or(Value::Null, Yaml::json);
     let template = match (&known, effective) {
         (Some(known), Some(input)) => checked(spec, known, input, &json, &user, world, sink),
-        (None, Some(input)) => input::parse(input, None, &user, world, sink).draft,
+        (None, Some(input)) => input::parse(input, None, None, &user, world, sink).draft,
         (_, None) => Draft::Literal(Value::Null),
     };
     let kind = known.as_ref().map_or(NodeKind::Plain, |known| known.info().kind);
@@ -72,7 +72,7 @@ fn checked(
 ) -> Draft {
     let provider_known = check_provider(spec, known, effective, sink);
     let schema = world.types.schema(known, json);
-    let parsed = input::parse(effective, schema.marked(), user, world, sink);
+    let parsed = input::parse(effective, schema.marked(), Some(schema.json()), user, world, sink);
     if provider_known {
         let subject = Subject {
             input: effective,
@@ -84,8 +84,13 @@ fn checked(
             at: spec.at,
         };
         subject.check(sink);
-        subject.refuse(known.node_type.check_input(json), sink);
-        check_capabilities(spec, known, effective, json, sink);
+        check_capabilities(spec, known, effective, json, schema.json(), sink);
+        if !check_prompt(spec, known, effective, schema.json(), sink) {
+            subject.refuse(known.node_type.check_input(json), sink);
+        }
+    }
+    if &*known.info().name == "exec" {
+        command::check(spec, effective, world, sink);
     }
     check_output_schema(spec, effective, sink);
     if known.info().kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
@@ -119,9 +124,58 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, sink: &mu
     false
 }
 
+/// Refuses an agent that is told nothing; says whether it did.
+fn check_prompt(
+    spec: &NodeSpec<'_>,
+    known: &Known,
+    input: Yaml<'_>,
+    schema: &Value,
+    sink: &mut Sink,
+) -> bool {
+    let takes = |key: &str| schema.get("properties").is_some_and(|properties| properties.get(key).is_some());
+    if known.info().kind != NodeKind::Agent || !takes("prompt") {
+        return false;
+    }
+    let given = |key: &str| input.get(key).filter(|value| !matches!(value.data(), Data::Null));
+    let mut refused = false;
+    let mut refuse = |code, span, message: String, help: Option<&str>| {
+        refused = true;
+        let problem = Problem::error(code, span, message).help(help.map(str::to_owned));
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.prompt", spec.at)));
+    };
+    match (given("prompt"), given("messages").filter(|_| takes("messages"))) {
+        (None, None) => {
+            let message = format!("`{}` has nothing to do: it has no `prompt`", known.info().name);
+            let help = "write `input: { prompt: … }`, or name a file with `promptFile`";
+            refuse(Code::MissingKey, Span { end: spec.span.start, ..spec.span }, message, Some(help));
+        }
+        (Some(prompt), Some(_)) => {
+            let message = "`prompt` and `messages` are both given; one of them is enough".to_owned();
+            refuse(Code::InvalidValue, prompt.span(), message, None);
+        }
+        (Some(prompt), None) if prompt.text().is_some_and(|text| text.trim().is_empty()) => {
+            // A file that is not there was reported already.
+            if spec.prompt_file().is_none_or(|_| prompt.span().source != 0) {
+                refuse(Code::InvalidValue, prompt.span(), "the prompt is empty".to_owned(), None);
+            } else {
+                refused = true;
+            }
+        }
+        _ => {}
+    }
+    refused
+}
+
 /// Refuses what the node asks for and its provider cannot do. Streaming and native steering are asked for by nobody: a
 /// provider without them is waited for, and interrupted.
-fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, json: &Value, sink: &mut Sink) {
+fn check_capabilities(
+    spec: &NodeSpec<'_>,
+    known: &Known,
+    input: Yaml<'_>,
+    json: &Value,
+    schema: &Value,
+    sink: &mut Sink,
+) {
     if known.info().kind != NodeKind::Agent {
         return;
     }
@@ -146,7 +200,10 @@ fn check_capabilities(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, json:
     ];
     for (option, able, what) in asks {
         let entry = input.get("options").and_then(|options| options.entry(option));
-        if let Some(entry) = entry.filter(|_| !able) {
+        // An option that the provider does not have at all was reported already.
+        let options = schema.pointer("/properties/options/properties");
+        let is_known = options.is_none_or(|options| options.get(option).is_some());
+        if let Some(entry) = entry.filter(|_| !able && is_known) {
             refuse(entry.key_span, &format!("input.options.{option}"), &format!("sets `{option}`"), what);
         }
     }

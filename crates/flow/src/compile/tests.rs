@@ -15,6 +15,8 @@ use crate::{
     load,
 };
 
+mod found;
+
 /// A node type that is only described.
 struct Described {
     name: &'static str,
@@ -80,7 +82,6 @@ fn agent_schema(more: &Value) -> Value {
                 "additionalProperties": false,
             },
         },
-        "anyOf": [{ "required": ["prompt"] }, { "required": ["messages"] }],
         "additionalProperties": false,
     });
     if let (Some(properties), Some(more)) = (schema["properties"].as_object_mut(), more.as_object()) {
@@ -402,7 +403,7 @@ fn given_input_is_merged_and_checked() {
         [
             Ok(json!({ "anything": 1 })),
             Ok(json!({ "topic": "rust", "depth": 3 })),
-            Err("input of flow `f` is refused: there is no `dpeth`, did you mean `depth`?; there is no `x`".to_owned()),
+            Err("input of flow `f` is refused: the flow has no input `dpeth`: did you mean `depth`?; the flow has no input `x`: it has `depth`, `topic`".to_owned()),
             Ok(json!({ "topic": "a", "depth": 2 })),
             Err("input of flow `f` is refused: \"topic\" is a required property; `depth`: the value is not of type \"integer\"".to_owned()),
         ]
@@ -574,7 +575,7 @@ nodes:
             "flow.yaml:13:51: warning[unknown-binding]: the output of `way` has no `rout` (help: did you mean `route`?)",
             "flow.yaml:13:99: error[invalid-value]: `jsn` is no value of `parse` (help: did you mean `json`?)",
             "flow.yaml:13:104: error[unknown-key]: `exec` has no option `cdw` (help: did you mean `cwd`?)",
-            "flow.yaml:14:97: error[wrong-type]: `choices` takes a list, and this is a text",
+            "flow.yaml:14:97: error[wrong-type]: `choices` takes a list, and this is a text (help: write each item by itself: `[yes]`)",
             "flow.yaml:15:70: error[unknown-provider]: there is no provider `claude` (help: no provider is registered)",
             "flow.yaml:16:66: error[wrong-type]: `ms` takes a whole number, and this is a text",
         ]

@@ -93,7 +93,9 @@ impl<'a> Types<'a> {
         let (name, span) = node.node_type()?;
         let key = || format!("nodes[{}].type", node.at);
         let Some(known) = self.get(name) else {
-            let help = did_you_mean(name, self.registry.names())
+            let help = self
+                .advice(name)
+                .or_else(|| did_you_mean(name, self.registry.names()))
                 .or_else(|| {
                     let agent = format!("{name}.agent");
                     self.registry.get(&agent).map(|_| format!("did you mean `{agent}`?"))
@@ -114,6 +116,43 @@ impl<'a> Types<'a> {
             sink.push(problem.node(node.id.as_ref()).key(key()));
         }
         Some(known)
+    }
+
+    /// What a node type of other languages is here.
+    fn advice(&self, name: &str) -> Option<String> {
+        let name = name.to_lowercase();
+        let (to, how) = match name.as_str() {
+            "shell" | "bash" | "sh" | "command" | "cmd" | "run" | "script" | "program" | "process" => {
+                ("exec", "`exec` runs a program: `input: { argv: [cargo, test] }`")
+            }
+            "agent" | "llm" | "ai" | "prompt" | "model" => {
+                ("agent.run", "`agent.run` runs an agent, and so does `NAME.agent`, such as `claude.agent`")
+            }
+            "human" | "approval" | "approve" | "ask" | "input" | "confirm" | "gate" => {
+                ("human.input", "`human.input` asks a person")
+            }
+            "http" | "http.request" | "fetch" | "curl" | "webhook" => {
+                ("exec", "there is no such node; `exec` can call a program such as `curl`")
+            }
+            "foreach" | "control.foreach" | "for" | "map" | "loop" | "control.loop" | "while" | "repeat"
+            | "matrix" => (
+                "control.merge",
+                "no node repeats others: an edge that leads back does, with `when` and `maxIterations`",
+            ),
+            "flow" | "flow.run" | "subflow" | "control.subflow" | "workflow" | "call" => {
+                ("exec", "no node runs another flow; `exec` can: `argv: [inspan, run, other.yaml, --json]`")
+            }
+            "if" | "condition" | "branch" => ("control.if", "`control.if`, or `when` on an edge, decides"),
+            "switch" | "router" | "route" => ("control.switch", "did you mean `control.switch`?"),
+            "wait" | "sleep" | "delay" => ("control.wait", "did you mean `control.wait`?"),
+            "fail" | "error" | "throw" => ("control.fail", "did you mean `control.fail`?"),
+            "merge" | "join" | "parallel" => (
+                "control.merge",
+                "`control.merge` joins branches; nodes without a path between them run side by side",
+            ),
+            _ => return None,
+        };
+        self.registry.get(to).map(|_| how.to_owned())
     }
 
     /// The type of this name.

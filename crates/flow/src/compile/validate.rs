@@ -78,7 +78,11 @@ impl Subject<'_> {
             }
             Kind::Type { kind } => {
                 let message = format!("`{last}` takes {}, and this is {}", types(kind), self.kind(path));
-                self.push(Problem::error(Code::WrongType, self.span(path), message), key, sink);
+                let words = error.instance().as_str().filter(|text| !text.contains('{'));
+                let words: Vec<&str> = words.into_iter().flat_map(str::split_whitespace).collect();
+                let help = (types(kind) == "a list" && !words.is_empty())
+                    .then(|| format!("write each item by itself: `[{}]`", words.join(", ")));
+                self.push(Problem::error(Code::WrongType, self.span(path), message).help(help), key, sink);
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } if !holds_bound => {
                 self.branches(context, path, key, sink);
@@ -87,7 +91,7 @@ impl Subject<'_> {
                 let words: Vec<String> = options.as_array().into_iter().flatten().map(spell).collect();
                 let written = spell(error.instance());
                 let help = did_you_mean(&written, words.iter().map(String::as_str))
-                    .unwrap_or_else(|| format!("one of {}", words.join(", ")));
+                    .unwrap_or_else(|| format!("one of {}", either(&words)));
                 let message = format!("`{written}` is no value of `{last}`");
                 self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
             }
@@ -150,7 +154,7 @@ impl Subject<'_> {
         let whose = if path.is_empty() { self.node_type.to_owned() } else { last };
         let code = if only_types { Code::WrongType } else { code };
         let tail = if only_types { format!(", and this is {}", self.kind(path)) } else { String::new() };
-        let message = format!("`{whose}` {verb} {}{tail}", needs.join(" or "));
+        let message = format!("`{whose}` {verb} {}{tail}", either(&needs));
         self.push(Problem::error(code, self.span(path), message), key, sink);
     }
 
@@ -229,6 +233,14 @@ fn types(kind: &TypeKind) -> String {
         }
     };
     names.join(" or ")
+}
+
+/// `a, b or c`.
+fn either(words: &[String]) -> String {
+    match words {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        words => words.concat(),
+    }
 }
 
 fn words(json_type: &str) -> &'static str {

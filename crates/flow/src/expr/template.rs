@@ -45,6 +45,8 @@ pub(crate) enum Draft {
     Literal(Value),
     /// A string with bindings.
     Bound(Binding),
+    /// A string that is one whole binding, where only a text can stand.
+    Text(Binding),
     /// A condition: it gives true or false.
     Condition(Condition),
     /// A list with bindings somewhere.
@@ -98,7 +100,7 @@ impl Template {
                     None => return Part::Absent,
                 },
                 Draft::List(_) => return Part::Absent,
-                Draft::Bound(_) | Draft::Condition(_) => return Part::Bound,
+                Draft::Bound(_) | Draft::Text(_) | Draft::Condition(_) => return Part::Bound,
             }
         }
         match draft {
@@ -153,11 +155,19 @@ impl Draft {
     ) -> Result<Value, BindingError> {
         Ok(match self {
             Self::Literal(value) => value.clone(),
-            Self::Bound(binding) => binding.resolve(scope, bounds).map_err(|(expression, reason)| {
-                let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
-                let place = format!("{whose}, key `{key}`").into();
-                BindingError { place, expression: expression.to_owned(), reason }
-            })?,
+            Self::Bound(binding) | Self::Text(binding) => {
+                let value = binding.resolve(scope, bounds).map_err(|(expression, reason)| {
+                    let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
+                    let place = format!("{whose}, key `{key}`").into();
+                    BindingError { place, expression: expression.to_owned(), reason }
+                })?;
+                // Nothing stays nothing: it is no text to say "null" with.
+                match value {
+                    Value::String(_) | Value::Null => value,
+                    value if matches!(self, Self::Text(_)) => Value::String(value.to_string()),
+                    value => value,
+                }
+            }
             Self::Condition(condition) => Value::Bool(condition.holds_within(scope, bounds)?),
             Self::List(items) => {
                 let items = items.iter().enumerate();
@@ -176,6 +186,11 @@ impl Draft {
 }
 
 impl Binding {
+    /// Whether it keeps the type of what it is bound to.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self, Self::Path(_) | Self::Program(..))
+    }
+
     fn resolve(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<Value, (&str, String)> {
         match self {
             Self::Path(path) => {

@@ -123,3 +123,18 @@ pub(super) fn time(fields: &mut Fields<'_, '_>, name: &'static str, sink: &mut S
     let value = fields.get(name)?;
     duration::read(value, &Key::Field(fields.key, name), sink)
 }
+
+/// What a key of the file is called in other languages.
+pub(super) fn advice(key: &str) -> Option<String> {
+    match key {
+        "vars" | "variables" | "params" | "parameters" | "inputs" | "env" => {
+            Some("the values that a flow is given stand under `flow.input`".to_owned())
+        }
+        "include" | "includes" | "import" | "imports" | "extends" => Some(
+            "a flow stands in one file; prompts and schemas can stand in others, by `promptFile`".to_owned(),
+        ),
+        "steps" | "tasks" | "jobs" | "stages" => Some("write `nodes`".to_owned()),
+        "on" | "triggers" | "schedule" => Some("a flow is started by `inspan run`".to_owned()),
+        _ => None,
+    }
+}

@@ -88,7 +88,7 @@ impl<'a> NodeSpec<'a> {
             effects: effects.unwrap_or_default(),
             policy: policy(&mut fields, sink),
         };
-        fields.finish(sink);
+        fields.finish_with(sink, advice);
         Some(spec)
     }
 
@@ -111,6 +111,44 @@ impl<'a> NodeSpec<'a> {
     }
 }
 
+/// Where a key belongs that does not stand on a node.
+fn advice(key: &str) -> Option<String> {
+    let under = |place: &str| Some(format!("`{key}` belongs under `{place}`"));
+    match key {
+        "model" | "cwd" | "tools" | "permissionMode" | "maxTurns" | "systemPrompt" | "outputSchema"
+        | "outputSchemaFile" | "options" => match key {
+            "options" => under("input"),
+            _ => under("input.options"),
+        },
+        "prompt" | "messages" | "argv" | "stdin" | "env" | "text" | "value" | "choices" | "message" => under("input"),
+        "timeout" | "retry" | "budget" | "continueOnError" | "onLimit" => under("policy"),
+        "run" | "command" | "script" | "cmd" => {
+            Some("a node of type `exec` runs a program: `input: { argv: [cargo, test] }`".to_owned())
+        }
+        "needs" | "depends" | "after" | "requires" => Some("write `dependsOn`".to_owned()),
+        "if" | "condition" => Some("write `when`".to_owned()),
+        "next" | "to" => Some("where a node leads to stands under `edges`: `{ from: …, to: … }`".to_owned()),
+        "forEach" | "foreach" | "loop" | "matrix" | "with_items" => Some(
+            "a node is not repeated by a key: an edge that leads back repeats it, with `when` and `maxIterations`".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// What a key of a policy is called in other languages.
+fn policy_advice(key: &str) -> Option<String> {
+    match key {
+        "onError" | "on_error" | "onFailure" | "ignoreErrors" | "allowFailure" => {
+            Some("write `continueOnError: true` if the flow goes on after a failure".to_owned())
+        }
+        "retries" | "attempts" | "maxAttempts" | "maxRetries" => {
+            Some("write `retry: { maxAttempts: 3 }`, the first attempt included".to_owned())
+        }
+        "backoff" | "factor" | "maxBackoff" => Some(format!("`{key}` belongs under `retry`")),
+        _ => None,
+    }
+}
+
 fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {
     let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
     if is_reserved(text) {
@@ -126,6 +164,7 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
                 text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
             let help = NodeId::new(&mended).is_ok().then(|| format!("`{mended}` would do"));
             sink.push(refuse(error.to_string()).help(help));
+            sink.refused(text);
             None
         }
     }
@@ -171,7 +210,17 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         })
         .unwrap_or_default();
     let retry_key = Key::Field(&key, "retry");
-    if let Some(mut retry) = policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink)) {
+    let retry_times = policy.get("retry").and_then(|value| match value.data() {
+        Data::Number(number) => Some((value.span(), number.clone())),
+        _ => None,
+    });
+    if let Some((span, number)) = retry_times {
+        let help = format!("write `retry: {{ maxAttempts: {number} }}`, the first attempt included");
+        let problem = Problem::error(Code::WrongType, span, "`retry` takes a mapping, and this is a number");
+        sink.push(problem.help(help).key(retry_key));
+    } else if let Some(mut retry) =
+        policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink))
+    {
         read.max_attempts = retry.count("maxAttempts", sink);
         read.backoff = time(&mut retry, "backoff", sink);
         read.factor = factor(&mut retry, sink);
@@ -182,7 +231,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         });
         retry.finish(sink);
     }
-    policy.finish(sink);
+    policy.finish_with(sink, policy_advice);
     Some(Box::new(read))
 }
 

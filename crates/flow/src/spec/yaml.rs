@@ -50,7 +50,7 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     for event in Parser::new_from_str(text) {
         let outcome = match event {
             Ok((event, range)) => builder.take(event, range),
-            Err(error) => Err(builder.syntax(&error)),
+            Err(error) => Err(builder.syntax(&error, text)),
         };
         if let Err(problem) = outcome {
             // Anything after a broken place would be a guess.
@@ -293,7 +293,7 @@ impl Builder {
         }
     }
 
-    fn syntax(&self, error: &ScanError) -> Box<Problem> {
+    fn syntax(&self, error: &ScanError, text: &str) -> Box<Problem> {
         let mark = *error.marker();
         let span = self.span(&Range::new(mark, mark));
         let (code, message) = match error.kind() {
@@ -302,6 +302,31 @@ impl Builder {
             }
             kind => (Code::YamlSyntax, kind.to_string()),
         };
-        Box::new(Problem::error(code, span, message))
+        let help = advice(&message, text, span.start.line as usize);
+        Box::new(Problem::error(code, span, message).help(help))
     }
+}
+
+/// What to do about text that is not YAML, for the slips that are made most.
+fn advice(message: &str, text: &str, line: usize) -> Option<String> {
+    let message = message.to_lowercase();
+    let at = line.saturating_sub(1);
+    let written = text.lines().nth(at).unwrap_or_default();
+    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
+    if message.contains("tab") || written[..indent(written)].contains('\t') {
+        return Some("indent with spaces: YAML takes no tabs".to_owned());
+    }
+    if message.contains("mapping values are not allowed") {
+        let value =
+            written.split_once(": ").map(|(_, value)| value.trim()).filter(|value| value.contains(':'));
+        return Some(match value {
+            Some(value) => format!("a text with `: ` in it stands in quotes: \"{value}\""),
+            None => "a text with `: ` in it stands in quotes; or this line is indented too far".to_owned(),
+        });
+    }
+    let before = text.lines().take(at).filter(|line| !line.trim().is_empty()).last()?;
+    let (here, above) = (indent(written), indent(before));
+    (here != above && !written.trim().is_empty() && !message.contains("unexpected end")).then(|| {
+        format!("this line is indented by {here}, the one above it by {above}: keys that belong together stand in one column")
+    })
 }

@@ -8,7 +8,13 @@ use super::tree::{Kept, Layout, count};
 /// The value of a scalar, or why it has none.
 pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Kept, String> {
     let Some(tag) = tag else {
-        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Kept::Text(text.into()) });
+        return match style {
+            ScalarStyle::Plain if is_too_large(text) => Err(format!(
+                "the number `{text}` is larger than a flow can hold; put it into quotes if it is a text"
+            )),
+            ScalarStyle::Plain => Ok(plain(text)),
+            _ => Ok(Kept::Text(text.into())),
+        };
     };
     let found = match tag.core_suffix() {
         Some("str") => Some(Kept::Text(text.into())),
@@ -29,8 +35,22 @@ fn plain(text: &str) -> Kept {
     }
 }
 
-/// A number that JSON can hold. One with a leading zero or too many digits stays the text that it was, so
-/// that no digit is lost.
+/// Whether a text is a number that JSON cannot hold.
+fn is_too_large(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_of = |digits: &str, base| !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(base));
+    let is_whole = is_of(digits, 10) && !(digits.len() > 1 && digits.starts_with('0'))
+        || text.strip_prefix("0x").is_some_and(|digits| is_of(digits, 16))
+        || text.strip_prefix("0o").is_some_and(|digits| is_of(digits, 8));
+    let is_endless = || {
+        digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'))
+            && !(digits.len() > 1 && digits.starts_with('0'))
+            && digits.parse::<f64>().is_ok_and(f64::is_infinite)
+    };
+    (is_whole || is_endless()) && number(text).is_none()
+}
+
+/// A number that JSON can hold. One with a leading zero stays the text that it was, so that no digit is lost.
 fn number(text: &str) -> Option<Number> {
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).ok().map(Number::from);

@@ -1,0 +1,92 @@
+//! What is wrong with the arguments of a program, as far as they show it: a line meant for a shell, and templates in a
+//! script.
+
+use super::World;
+use crate::{
+    diagnostic::{Code, Problem, Sink},
+    spec::{NodeSpec, Yaml},
+};
+
+/// Programs that read a script from the argument after `-c`.
+const SHELLS: [&str; 7] = ["sh", "bash", "zsh", "dash", "ksh", "fish", "ash"];
+
+/// Warns of what `argv` will not do.
+pub(super) fn check(spec: &NodeSpec<'_>, input: Yaml<'_>, world: &World<'_>, sink: &mut Sink) {
+    let Some(argv) = input.get("argv") else { return };
+    let items: Vec<Yaml<'_>> = argv.items().iter().collect();
+    let Some(program) = items.first().and_then(|item| item.text()) else { return };
+    let mut warn = |code, at: usize, message: String, help: String| {
+        let problem = Problem::warning(code, items[at].span(), message).help(help);
+        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.argv[{at}]", spec.at)));
+    };
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let is_flag = |text: &str| text.starts_with('-') && !text.starts_with("--") && text.ends_with('c');
+    let flag = items.iter().skip(1).position(|item| item.text().is_some_and(is_flag));
+    let script = flag.filter(|_| SHELLS.contains(&name)).map(|flag| flag + 2);
+    if let Some(at) = script
+        && let Some(text) = items.get(at).and_then(|item| item.text())
+        && (text.contains("{{") || text.contains("{%"))
+    {
+        let used = template(text).unwrap_or("{{ value }}");
+        warn(
+            Code::ShellTemplate,
+            at,
+            "the shell runs whatever this template puts into the script".to_owned(),
+            format!(
+                "pass the value as an argument: `[{name}, -c, 'echo \"$1\"', {name}, \"{used}\"]`; or use `stdin` or `env`"
+            ),
+        );
+    }
+    if items.len() == 1 && !program.contains("{{") && program.contains(char::is_whitespace) {
+        let is_script = program.contains(['|', '&', ';', '<', '>', '$', '*']);
+        let words: Vec<&str> = program.split_whitespace().collect();
+        let help = if is_script {
+            format!("pipes and the like need a shell: `[sh, -c, \"{program}\"]`")
+        } else {
+            format!("each argument is an item of its own: `[{}]`", words.join(", "))
+        };
+        warn(Code::InvalidValue, 0, format!("`{program}` is taken for the name of a program"), help);
+    }
+    if script.is_none() {
+        for (at, item) in items.iter().enumerate() {
+            let Some(variable) = item.text().and_then(variable) else { continue };
+            let key = variable.trim_matches(['$', '{', '}']).to_lowercase();
+            let declared = world.spec.header.input.contains_key(&key);
+            let help = if declared {
+                format!("write `{{{{ flow.input.{key} }}}}`")
+            } else {
+                format!(
+                    "the program sees the environment by itself; in a script `[sh, -c, …]` it is `\"{variable}\"`"
+                )
+            };
+            warn(
+                Code::InvalidValue,
+                at,
+                format!("`{variable}` is passed on as it is: no shell replaces it"),
+                help,
+            );
+        }
+    }
+}
+
+/// The first `{{ … }}` of a text.
+fn template(text: &str) -> Option<&str> {
+    let from = text.find("{{")?;
+    let len = text[from..].find("}}")? + 2;
+    Some(&text[from..from + len]).filter(|found| !found.contains('"'))
+}
+
+/// The first `$NAME` or `${NAME}` of a text.
+fn variable(text: &str) -> Option<&str> {
+    let from = text.find('$')?;
+    let rest = &text[from + 1..];
+    let is_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+    let (open, name) = rest.strip_prefix('{').map_or((false, rest), |name| (true, name));
+    let len = name.find(|c| !is_name(c)).unwrap_or(name.len());
+    let is_variable = name.starts_with(|c: char| c == '_' || c.is_ascii_uppercase());
+    match (is_variable, open) {
+        (false, _) => None,
+        (true, false) => Some(&text[from..from + 1 + len]),
+        (true, true) => name[len..].starts_with('}').then(|| &text[from..from + 3 + len]),
+    }
+}
