@@ -63,6 +63,8 @@ impl From<StoreError> for Failure {
             StoreError::Continued { session, by } => failure.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
+            StoreError::SessionEnded(id) => failure
+                .with_hint(format!("`inspan resume {id}` begins a new session that reuses what was done")),
             StoreError::Held { session, .. } => failure.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
@@ -82,9 +84,12 @@ impl From<StoreError> for Failure {
 
 fn exit(error: &StoreError) -> Exit {
     match error {
-        StoreError::UnknownSession(_) | StoreError::SessionExists(_) | StoreError::Continued { .. } => {
-            Exit::Invalid
-        }
+        StoreError::UnknownSession(_)
+        | StoreError::SessionExists(_)
+        | StoreError::Continued { .. }
+        | StoreError::SessionEnded(_)
+        | StoreError::ReplyWaits { .. }
+        | StoreError::Held { .. } => Exit::Invalid,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::NewerFormat { .. }

@@ -184,14 +184,18 @@ impl Feed {
                     }
                 }
             };
-            match next {
-                None => return Ok(()),
-                Some(item) => self.deliver(item).await?,
+            let Some(item) = next else { return Ok(()) };
+            if !self.may_show(&item, end).await {
+                return Ok(());
             }
+            self.deliver(item).await?;
         }
         let limit = self.limit;
         let rest = async {
             while let Some(item) = self.events.try_next() {
+                if !self.may_show(&item, end).await {
+                    break;
+                }
                 self.deliver(item).await?;
             }
             Ok(())
@@ -202,6 +206,16 @@ impl Feed {
         }
         self.tell_missed();
         Ok(())
+    }
+
+    /// Waits until the event may be shown. At the end, what is not stored by then is not shown, nor what follows it.
+    async fn may_show(&self, item: &Result<Arc<Envelope>, Lagged>, end: &CancellationToken) -> bool {
+        let Ok(envelope) = item else { return true };
+        tokio::select! {
+            biased;
+            () = self.hub.until_shown(envelope) => true,
+            () = end.cancelled() => false,
+        }
     }
 
     async fn deliver(&mut self, item: Result<Arc<Envelope>, Lagged>) -> Result<(), Fault> {

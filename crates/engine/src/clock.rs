@@ -3,7 +3,10 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,11 +16,16 @@ use uuid::Uuid;
 
 /// Tells the time.
 pub trait Clock: Send + Sync {
-    /// The present moment.
+    /// The present moment, for events, deadlines and waits. It never goes back.
     fn now(&self) -> Timestamp;
+
+    /// The moment that other machines read on their clocks, for leases. It may jump when the clock is set.
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
 }
 
-/// The longest sleep between two looks at a clock: one that was set, or a machine that slept, is noticed by then.
+/// The longest sleep between two looks at a clock: a machine that slept is noticed by then.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Sleeps until a clock shows a moment, also if the clock is set or the machine sleeps meanwhile.
@@ -31,28 +39,96 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Timestamp) {
     }
 }
 
-/// The clock of the machine.
+/// The clock of the machine. It is read once, when the process first asks for the time; from then on the time that
+/// has passed is added. So a clock that is set meanwhile, forward or back, moves no deadline. Time in which the
+/// machine slept counts, where the system can tell (Linux).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(millis_since_epoch())
+/// A reading of the wall clock and one of the count of time that passes, in milliseconds, made together.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    wall: i64,
+    passed: i64,
+}
+
+impl Start {
+    /// The moment at which the count shows `passed`.
+    fn at(self, passed: i64) -> Timestamp {
+        Timestamp::from_millis(self.wall.saturating_add(passed.saturating_sub(self.passed).max(0)))
     }
 }
 
-/// Every event pays for this, and the standard library takes a third longer: it checks and subtracts.
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        static START: LazyLock<Start> =
+            LazyLock::new(|| Start { wall: wall_millis(), passed: passed_millis() });
+        START.at(passed_millis())
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(wall_millis())
+    }
+}
+
+/// A clock that goes on where an earlier process of the session stopped, if the machine's clock was set back since.
+#[derive(Clone)]
+pub struct LaterClock {
+    clock: Arc<dyn Clock>,
+    ahead: Duration,
+}
+
+impl LaterClock {
+    /// The clock as it is, unless it shows a moment before `newest`: then it begins there.
+    pub fn not_before(newest: Timestamp, clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
+        let ahead = newest.since(clock.now());
+        if ahead.is_zero() { clock } else { Arc::new(Self { clock, ahead }) }
+    }
+}
+
+impl Clock for LaterClock {
+    fn now(&self) -> Timestamp {
+        self.clock.now() + self.ahead
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.clock.wall()
+    }
+}
+
 #[cfg(unix)]
-fn millis_since_epoch() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+fn millis_of(clock: rustix::time::ClockId) -> i64 {
+    let now = rustix::time::clock_gettime(clock);
     now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+#[cfg(unix)]
+fn wall_millis() -> i64 {
+    millis_of(rustix::time::ClockId::Realtime)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn passed_millis() -> i64 {
+    millis_of(rustix::time::ClockId::Boottime)
+}
+
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+fn passed_millis() -> i64 {
+    millis_of(rustix::time::ClockId::Monotonic)
 }
 
 #[cfg(not(unix))]
 #[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
-fn millis_since_epoch() -> i64 {
+fn wall_millis() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
+fn passed_millis() -> i64 {
+    static BEGAN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    i64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A clock that starts at a given moment and follows tokio's time, paused time included.
@@ -278,6 +354,24 @@ mod tests {
                 "00000000-0000-7000-8000-000000000002",
             ]
         );
+    }
+
+    #[test]
+    fn the_time_that_has_passed_is_added_to_one_reading_of_the_clock() {
+        let start = Start { wall: 1_000_000, passed: 500 };
+        let read = [500, 750, 400, i64::MAX].map(|passed| start.at(passed).as_millis());
+        assert_eq!(read, [1_000_000, 1_000_250, 1_000_000, Timestamp::from_millis(i64::MAX).as_millis()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_back_goes_on_from_the_newest_event() {
+        let at = Timestamp::from_millis;
+        let clock: Arc<dyn Clock> = Arc::new(VirtualClock::starting_at(at(1_000)));
+        let later = [0, 1_000, 9_000].map(|newest| LaterClock::not_before(at(newest), clock.clone()));
+        tokio::time::advance(Duration::from_millis(250)).await;
+        let read = later.each_ref().map(|clock| (clock.now(), clock.wall()));
+        let expected = [(1_250, 1_250), (1_250, 1_250), (9_250, 1_250)];
+        assert_eq!(read, expected.map(|(now, wall)| (at(now), at(wall))));
     }
 
     #[tokio::test(start_paused = true)]

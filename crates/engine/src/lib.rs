@@ -19,7 +19,9 @@ mod testing;
 
 pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
 pub use channel::{Channel, ChannelLimits, Channels};
-pub use clock::{Clock, CountingIds, EventIds, IdSource, RandomIds, SystemClock, VirtualClock, sleep_until};
+pub use clock::{
+    Clock, CountingIds, EventIds, IdSource, LaterClock, RandomIds, SystemClock, VirtualClock, sleep_until,
+};
 pub use hub::{Asked, Prompt, Reply, Unanswered, check_reply};
 pub use hub::{
     BoundedSubscription, Callback, DEFAULT_SUBSCRIPTION_LIMIT, Filter, Hub, InvalidFilter, Lagged, Observer,

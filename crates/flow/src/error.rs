@@ -53,7 +53,15 @@ pub enum RunError {
     /// The snapshot cannot be gone on from.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// The log could not be kept.
+    /// The log could not be stored.
     #[error("the log could not be kept: {0}")]
     Store(#[from] StoreError),
+    /// The store was full or locked for too long. The session rests where its log ends, and can be resumed.
+    #[error("session `{session}` cannot be stored, and was interrupted: {error}")]
+    NotStored {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        error: StoreError,
+    },
 }

@@ -32,10 +32,10 @@ use crate::{
     graph::Graph,
     registry::NodeRegistry,
     schedule::{Reusable, Run},
-    store::{Owner, Parent, RunStore, Select},
+    store::{Owner, Parent, RunStore, Select, StoreError},
 };
 use driver::Driver;
-use keeper::Keeper;
+use keeper::{Keeper, Notice};
 use origin::Origin;
 use result::LastState;
 
@@ -71,8 +71,9 @@ pub struct FlowRunner {
     late: mpsc::Receiver<Attach>,
     /// What the run learns, from the first event on.
     facts: Subscription,
-    /// What is to be kept, if anything is.
+    /// What is to be stored, if anything is.
     log: Option<Subscription>,
+    notice: Option<Notice>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ended: watch::Sender<Option<Arc<LastState>>>,
 }
@@ -85,6 +86,8 @@ pub enum WhenWaiting {
     Stay,
     /// It leaves; another process can resume the session.
     Leave,
+    /// It leaves, unless a usage limit or a retry comes to its end by itself.
+    LeaveToPeople,
     /// It leaves, unless it is known when the wait ends.
     LeaveUnlessTimed,
 }
@@ -282,9 +285,11 @@ impl FlowRunner {
         self.hub.end_session();
         late.close();
         drop(late);
+        // Channels show an end once it is stored.
+        let stored = driver.store_end().await;
         channels.finish().await;
         late_channels.finish().await;
-        let kept = driver.keep_rest().await;
+        let kept = stored.and(driver.keep_rest().await);
         let store = driver.keeper.as_ref().map(|keeper| keeper.store.clone()).filter(|_| self.with_events);
         let mut events = Vec::new();
         if driven.is_ok() && kept.is_ok() {
@@ -298,8 +303,13 @@ impl FlowRunner {
         }
         let last = Arc::new(driver.into_last());
         self.ended.send_replace(Some(last.clone()));
-        driven.and(kept)?;
-        Ok(result::of(last, session, events))
+        match driven.and(kept) {
+            Ok(()) => Ok(result::of(last, session, events)),
+            Err(RunError::Store(error @ (StoreError::Full { .. } | StoreError::Locked { .. }))) => {
+                Err(RunError::NotStored { session, error })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

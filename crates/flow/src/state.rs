@@ -95,6 +95,8 @@ pub struct RunState {
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
     pub(crate) last_seq: u64,
+    /// How often something has come to an end: an attempt, or a turn of an agent.
+    pub(crate) progress: u64,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) edges: Vec<EdgeState>,
     pub(crate) outputs: Vec<Option<Compact>>,
@@ -170,6 +172,7 @@ impl RunState {
             phase_begun: false,
             phase_ended: false,
             last_seq: 0,
+            progress: 0,
             nodes,
             edges: vec![EdgeState::default(); graph.edges.len()],
             outputs: vec![None; graph.nodes.len()],

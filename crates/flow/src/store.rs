@@ -12,7 +12,7 @@ mod tests;
 use std::{path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
-use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
+use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
 
 pub use digest::{Digest, Waits};
 pub use memory::MemoryStore;
@@ -40,7 +40,9 @@ pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 /// 4. `read` gives every acknowledged event from a `seq` on, in order. Damage is told, with the session and
 ///    the `seq`, and never passed over.
 /// 5. Readers never disturb the writer, and need no lease; anyone may `post` a command.
-/// 6. A command is answered once; posting gives a number that grows within its session.
+/// 6. A command is answered once; posting gives a number that grows within its session. The batch that ends a session
+///    refuses every command that is still open, in its own transaction, and nothing can be posted after it. While
+///    nobody drives a session, a question takes one reply.
 pub trait RunStore: Send + Sync {
     /// Keeps a new session and takes its lease.
     fn create<'a>(
@@ -112,6 +114,12 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>>;
 
+    /// Whether there is room for the end of one more attempt; [`StoreError::Full`] if not. Asked before an attempt
+    /// begins, so that what it does to the world can be recorded.
+    fn room(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// The commands that nobody has answered yet, oldest first.
     fn unanswered<'a>(
         &'a self,
@@ -163,6 +171,9 @@ pub struct Answered {
     pub verdict: Verdict,
 }
 
+/// Why a command is refused that is still open when its session ends.
+pub(crate) const ENDED: &str = "the session has ended";
+
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -181,6 +192,13 @@ pub struct PostedCommand {
     pub at: Timestamp,
     /// The command.
     pub command: Command,
+}
+
+impl PostedCommand {
+    /// Whether it answers this question.
+    pub(crate) fn replies_to(&self, question: &PromptId) -> bool {
+        matches!(&self.command, Command::Reply { prompt, .. } if prompt == question)
+    }
 }
 
 /// Which events to read.
@@ -292,6 +310,25 @@ pub enum StoreError {
         epoch: u64,
         /// The newest epoch.
         newest: u64,
+    },
+    /// The session has ended, and takes no command.
+    #[error("session `{0}` has ended")]
+    SessionEnded(SessionId),
+    /// Nobody drives the session, and a reply to the question waits already.
+    #[error(
+        "prompt `{prompt}` of session `{session}` is already answered; the answer waits for `inspan resume`"
+    )]
+    ReplyWaits {
+        /// The session.
+        session: SessionId,
+        /// The question.
+        prompt: PromptId,
+    },
+    /// Another process holds the store's lock for too long.
+    #[error("the store {path} is locked by another process")]
+    Locked {
+        /// The store.
+        path: PathBuf,
     },
     /// There is no space left.
     #[error(

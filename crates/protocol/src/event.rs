@@ -520,6 +520,22 @@ impl UnknownEvent {
     }
 }
 
+impl Event {
+    /// Whether it says that work, a session or a part of it has ended: such an event is shown once it is stored.
+    pub const fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::TaskComplete { .. }
+                | Self::TaskFailed { .. }
+                | Self::TaskReused { .. }
+                | Self::PhaseComplete { .. }
+                | Self::PhaseFailed { .. }
+                | Self::FlowPaused { .. }
+                | Self::HarnessComplete { .. }
+        )
+    }
+}
+
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

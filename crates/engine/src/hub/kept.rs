@@ -1,10 +1,11 @@
-//! How far a session's events are kept, for those who must not go on before theirs is.
+//! How far a session's events are stored, for those who must not go on before theirs is.
 
 use std::{
     pin::pin,
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use inspan_protocol::Envelope;
 use tokio::sync::Notify;
 
 use super::Hub;
@@ -38,6 +39,14 @@ impl Hub {
     /// How many events are not kept yet.
     pub(crate) fn not_kept(&self) -> u64 {
         self.last_seq().saturating_sub(self.shared.kept.until.load(Ordering::Acquire))
+    }
+
+    /// Waits until an event may be shown: one that says that something has ended, once it is stored. What is shown as
+    /// done is then never done again. If it can be stored no more, this has no end of its own.
+    pub async fn until_shown(&self, envelope: &Envelope) {
+        if envelope.event.is_end() {
+            self.until_kept(envelope.seq).await;
+        }
     }
 
     /// Waits until the event of this `seq` is kept; not at all where nobody keeps events. If they can be kept no

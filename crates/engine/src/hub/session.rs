@@ -89,6 +89,24 @@ impl Hub {
         lock(&self.shared.session).stage == Stage::Ended
     }
 
+    /// Whether a message has somebody who takes it now; any other command needs nobody.
+    pub fn has_taker(&self, command: &Command) -> bool {
+        let listeners = Listeners(self.shared.subscribers.of_messages());
+        let session = lock(&self.shared.session);
+        let mut open = session.runs.iter().filter(|(_, run)| run.queue.is_open());
+        match command {
+            Command::Send { .. } => {
+                listeners.of_all() > 0
+                    || open.any(|(id, run)| match run.reads {
+                        Reads::Mailbox(multi_turn) => multi_turn == MultiTurn::On,
+                        Reads::Events => listeners.of_run(id),
+                    })
+            }
+            Command::SendTo { node, .. } => open.any(|(_, run)| run.node.as_deref() == Some(node.as_str())),
+            _ => true,
+        }
+    }
+
     /// Carries a command out, or refuses it; a refusal also leaves a `session:rejected` event.
     pub fn command(&self, command: Command) -> Result<(), Rejection> {
         self.carry_out(command).map(drop).map_err(|(rejection, _)| rejection)

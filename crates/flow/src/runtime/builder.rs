@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use inspan_engine::{
-    Channel, Clock, Filter, Hub, IdSource, PermissionPolicy, ProgramCalls, RandomIds, SystemClock,
+    Channel, Clock, Filter, Hub, IdSource, LaterClock, PermissionPolicy, ProgramCalls, RandomIds, SystemClock,
 };
 use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
 use serde_json::{Map, Value};
@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    keeper::Notice,
     origin::{Changed, Origin, Rest},
 };
 use crate::{
@@ -46,6 +47,7 @@ pub struct FlowRunnerBuilder {
     changed: Changed,
     with_events: bool,
     supervisor: Option<Supervisor>,
+    notice: Option<Notice>,
 }
 
 impl FlowRunnerBuilder {
@@ -73,6 +75,7 @@ impl FlowRunnerBuilder {
             changed: Changed::Refuse,
             with_events: false,
             supervisor: None,
+            notice: None,
         }
     }
 
@@ -189,6 +192,13 @@ impl FlowRunnerBuilder {
         self
     }
 
+    /// Shows a line to a person that cannot be an event: the store is full or locked, and is waited for.
+    #[must_use]
+    pub fn on_notice(mut self, notice: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
+        self.notice = Some(notice);
+        self
+    }
+
     /// What an earlier session has left: it is taken over where it fits. `parent` is what the store keeps of it.
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>, parent: Parent) -> Self {
@@ -223,7 +233,7 @@ impl FlowRunnerBuilder {
     pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
-        let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.now());
+        let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.wall());
         let rest = Rest::open(&store, session, &owner, &self.graph, limit, changed, now).await?;
         self.owner = Some(owner);
         Ok(self.at_rest(session.clone(), rest))
@@ -237,7 +247,9 @@ impl FlowRunnerBuilder {
     }
 
     fn at_rest(self, session: SessionId, rest: Rest) -> FlowRunner {
-        let hub = Hub::continuing(session, self.clock.clone(), self.ids.clone(), rest.last_seq);
+        // The time of a session never goes back, also if the machine's clock was set back since.
+        let clock = LaterClock::not_before(rest.last_at, self.clock.clone());
+        let hub = Hub::continuing(session, clock, self.ids.clone(), rest.last_seq);
         self.runner(hub, Origin::Rest(Box::new(rest)))
     }
 
@@ -249,6 +261,7 @@ impl FlowRunnerBuilder {
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
+            notice: self.notice,
             handle: RunHandle { hub: hub.clone(), attach, questions: ask, ended: watched },
             late,
             hub,

@@ -1,5 +1,4 @@
-//! The loop that carries actions out and feeds facts back. What others left in the store for it to do is left to
-//! `commands`.
+//! The loop that carries actions out and feeds facts back.
 
 mod commands;
 
@@ -18,6 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::commands::Waiting;
 use super::{NodeContext, Resume, WhenWaiting, attempt, keeper::Keeper, result::LastState};
 use crate::{
     error::RunError,
@@ -25,7 +25,6 @@ use crate::{
     node::Computed,
     registry::NodeRegistry,
     schedule::{Action, AttemptEnd, Run, StartNode},
-    store::PostedCommand,
 };
 
 /// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
@@ -70,6 +69,7 @@ pub(super) struct Driver {
     asked: JoinSet<()>,
     tokens: FxHashMap<(NodeIx, u32), CancellationToken>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
+    waiting: Waiting,
     stage: Stage,
 }
 
@@ -106,6 +106,7 @@ impl Driver {
             asked: JoinSet::new(),
             tokens: FxHashMap::default(),
             questions,
+            waiting: Waiting::default(),
             stage: Stage::Running,
         }
     }
@@ -120,9 +121,10 @@ impl Driver {
             actions = self.run.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
             self.carry_out(&mut actions).await?;
             self.root.start_session();
-            self.grant_old_pauses().await?;
+            self.take_stored().await?;
             self.obey(|command| matches!(command, Command::Abort { .. })).await?;
         }
+        self.pause_without_room();
         let mut steps = 0_u32;
         while self.stage == Stage::Running {
             self.learn()?;
@@ -152,9 +154,17 @@ impl Driver {
                 }
                 continue;
             }
-            self.wait().await;
+            self.wait().await?;
         }
         Ok(())
+    }
+
+    /// Pauses the session if the end of one more attempt could not be stored.
+    fn pause_without_room(&self) {
+        if let Some(error) = self.keeper.as_ref().and_then(Keeper::lacks_room) {
+            // One that ends or rests already needs no pause.
+            let _ = self.root.pause(Some(error.to_string()));
+        }
     }
 
     /// What a run must do while it never waits: hand its log on, hold its lease, hear what it is told, and let others
@@ -169,7 +179,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends what still runs: attempts whose session rests or broke down.
+    /// Ends what still runs: attempts whose session rests or broke down. What finished all the same is finished.
     pub(super) async fn wind_up(&mut self) {
         for token in self.tokens.values() {
             token.cancel();
@@ -177,21 +187,17 @@ impl Driver {
         self.asked.shutdown().await;
         // A cancelled attempt ends within its grace, and takes its programs with it.
         while let Some(ended) = self.tasks.join_next().await {
-            drop(ended);
+            if let Ok((node, attempt, end @ AttemptEnd::Output(_))) = ended {
+                // What cannot be learnt any more cannot be stored either.
+                let _overflow = self.conclude_checked(node, attempt, end);
+            }
         }
         self.questions.close();
     }
 
-    /// Keeps what was said after the end, and gives the lease back.
+    /// Stores what was emitted after the end, and gives the lease back.
     pub(super) async fn keep_rest(&mut self) -> Result<(), RunError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        if self.run.state().status.has_ended() {
-            // Nobody drives the session after this, and no command may be left without an answer.
-            keeper.look_again();
-            for PostedCommand { number, command, .. } in keeper.commands().await.unwrap_or_default() {
-                keeper.carry_out(number, command, &self.root);
-            }
-        }
         let kept = keeper.flush().await;
         let released = keeper.release().await;
         kept?;
@@ -319,6 +325,7 @@ impl Driver {
         // What the attempt does to the world comes after its start is on record.
         if let Some(keeper) = &mut self.keeper {
             keeper.flush().await?;
+            keeper.in_flight = true;
         }
         self.tokens.insert((node, attempt), cancel);
         self.tasks.spawn(attempt::drive(node_type, context, input, node));
@@ -335,8 +342,23 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until a task ends, a fact comes from elsewhere, the log wants something, or it is time.
-    async fn wait(&mut self) {
+    /// As `conclude`, after the check of what the node gives.
+    fn conclude_checked(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd) -> Result<(), RunError> {
+        let end = match end {
+            AttemptEnd::Output(output) => Ok(output),
+            AttemptEnd::Error(error) => Err(error),
+        };
+        let spec = self.run.graph().node(node);
+        let end = match self.around.nodes.described(&spec.node_type) {
+            Some(known) => attempt::check_end(known, spec, end, &self.around.redactor),
+            None => end.map_or_else(AttemptEnd::Error, AttemptEnd::Output),
+        };
+        self.conclude(node, attempt, end)
+    }
+
+    /// Waits until a task ends, a fact comes from elsewhere, the log wants something, or it is time. The end of a task
+    /// is stored before anything that follows from it is worked out.
+    async fn wait(&mut self) -> Result<(), RunError> {
         let sleep = match self.run.wake_at() {
             Some(at) => at.since(self.now()).min(LONGEST_SLEEP),
             None => LONGEST_SLEEP,
@@ -363,18 +385,14 @@ impl Driver {
             () = tokio::time::sleep(sleep) => None,
         };
         if let Some(Ok((node, attempt, end))) = ended {
-            let end = match end {
-                AttemptEnd::Output(output) => Ok(output),
-                AttemptEnd::Error(error) => Err(error),
-            };
-            let spec = self.run.graph().node(node);
-            let end = match self.around.nodes.described(&spec.node_type) {
-                Some(known) => attempt::check_end(known, spec, end, &self.around.redactor),
-                None => end.map_or_else(AttemptEnd::Error, AttemptEnd::Output),
-            };
-            // An overflow is found again, and told, by the next look at the facts.
-            let _overflow = self.conclude(node, attempt, end);
+            self.conclude_checked(node, attempt, end)?;
+            if let Some(keeper) = &mut self.keeper {
+                keeper.flush().await?;
+                keeper.in_flight = !self.tasks.is_empty();
+            }
+            self.pause_without_room();
         }
+        Ok(())
     }
 
     /// Whether the session waits for something and its process need not.
@@ -387,6 +405,7 @@ impl Driver {
             && match self.around.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,
+                WhenWaiting::LeaveToPeople => !state.nodes.iter().any(|node| node.retry_at.is_some()),
                 WhenWaiting::LeaveUnlessTimed => {
                     self.run.wake_at().is_none() && state.prompts.iter().all(|open| open.deadline.is_none())
                 }

@@ -1,12 +1,12 @@
-//! Keeps a session's log: facts before anything follows from them, the rest in batches; renews the lease, and
-//! brings the commands that others left.
+//! Stores a session's log: facts before anything follows from them, the rest in batches; waits for a store that is
+//! full or locked, renews the lease, and reads the commands that others posted.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
 use inspan_protocol::{Command, Envelope, Event};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     error::RunError,
@@ -14,12 +14,21 @@ use crate::{
     store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict},
 };
 
+/// Shows a person a line that is no event of the session.
+pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// How long events that are no facts may wait to be kept.
 const LINGER: Duration = Duration::from_millis(50);
 /// How many of them may.
 const MOST: usize = 256;
 /// How long a store may fail to renew a lease before the session is given up.
 const PATIENCE: Duration = LEASE;
+/// How long finished work is held in memory while the store is full or locked.
+const HOLD: Duration = Duration::from_secs(60);
+/// How long still, once the session is to be paused or stopped.
+const HASTE: Duration = Duration::from_secs(5);
+/// How long until a store that is full is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Keeper {
     pub(super) store: Arc<dyn RunStore>,
@@ -39,6 +48,11 @@ pub(super) struct Keeper {
     look: bool,
     renew_at: Instant,
     renewed: Instant,
+    notice: Option<Notice>,
+    /// Whether attempts are at work, whose ends could not be stored.
+    pub(super) in_flight: bool,
+    /// Whether a store that could not be written was waited for in vain.
+    gave_up: bool,
 }
 
 /// A batch on its way into the store.
@@ -48,7 +62,13 @@ struct Writing {
 }
 
 impl Keeper {
-    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, log: Subscription, hub: Hub) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn RunStore>,
+        lease: Lease,
+        log: Subscription,
+        hub: Hub,
+        notice: Option<Notice>,
+    ) -> Self {
         hub.begin_keeping();
         let posts = store.posts();
         let now = Instant::now();
@@ -66,6 +86,9 @@ impl Keeper {
             look: true,
             renew_at: now + LEASE / 3,
             renewed: now,
+            notice,
+            in_flight: false,
+            gave_up: false,
         }
     }
 
@@ -93,9 +116,16 @@ impl Keeper {
         }
     }
 
-    /// Keeps every event so far.
+    /// Stores every event so far. A store that is full or locked is waited for, so that finished work is not lost.
     pub(super) async fn flush(&mut self) -> Result<(), RunError> {
         self.take()?;
+        match self.try_flush().await {
+            Ok(()) => Ok(()),
+            Err(error) => self.hold(error).await,
+        }
+    }
+
+    async fn try_flush(&mut self) -> Result<(), StoreError> {
         self.written().await?;
         if self.unkept.is_empty() && self.answers.is_empty() {
             return Ok(());
@@ -104,19 +134,83 @@ impl Keeper {
         self.written().await
     }
 
+    /// Holds what could not be stored, and tries again until it is stored or the time for that is over.
+    async fn hold(&mut self, mut error: StoreError) -> Result<(), RunError> {
+        let began = Instant::now();
+        let mut until = began + HOLD;
+        let mut told = false;
+        while self.is_worth_waiting(&error) && Instant::now() < until {
+            if !std::mem::replace(&mut told, true) {
+                let left = until.saturating_duration_since(Instant::now()).as_secs();
+                self.tell(&format!(
+                    "{error}; finished work is held in memory and stored when this ends, within {left} s"
+                ));
+            }
+            sleep(AGAIN).await;
+            self.take()?;
+            if self.is_to_end() {
+                until = until.min(Instant::now() + HASTE);
+            }
+            match self.try_flush().await {
+                Ok(()) => {
+                    self.tell(&format!("the session is stored again, after {} s", began.elapsed().as_secs()));
+                    return Ok(());
+                }
+                Err(next) => error = next,
+            }
+        }
+        self.gave_up = true;
+        Err(error.into())
+    }
+
+    /// Whether the store may soon be writable again, and something is lost that has finished or is at work if not.
+    fn is_worth_waiting(&self, error: &StoreError) -> bool {
+        let ends = |event: &Arc<Envelope>| event.event.is_end();
+        match error {
+            _ if self.gave_up => false,
+            StoreError::Locked { .. } => true,
+            StoreError::Full { .. } => self.in_flight || self.unkept.iter().any(ends),
+            _ => false,
+        }
+    }
+
+    fn is_to_end(&self) -> bool {
+        let ends = |event: &Event| matches!(event, Event::SessionPause { .. } | Event::SessionAbort { .. });
+        self.unkept.iter().any(|event| ends(&event.event))
+    }
+
+    fn tell(&self, line: &str) {
+        if let Some(notice) = &self.notice {
+            notice(line);
+        }
+    }
+
+    /// Why no attempt may begin: there is no room to store its end.
+    pub(super) fn lacks_room(&self) -> Option<StoreError> {
+        self.store.room().err()
+    }
+
     /// What a run that never waits asks for now and then: hands all that is unkept to the store, without waiting, if it
     /// is enough for a batch, and looks whether a command came. What follows from the batch must not begin before a
     /// [`Keeper::flush`]. A store that is slower than the run is waited for.
     pub(super) async fn keep_up(&mut self) -> Result<(), RunError> {
         self.look |= self.posts.next().now_or_never().flatten().is_some();
         self.take()?;
-        if self.unkept.len() >= MOST {
-            self.written().await?;
-            self.write();
-            // The store has the batch once it was asked; it works on it while the run goes on.
-            return self.written().now_or_never().unwrap_or(Ok(()));
+        if self.unkept.len() < MOST {
+            return Ok(());
         }
-        Ok(())
+        let handed = match self.written().await {
+            Ok(()) => {
+                self.write();
+                // The store has the batch once it was asked; it works on it while the run goes on.
+                self.written().now_or_never().unwrap_or(Ok(()))
+            }
+            error => error,
+        };
+        match handed {
+            Ok(()) => Ok(()),
+            Err(error) => self.hold(error).await,
+        }
     }
 
     /// Hands all that is unkept to the store.
@@ -131,7 +225,7 @@ impl Keeper {
     }
 
     /// Waits until what was handed to the store is kept. What it refuses is unkept again.
-    async fn written(&mut self) -> Result<(), RunError> {
+    async fn written(&mut self) -> Result<(), StoreError> {
         let Some(writing) = &mut self.writing else { return Ok(()) };
         let done = (&mut writing.done).await;
         let Some(Writing { batch, .. }) = self.writing.take() else { return Ok(()) };
@@ -146,7 +240,7 @@ impl Keeper {
             Err(error) => {
                 self.unkept.splice(..0, events.iter().cloned());
                 self.answers.splice(..0, answers.iter().cloned());
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -185,7 +279,7 @@ impl Keeper {
             return Ok(());
         }
         self.renew_at = now + LEASE / 3;
-        match self.store.renew(&self.lease, hub.clock().now()).await {
+        match self.store.renew(&self.lease, hub.clock().wall()).await {
             Ok(()) => {
                 self.renewed = now;
                 Ok(())
@@ -196,15 +290,15 @@ impl Keeper {
         }
     }
 
-    /// The commands that wait, if there may be some that were not seen yet.
-    pub(super) async fn commands(&mut self) -> Result<Vec<PostedCommand>, RunError> {
+    /// All commands that are open, if there may be some that were not seen yet.
+    pub(super) async fn commands(&mut self) -> Result<Option<Vec<PostedCommand>>, RunError> {
         if !std::mem::take(&mut self.look) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        Ok(self.store.unanswered(&self.lease.session).await?)
+        Ok(Some(self.store.unanswered(&self.lease.session).await?))
     }
 
-    /// Looks again for commands that were left for later.
+    /// Lets the next look read the commands again.
     pub(super) fn look_again(&mut self) {
         self.look = true;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inspan_engine::Filter;
-use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId};
+use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{FlowRunner, Keeper};
@@ -32,6 +32,8 @@ pub(super) struct Rest {
     /// Held already, if it rests in the store.
     pub(super) lease: Option<Lease>,
     pub(super) last_seq: u64,
+    /// The time of its newest event.
+    pub(super) last_at: Timestamp,
 }
 
 /// Whether a flow that has changed since is gone on with.
@@ -53,7 +55,7 @@ impl Rest {
         graph: &Arc<Graph>,
         max_concurrency: Option<u32>,
         changed: Changed,
-        now: inspan_protocol::Timestamp,
+        now: Timestamp,
     ) -> Result<Self, RunError> {
         let record = store.record(session).await?;
         if record.flow.hash != graph.hash && changed == Changed::Refuse {
@@ -62,7 +64,9 @@ impl Rest {
         let lease = store.acquire(session, owner, now).await?;
         let opened = Self::read(store, &record, graph, max_concurrency).await;
         match opened {
-            Ok((run, last_seq)) => Ok(Self { run, input: record.input, lease: Some(lease), last_seq }),
+            Ok((run, last_seq, last_at)) => {
+                Ok(Self { run, input: record.input, lease: Some(lease), last_seq, last_at })
+            }
             Err(error) => {
                 // Whoever comes next may fare better.
                 let _given_back = store.release(&lease).await;
@@ -76,7 +80,7 @@ impl Rest {
         record: &SessionRecord,
         graph: &Arc<Graph>,
         max_concurrency: Option<u32>,
-    ) -> Result<(Run, u64), RunError> {
+    ) -> Result<(Run, u64, Timestamp), RunError> {
         let session = &record.session;
         let mut run = Run::new(graph.clone(), session, record.input.clone(), max_concurrency);
         if let Some(base) = &record.base {
@@ -91,7 +95,8 @@ impl Rest {
         if status.has_ended() {
             return Err(RunError::Ended { session: session.clone(), status: status.word() });
         }
-        Ok((run, last_seq))
+        let last_at = entry.digest.updated_at.unwrap_or_default().max(run.state().last_at);
+        Ok((run, last_seq, last_at))
     }
 
     /// Goes on from a snapshot that was kept elsewhere.
@@ -114,7 +119,8 @@ impl Rest {
         }
         let mut run = Run::new(graph.clone(), &session, snapshot.input.clone(), max_concurrency);
         run.restore(snapshot);
-        Ok(Self { run, input: snapshot.input.clone(), lease: None, last_seq: snapshot.last_seq })
+        let last_at = run.state().last_at;
+        Ok(Self { run, input: snapshot.input.clone(), lease: None, last_seq: snapshot.last_seq, last_at })
     }
 }
 
@@ -149,12 +155,12 @@ impl FlowRunner {
             settings: std::mem::take(&mut self.settings),
         };
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
-        let lease = store.create(&record, &owner, record.created_at).await?;
+        let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
         Ok(Some(self.keeper(store, lease)))
     }
 
     pub(super) fn keeper(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> Keeper {
         let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
-        Keeper::new(store, lease, log, self.hub.clone())
+        Keeper::new(store, lease, log, self.hub.clone(), self.notice.take())
     }
 }

@@ -98,7 +98,10 @@ impl Run {
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),
         };
-        again && tried < retry.max_attempts && self.state.ending.is_none()
+        again
+            && tried < retry.max_attempts
+            && self.state.ending.is_none()
+            && self.died_too_often(node).is_none()
     }
 
     fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelReason> {

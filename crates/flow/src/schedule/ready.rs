@@ -2,10 +2,14 @@
 
 use std::cmp::Reverse;
 
-use inspan_protocol::{AgentError, Event, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SkipReason, Timestamp};
 
 use super::{Action, Run, budget::Afford};
 use crate::graph::{Join, NodeIx};
+
+/// How often in a row the process may die while a node is at work before the node is failed; `retry.maxAttempts` if that
+/// is more. Processes are killed from outside too, so it is not few.
+const MOST_DEATHS: u32 = 10;
 
 impl Run {
     /// The next candidate in the order of the graph; one that only waits needs no free place.
@@ -56,6 +60,9 @@ impl Run {
                 None => return,
             }
         }
+        if let Some(error) = self.died_too_often(ix) {
+            start = Some(Err(error));
+        }
         let mut attempt = self.attempt(ix, self.state.nodes[ix.0 as usize].attempt + 1);
         attempt.input = start.unwrap_or(attempt.input);
         if let Some(event) = self.reuse(&mut attempt) {
@@ -75,6 +82,20 @@ impl Run {
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         actions.push(Action::Emit { task: Some(path), event });
         actions.push(Action::Start(Box::new(attempt)));
+    }
+
+    /// The failure of a node that was at work again and again when the process died, and may be the cause.
+    pub(super) fn died_too_often(&self, ix: NodeIx) -> Option<AgentError> {
+        let node = self.graph.node(ix);
+        let deaths = self.state.nodes[ix.0 as usize].deaths_in_a_row(self.state.progress);
+        (deaths >= MOST_DEATHS.max(node.policy.retry.max_attempts)).then(|| {
+            let message = format!(
+                "node `{}` was at work the last {deaths} times that the process died, and nothing finished in between: \
+                 it is not started again",
+                node.id
+            );
+            AgentError::new(ErrorCode::NodeFailed, message)
+        })
     }
 
     fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {

@@ -130,6 +130,11 @@ impl Run {
         self.graph.node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
     }
 
+    /// Whether an agent of any node is about to begin a run.
+    pub(crate) fn any_is_about_to_talk(&self) -> bool {
+        self.graph.nodes.iter().any(|node| self.is_about_to_talk(node.id.as_str()))
+    }
+
     /// Whether any node's attempt is in doubt.
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
         let nodes = self.state.nodes.iter().enumerate();

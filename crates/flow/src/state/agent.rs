@@ -16,6 +16,7 @@ impl RunState {
                 Some(cost) => self.cost_usd += cost,
                 None => self.unpriced = true,
             }
+            self.progress += 1;
         }
         // A run that ends after its node has gone on to the next pass is the node's all the same.
         let Some(ix) = task.and_then(|path| graph.find(path.node())) else { return };

@@ -45,6 +45,10 @@ pub struct NodeState {
     pub(crate) sent_back: bool,
     pub(crate) unresolved: u32,
     pub(crate) fired: u32,
+    /// How often in a row the process died while an attempt was at work, and nothing came to an end in between; and
+    /// the session's progress at that time.
+    pub(crate) deaths: u32,
+    pub(crate) deaths_at: u64,
     /// When the first attempt began of those that interruptions alone part.
     pub(crate) since: Option<Timestamp>,
     pub(crate) more: Option<Box<More>>,
@@ -114,6 +118,17 @@ impl NodeState {
     pub(crate) fn has_ended(&self) -> bool {
         use NodeStatus::{Complete, Failed, Reused, Skipped};
         matches!(self.status, Complete | Failed | Reused | Skipped)
+    }
+
+    /// The process died while an attempt was at work.
+    pub(crate) fn note_death(&mut self, progress: u64) {
+        self.deaths = self.deaths_in_a_row(progress) + 1;
+        self.deaths_at = progress;
+    }
+
+    /// How often in a row the process died while an attempt was at work.
+    pub(crate) fn deaths_in_a_row(&self, progress: u64) -> u32 {
+        if self.deaths_at == progress { self.deaths } else { 0 }
     }
 
     /// Whether an agent of it is in the middle of a turn.

@@ -46,6 +46,7 @@ impl RunState {
             let reply = Reply { content: content.to_owned(), choice: choice.map(str::to_owned) };
             if node.doubt && choice == Some(RUN_AGAIN) {
                 node.doubt = false;
+                node.deaths = 0;
                 let more = node.more();
                 (more.asked, more.reply) = (None, None);
             } else {
@@ -118,8 +119,13 @@ impl RunState {
 
     fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
         let ends = self.ending.is_some();
+        let progress = self.progress;
         let node = &mut self.nodes[ix.0 as usize];
         if node.status == NodeStatus::Running {
+            // A process may leave a question that waits, and then it has not died.
+            if !node.more.as_ref().is_some_and(|more| more.asks) {
+                node.note_death(progress);
+            }
             self.running -= 1;
             self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
         }

@@ -70,6 +70,7 @@ impl RunState {
         }
         // Who was cancelled may go on, and then its question is still open.
         if status != NodeStatus::Cancelled {
+            self.progress += 1;
             self.forget_prompts(graph, ix);
         }
         self.wake();

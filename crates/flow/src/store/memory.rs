@@ -14,7 +14,7 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Answered, Batch, Digest, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
+    Answered, Batch, Digest, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
     SessionEntry, SessionRecord, StoreError, Verdict,
 };
 
@@ -102,7 +102,24 @@ impl Kept {
                 answer.get_or_insert_with(|| verdict.clone());
             }
         }
+        if self.digest.status.has_ended() {
+            let open = self.posted.iter_mut().filter(|(_, answer)| answer.is_none());
+            open.for_each(|(_, answer)| *answer = Some(Verdict::Refused(ENDED.to_owned())));
+        }
         Ok(())
+    }
+
+    /// Why no command can be posted, if none can.
+    fn refuses(&self, command: &Command) -> Option<StoreError> {
+        let session = || self.record.session.clone();
+        if self.digest.status.has_ended() {
+            return Some(StoreError::SessionEnded(session()));
+        }
+        let Command::Reply { prompt, .. } = command else { return None };
+        let open = self.posted.iter().filter(|(_, answer)| answer.is_none());
+        let waits = open.map(|(posted, _)| posted).any(|posted| posted.replies_to(prompt));
+        (self.owner.is_none() && waits)
+            .then(|| StoreError::ReplyWaits { session: session(), prompt: prompt.clone() })
     }
 
     fn entry(&self, continued_by: Option<SessionId>) -> SessionEntry {
@@ -243,6 +260,9 @@ impl RunStore for MemoryStore {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         let posted = self.change(session, |kept| {
+            if let Some(refused) = kept.refuses(command) {
+                return Err(refused);
+            }
             let number = kept.posted.len() as u64 + 1;
             kept.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
             Ok(number)

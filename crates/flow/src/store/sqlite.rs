@@ -227,8 +227,12 @@ impl RunStore for SqliteStore {
                 let connection = transaction.connection;
                 let mut session = transaction.take_session(&lease.session)?;
                 session.fence(&lease)?;
+                let goes_on = !session.digest.status.has_ended();
                 log::append(connection, &mut session, &lease, &events)?;
                 commands::settle(connection, &session, &answers)?;
+                if goes_on && session.digest.status.has_ended() {
+                    commands::refuse_open(connection, &session)?;
+                }
                 keep_mark(transaction, &session);
                 transaction.keep_session(session);
                 Ok(())
@@ -298,16 +302,30 @@ impl RunStore for SqliteStore {
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         async move {
             let body = session::json(command).map_err(|fault| self.refused(fault))?;
-            let id = session.clone();
+            let (id, here, command) = (session.clone(), self.here.clone(), command.clone());
             let post = move |transaction: &mut Transaction<'_>| {
-                let session = session::find(transaction.connection, &id)?;
-                commands::post(transaction.connection, &session, &body, now)
+                let connection = transaction.connection;
+                let session = session::find(connection, &id)?;
+                if session.digest.status.has_ended() {
+                    return Err(StoreError::SessionEnded(id.clone()).into());
+                }
+                if let Command::Reply { prompt, .. } = &command
+                    && session.holder(&here, now).is_none()
+                    && commands::unanswered(connection, &id)?.iter().any(|posted| posted.replies_to(prompt))
+                {
+                    return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
+                }
+                commands::post(connection, &session, &body, now)
             };
             let number = self.write(1, post).await?;
             self.changes.posted();
             Ok(number)
         }
         .boxed()
+    }
+
+    fn room(&self) -> Result<(), StoreError> {
+        fault::room(&self.paths.store)
     }
 
     fn unanswered<'a>(

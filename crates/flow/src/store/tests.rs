@@ -197,8 +197,10 @@ async fn an_entry_says_where_a_session_stands() {
         let mut digest = Digest::default();
         log.iter().for_each(|event| digest.take(event));
         assert_eq!(digest.status, SessionStatus::Complete);
-        store.append(&lease, batch(&log)).await.unwrap();
+        store.append(&lease, batch(&log[..2])).await.unwrap();
         store.post(&lease.session, &Command::Send { content: "late".to_owned() }, at(9)).await.unwrap();
+        assert_eq!(store.entry(&lease.session).await.unwrap().unanswered, 1);
+        store.append(&lease, batch(&log[2..])).await.unwrap();
         let mut entry = SessionEntry {
             session: lease.session.clone(),
             flow: "oxen".to_owned(),
@@ -206,7 +208,7 @@ async fn an_entry_says_where_a_session_stands() {
             digest,
             owner: Some(Owner::of_process()),
             liveness: Liveness::Alive,
-            unanswered: 1,
+            unanswered: 0,
             continued_by: None,
             damage: None,
         };
@@ -286,6 +288,49 @@ async fn a_command_is_answered_once() {
         let unknown = SessionId::from("run-3");
         let nobody = Err(StoreError::UnknownSession(unknown.clone()));
         assert_eq!(store.post(&unknown, &commands[0], at(1)).await, nobody);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_answers_every_open_command_and_lets_none_in() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let id = &lease.session;
+        let command = Command::Send { content: "a".to_owned() };
+        for number in 1..=3 {
+            assert_eq!(store.post(id, &command, at(1)).await, Ok(number));
+        }
+        let mut log = events("run-1", 1..=2);
+        let end = Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 };
+        log.push(event("run-1", 3, end));
+        let answers = [Answered { number: 2, verdict: Verdict::Accepted }];
+        store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
+        let refused = Verdict::Refused("the session has ended".to_owned());
+        let mut seen = Vec::new();
+        for number in 1..=3 {
+            seen.push(store.answer(id, number).await.unwrap());
+        }
+        assert_eq!(seen, [Some(refused.clone()), Some(Verdict::Accepted), Some(refused)]);
+        assert_eq!(store.post(id, &command, at(9)).await, Err(StoreError::SessionEnded(id.clone())));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_question_takes_one_reply_while_nobody_drives_the_session() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let id = &lease.session;
+        let reply =
+            |prompt: &str| Command::Reply { prompt: prompt.into(), content: "yes".to_owned(), choice: None };
+        // Whoever drives it decides between two; one of them may not be an answer at all.
+        assert_eq!(store.post(id, &reply("p"), at(1)).await, Ok(1));
+        assert_eq!(store.post(id, &reply("p"), at(2)).await, Ok(2));
+        store.release(&lease).await.unwrap();
+        let waits = StoreError::ReplyWaits { session: id.clone(), prompt: "p".into() };
+        assert_eq!(store.post(id, &reply("p"), at(3)).await, Err(waits));
+        assert_eq!(store.post(id, &reply("q"), at(3)).await, Ok(3));
     })
     .await;
 }

@@ -1,59 +1,95 @@
-//! The commands that others left in the store: which are carried out now, and which must wait.
+//! The commands that others posted to the store: which are carried out now, and which must wait.
+
+use std::collections::BTreeSet;
 
 use inspan_engine::Hub;
-use inspan_protocol::Command;
+use inspan_protocol::{Command, SessionStatus};
 
 use super::Driver;
 use crate::{error::RunError, schedule::Run, store::PostedCommand};
 
+/// Commands that are open and cannot be carried out yet.
+#[derive(Default)]
+pub(super) struct Waiting {
+    commands: Vec<PostedCommand>,
+    /// Those that were posted before this process resumed the session.
+    stored: BTreeSet<u64>,
+}
+
 impl Driver {
-    /// Carries out the commands that others left in the store, but those that `wanted` leaves for later. Gives
-    /// whether there were any.
+    /// Carries out the open commands that `wanted` names and whose time has come. Gives whether there were any.
     pub(super) async fn obey(&mut self, wanted: impl Fn(&Command) -> bool) -> Result<bool, RunError> {
         let Some(keeper) = &mut self.keeper else { return Ok(false) };
-        let posted = keeper.commands().await?;
-        if posted.is_empty() {
+        if let Some(open) = keeper.commands().await? {
+            self.waiting.commands = open;
+        }
+        if self.waiting.commands.is_empty() {
             return Ok(false);
         }
-        let (mut later, mut any) = (false, false);
-        for PostedCommand { number, command, .. } in posted {
-            if wanted(&command) && !is_early(&self.run, &self.root, &command) {
-                keeper.carry_out(number, command, &self.root);
+        let mut any = false;
+        for posted in std::mem::take(&mut self.waiting.commands) {
+            if wanted(&posted.command) && !is_early(&self.run, &self.root, &posted, &self.waiting.stored) {
+                keeper.carry_out(posted.number, posted.command, &self.root);
                 any = true;
             } else {
-                later = true;
+                self.waiting.commands.push(posted);
             }
         }
-        keeper.settle().await?;
-        if later {
-            keeper.look_again();
+        if any {
+            keeper.settle().await?;
+            self.learn()?;
         }
-        self.learn()?;
         Ok(any)
     }
 
-    /// A wish to pause that nobody heard before the session came to rest is granted already.
-    pub(super) async fn grant_old_pauses(&mut self) -> Result<(), RunError> {
+    /// Takes note of what was posted while nobody drove the session. A pause that nobody saw before the session came
+    /// to rest has its effect already.
+    pub(super) async fn take_stored(&mut self) -> Result<(), RunError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        for PostedCommand { number, command, .. } in keeper.commands().await? {
-            if matches!(command, Command::Pause { .. }) {
+        for posted in keeper.commands().await?.unwrap_or_default() {
+            if matches!(posted.command, Command::Pause { .. }) {
+                keeper.accept(posted.number);
+            } else {
+                self.waiting.stored.insert(posted.number);
+                self.waiting.commands.push(posted);
+            }
+        }
+        keeper.settle().await
+    }
+
+    /// Answers what is open when the session ends or comes to rest, as far as it can be answered, and stores the end.
+    pub(in crate::runtime) async fn store_end(&mut self) -> Result<(), RunError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        keeper.in_flight = false;
+        keeper.look_again();
+        // A store that cannot be read has no end to be stored either.
+        let open = keeper.commands().await.unwrap_or_default().unwrap_or_default();
+        let status = self.run.state().status;
+        for PostedCommand { number, command, .. } in open {
+            if status.has_ended() {
+                keeper.carry_out(number, command, &self.root);
+            } else if matches!(command, Command::Pause { .. }) && status == SessionStatus::Paused {
                 keeper.accept(number);
             }
         }
-        keeper.look_again();
-        keeper.settle().await
+        keeper.flush().await
     }
 }
 
 /// Whether a command is for something that is about to be there: a question that will be asked again, an agent
-/// that is about to go on.
-fn is_early(run: &Run, hub: &Hub, command: &Command) -> bool {
-    match command {
+/// that is about to begin. A message that was stored while nobody drove the session waits for the first run that
+/// takes it.
+fn is_early(run: &Run, hub: &Hub, posted: &PostedCommand, stored: &BTreeSet<u64>) -> bool {
+    let waits = |talks: bool| talks || stored.contains(&posted.number);
+    match &posted.command {
         Command::Reply { prompt, .. } => {
             let known = run.state().prompts.iter().any(|open| open.prompt_id == *prompt);
             known && !hub.open_prompts().iter().any(|open| open.prompt_id == *prompt)
         }
-        Command::SendTo { node, .. } => run.is_about_to_talk(node.as_str()),
+        Command::SendTo { node, .. } => {
+            !hub.has_taker(&posted.command) && waits(run.is_about_to_talk(node.as_str()))
+        }
+        Command::Send { .. } => !hub.has_taker(&posted.command) && waits(run.any_is_about_to_talk()),
         _ => false,
     }
 }

@@ -110,6 +110,35 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
+    let play = talk();
+    let stage = Stage::new(FLOW, &play);
+    let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
+    let runner = leave().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(50).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let to_all = Command::Send { content: "hello".to_owned() };
+    let stored = stage.post(&to_all).await;
+    let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    assert_eq!((left.outcome, stage.answer(stored).await), (Outcome::Waiting, Some(Verdict::Accepted)));
+    assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
+    // Now only a person is waited for: a message that is stored waits on, and is refused when the session ends.
+    let late = stage.post(&to_all).await;
+    let open = left.open_prompts()[0].prompt_id.clone();
+    let answer = Command::Reply { prompt: open, content: "yes".to_owned(), choice: None };
+    let answer = stage.post(&answer).await;
+    let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    assert_eq!((done.outcome, stage.answer(answer).await), (Outcome::Success, Some(Verdict::Accepted)));
+    let refused = Verdict::Refused("the session is not active".to_owned());
+    assert_eq!(stage.answer(late).await, Some(refused));
+    assert_eq!(stage.story().await.iter().filter(|line| *line == "session:rejected").count(), 1);
+    stage.check().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn pause_and_stop_come_through_the_store_too() {
     let stage = Stage::new(FLOW, &talk());
     let running = spawn(stage.builder().build());
@@ -140,7 +169,8 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
         pass(1_000).await;
         let message = stage.post(&say("hello")).await;
         stage.store.fail(k, usize::MAX);
-        pass(10_000).await;
+        // It waits for the store as long as it does, and dies.
+        pass(100_000).await;
         let died = running.is_finished();
         if died {
             running = stage.goes_on().await;

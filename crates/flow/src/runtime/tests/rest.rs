@@ -1,5 +1,8 @@
 //! Sessions that are paused, resumed, stopped and saved through their handle.
 
+use std::sync::Arc;
+
+use inspan_engine::{Clock, VirtualClock};
 use inspan_protocol::{
     AgentError, ErrorCode, NodeId, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
 };
@@ -316,4 +319,32 @@ async fn a_limit_is_waited_out_in_the_agents_own_conversation() {
         (result.outcome, stage.now(), play.calls().join(", ")),
         (Outcome::Success, 3_600_000, "one, c-one: continue".to_owned())
     );
+}
+
+/// A clock that somebody has set back.
+struct SetBack(VirtualClock);
+
+impl Clock for SetBack {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.now().as_millis() - 3_600_000)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_session_never_goes_back() {
+    const WAIT: &str = "name: w\nnodes:\n  - { id: wait, type: control.wait, input: { ms: 60000 } }\n";
+    let stage = Stage::new(WAIT, &talk());
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(10_000).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    // The clock is an hour back when the next process begins, and nobody waits for an hour.
+    let clock = Arc::new(SetBack(VirtualClock::starting_at(Timestamp::from_millis(10_000))));
+    let runner = stage.builder().clock(clock).open(&session()).await.unwrap();
+    let result = runner.resume(Resume::default()).await.unwrap();
+    let times: Vec<_> = stage.log().await.iter().map(|envelope| envelope.timestamp).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!((result.outcome, stage.now()), (Outcome::Success, 60_000));
 }

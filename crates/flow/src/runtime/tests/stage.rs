@@ -127,6 +127,10 @@ pub(super) struct Fragile {
     pub(super) appends: AtomicUsize,
     /// The append that fails, counting from 1, and how many after it do too.
     fails: Mutex<Option<(usize, usize)>>,
+    /// After how many appends there is no room for the end of one more attempt.
+    room: Mutex<Option<usize>>,
+    /// The names of the events of each append that was stored.
+    batches: Mutex<Vec<String>>,
 }
 
 impl Fragile {
@@ -137,6 +141,14 @@ impl Fragile {
 
     pub(super) fn mend(&self) {
         *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn shrink(&self, appends: usize) {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(appends);
+    }
+
+    pub(super) fn batches(&self) -> Vec<String> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn appended(&self) -> usize {
@@ -180,6 +192,8 @@ impl RunStore for Fragile {
         async move {
             // As long as this takes, what was started meanwhile runs.
             tokio::task::yield_now().await;
+            let names: Vec<_> = batch.events.iter().map(|envelope| envelope.event.name()).collect();
+            self.batches.lock().unwrap_or_else(PoisonError::into_inner).push(names.join(" "));
             self.inner.append(lease, batch).await
         }
         .boxed()
@@ -217,6 +231,14 @@ impl RunStore for Fragile {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.inner.post(session, command, now)
+    }
+
+    fn room(&self) -> Result<(), StoreError> {
+        let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        match room {
+            Some(appends) if self.appended() >= appends => Err(StoreError::Full { path: "memory".into() }),
+            _ => Ok(()),
+        }
     }
 
     fn unanswered<'a>(

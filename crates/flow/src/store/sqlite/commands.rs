@@ -8,7 +8,7 @@ use super::{
     session::{self, Session, count, int},
     sum::{self, Sum},
 };
-use crate::store::{Answered, PostedCommand, Verdict};
+use crate::store::{Answered, ENDED, PostedCommand, Verdict};
 
 /// A command with what became of it, and its body as it lies in the store.
 #[derive(Debug)]
@@ -61,6 +61,14 @@ pub(super) fn settle(connection: &Connection, session: &Session, answers: &[Answ
         let values = (session.number, int(*number), verdict, reason, session.last_seq);
         connection.prepare_cached(sql)?.execute(values)?;
     }
+    Ok(())
+}
+
+/// Refuses what is still open when the session ends.
+pub(super) fn refuse_open(connection: &Connection, session: &Session) -> Result<(), Fault> {
+    let sql = "UPDATE commands SET verdict = 'refused', reason = ?2, answered_seq = ?3 \
+               WHERE session = ?1 AND verdict IS NULL";
+    connection.prepare_cached(sql)?.execute((session.number, ENDED, session.last_seq))?;
     Ok(())
 }
 

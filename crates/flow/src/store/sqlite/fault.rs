@@ -10,6 +10,8 @@ use crate::store::StoreError;
 
 /// As much free space as SQLite may need to go on at all.
 const ROOM: u64 = 256 * 1024;
+/// The free space below which no attempt begins: its end could not be recorded.
+const ROOM_FOR_AN_END: u64 = 1024 * 1024;
 
 /// Why something in the store was not done, before it is known which store it was.
 #[derive(Debug)]
@@ -93,9 +95,7 @@ impl Fault {
             // What SQLite holds unique was made unique by us: a clash means that a row is not as it was.
             (_, Some(ErrorCode::ConstraintViolation)) => StoreError::Damaged { path, what: message },
             (_, Some(ErrorCode::NotADatabase)) => StoreError::NotAStore { path, what: message },
-            (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
-                StoreError::Io { path, message: format!("another process does not let go of it: {message}") }
-            }
+            (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => StoreError::Locked { path },
             _ => StoreError::Io { path, message },
         }
     }
@@ -127,5 +127,15 @@ pub(super) fn of_file(path: &Path, error: &io::Error) -> StoreError {
 }
 
 fn is_full(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) < ROOM)
+    has_less(path, ROOM)
+}
+
+/// Whether there is room for the end of one more attempt.
+pub(super) fn room(path: &Path) -> Result<(), StoreError> {
+    if has_less(path, ROOM_FOR_AN_END) { Err(StoreError::Full { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// A file system that does not tell its free space has some.
+fn has_less(path: &Path, bytes: u64) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) < bytes)
 }

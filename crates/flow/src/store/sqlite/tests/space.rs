@@ -231,8 +231,7 @@ async fn another_process_in_the_way_is_waited_for_within_a_bound() {
     let raw = place.raw();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = append(&store, &lease, &events("run-1", 1..=1)).await;
-    let message = "another process does not let go of it: database is locked".to_owned();
-    assert_eq!(refused, Err(StoreError::Io { path: place.path.clone(), message }));
+    assert_eq!(refused, Err(StoreError::Locked { path: place.path.clone() }));
     // Readers never wait for who writes.
     assert_eq!(store.read(&lease.session, 0, Select::All).await, Ok(Vec::new()));
     let patient = place.open();
