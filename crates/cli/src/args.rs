@@ -243,7 +243,7 @@ pub(crate) struct RunArgs {
     pub(crate) no_input: bool,
 
     /// Run in the background and print the session's id; it waits for people without this terminal
-    #[arg(long, conflicts_with_all = ["no_wait", "events"], help_heading = "Running")]
+    #[arg(long, conflicts_with = "no_wait", help_heading = "Running")]
     pub(crate) detach: bool,
     /// End with code 3 or 75 where the flow would wait for a person or a usage limit; `resume` or `reply` goes on
     #[arg(long, help_heading = "Running")]

@@ -60,7 +60,7 @@ pub(crate) struct GoingArgs {
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
     /// Run in the background
-    #[arg(long, conflicts_with_all = ["no_wait", "events"], help_heading = "Running")]
+    #[arg(long, conflicts_with = "no_wait", help_heading = "Running")]
     pub(crate) detach: bool,
     /// End with code 3 or 75 where the flow would wait for a person or a usage limit
     #[arg(long, help_heading = "Running")]

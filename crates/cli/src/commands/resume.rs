@@ -182,7 +182,7 @@ impl Kept {
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
         if going.detach {
-            return detach::resume(&session, invocation);
+            return detach::resume(&session, going.events.as_deref(), invocation);
         }
         let begin = Begin::Rest { session, resume, reusing: self.taken_over()? };
         self.session(self.graph.clone(), begin, going).watch(invocation)
@@ -217,7 +217,7 @@ impl Kept {
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         if going.detach {
-            return detach::run(again.id, invocation);
+            return detach::run(again.id, going.events.as_deref(), invocation);
         }
         let parent = Parent { session: self.record.session.clone(), seq: again.until, kind: again.kind };
         let reusing = Some((Arc::new(again.reusable), parent));

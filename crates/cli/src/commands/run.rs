@@ -37,7 +37,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     drop(loaded);
     let id = args.session_id.as_deref().map(SessionId::from);
     if args.detach {
-        return detach::run(id, invocation);
+        return detach::run(id, args.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let going = Going {

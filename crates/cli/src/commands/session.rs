@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use inspan_engine::{Channel, PermissionPolicy, ProviderRegistry, SystemClock};
 use inspan_flow::{
     FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore, Select,
-    WhenWaiting,
+    StoreError, WhenWaiting,
 };
 use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value};
@@ -134,7 +134,8 @@ impl Session {
                 (_, _, None) | (Wait::Here, Person::Present, _) => WhenWaiting::Stay,
                 (Wait::Leave, ..) => WhenWaiting::Leave,
                 // A limit that is lifted at a known time must not end the night's work.
-                (Wait::Here, Person::Absent, _) | (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
+                (Wait::Here, Person::Absent, _) => WhenWaiting::LeaveToPeople,
+                (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
             });
         if let Some(store) = &self.store {
             builder = builder.store(Arc::clone(store));
@@ -168,7 +169,9 @@ impl Session {
         let history = self.history().await?;
         let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
         let channel: Arc<dyn Channel> = Arc::<Host>::clone(&host);
-        let builder = self.builder(invocation)?.channel(channel);
+        let notices = Arc::<Host>::clone(&host);
+        let builder =
+            self.builder(invocation)?.channel(channel).on_notice(Arc::new(move |line| notices.notice(line)));
         let (runner, going) = match self.begin {
             Begin::New { id, input, reusing } => {
                 let builder = match id {
@@ -247,6 +250,14 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub(super) fn refused(error: &RunError) -> Failure {
     match error {
         RunError::Store(error) => error.clone().into(),
+        RunError::NotStored { session, error: cause } => {
+            let first = match cause {
+                StoreError::Full { .. } => "free some space",
+                _ => "let the other process finish",
+            };
+            Failure::new(Exit::Paused, error.to_string())
+                .with_hint(format!("{first}, then `inspan resume {session}` continues with what is stored"))
+        }
         RunError::Ended { session, .. } => Failure::usage(error.to_string())
             .with_hint(format!("`inspan fork {session}` begins a new session that reuses what was done")),
         RunError::Changed { session, .. } => Failure::usage(error.to_string())

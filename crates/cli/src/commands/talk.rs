@@ -1,5 +1,5 @@
-//! The verbs that speak to a session from any shell: `send`, `reply`, `approve`, `reject`, `pause`, `stop`. They
-//! leave a command in the store; whoever drives the session carries it out and answers.
+//! The commands that change a session from any shell: `send`, `reply`, `approve`, `reject`, `pause`, `stop`. Each posts
+//! a command to the store; the process that drives the session carries it out or refuses it.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{Liveness, Resume, RunStore, Select, SessionEntry, Verdict};
 use inspan_protocol::{
     Command, Event, MessageMode, NodeId, NodePath, PendingPrompt, PromptId, PromptKind, RunId, SessionId,
+    SessionStatus,
 };
 use serde_json::json;
 
@@ -20,7 +21,7 @@ use crate::{
     store, terminal,
 };
 
-/// How long whoever drives the session may take to answer.
+/// How long the process that drives the session may take to answer.
 const ANSWER: Duration = Duration::from_secs(20);
 /// How long may pass until it is looked again, should a change be missed.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,15 +40,25 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
         (None, None) => Command::Send { content },
     };
-    with_session(&args.session, invocation, async |desk| {
-        desk.must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
-        match desk.say(&command).await? {
-            Heard::Accepted => match desk.receivers().await? {
-                Some(1) => desk.done("sent to 1 listener"),
-                Some(receivers) => desk.done(&format!("sent to {receivers} listeners")),
-                None => desk.done("sent"),
+    with_session(&args.session, invocation, async |target| {
+        target
+            .must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
+        match (target.post_and_wait(&command).await?, &command) {
+            (Heard::Accepted, _) => match target.receivers().await? {
+                Some(1) => target.done("sent to 1 listener"),
+                Some(receivers) => target.done(&format!("sent to {receivers} listeners")),
+                None => target.done("sent"),
             },
-            Heard::Left => desk.done("kept; the session came to rest, and is told when it goes on"),
+            // A run does not come back; a node and a session do.
+            (Heard::Open(_), Command::SendToRun { run, .. }) => {
+                let id = &target.entry.session;
+                Err(Failure::usage(format!("run `{run}` ended with its process; nothing was sent"))
+                    .with_hint(format!("`inspan resume {id} --message TEXT` tells the agents something")))
+            }
+            (Heard::Open(_), _) => target.done(
+                "stored: no process drives the session now; after `inspan resume` the next agent that takes \
+                 messages gets it",
+            ),
         }
     })?;
     Ok(Exit::Success)
@@ -55,24 +66,41 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
 
 pub(super) fn pause(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let command = Command::Pause { reason: args.reason.clone() };
-    with_session(&args.session, invocation, async |desk| {
-        desk.must_be_driven(|id| format!("it rests already; `inspan resume {id}` goes on with it"))?;
-        // Either way it rests.
-        desk.say(&command).await?;
-        desk.until(|entry| entry.owner.is_none() || entry.liveness == Liveness::Gone).await?;
-        let id = &desk.entry.session;
-        desk.done(&format!("paused; go on with `inspan resume {id}`"))
+    with_session(&args.session, invocation, async |target| {
+        let id = target.entry.session.clone();
+        if target.entry.digest.status == SessionStatus::Paused && !target.is_driven() {
+            return target.done(&format!("already paused; continue with `inspan resume {id}`"));
+        }
+        target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
+        target.post_and_wait(&command).await?;
+        target.until(|entry| entry.owner.is_none() || entry.liveness == Liveness::Gone).await?;
+        match target.entry.digest.status {
+            SessionStatus::Paused => target.done(&format!("paused; continue with `inspan resume {id}`")),
+            SessionStatus::Waiting if target.entry.owner.is_none() => {
+                target.done("no process drives it any more: it waits, see `inspan inbox`")
+            }
+            status if status.has_ended() => {
+                Err(Failure::usage(format!("session `{id}` ended before it could be paused")))
+            }
+            _ => Err(Failure::new(
+                Exit::Failed,
+                format!("the process of session `{id}` ended before it paused"),
+            )
+            .with_hint(format!("`inspan resume {id}` continues with what is stored"))),
+        }
     })?;
     Ok(Exit::Success)
 }
 
 pub(super) fn close(args: &CloseArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    with_session(&args.session, invocation, async |desk| {
-        desk.must_be_driven(|id| format!("it is not running; `inspan resume {id}` continues it"))?;
-        let run = desk.active_run(args.run.as_deref()).await?;
-        match desk.say(&Command::Close { run: run.clone() }).await? {
-            Heard::Accepted => desk.done(&format!("closed run {run}")),
-            Heard::Left => Err(Failure::usage(format!("session `{}` stopped running", desk.entry.session))),
+    with_session(&args.session, invocation, async |target| {
+        target.must_be_driven(|id| format!("it is not running; `inspan resume {id}` continues it"))?;
+        let run = target.active_run(args.run.as_deref()).await?;
+        match target.post_and_wait(&Command::Close { run: run.clone() }).await? {
+            Heard::Accepted => target.done(&format!("closed run {run}")),
+            Heard::Open(_) => {
+                Err(Failure::usage(format!("session `{}` stopped running", target.entry.session)))
+            }
         }
     })?;
     Ok(Exit::Success)
@@ -80,52 +108,86 @@ pub(super) fn close(args: &CloseArgs, invocation: &Invocation) -> Result<Exit, F
 
 pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let command = Command::Abort { reason: args.reason.clone() };
-    let rests = with_session(&args.session, invocation, async |desk| {
-        if desk.entry.digest.status.has_ended() {
-            return Err(desk.ended());
+    let open = with_session(&args.session, invocation, async |target| {
+        let id = target.entry.session.clone();
+        if target.is_driven()
+            && let Heard::Open(number) = target.post_and_wait(&command).await?
+        {
+            return Ok(Some((id, number)));
         }
-        if desk.is_driven() {
-            if desk.say(&command).await? == Heard::Left {
-                return Ok(Some(desk.entry.session.clone()));
-            }
-            desk.until(|entry| entry.digest.status.has_ended()).await?;
-            desk.done("stopped")?;
-            return Ok(None);
+        if !target.is_driven() {
+            let number = target.store.post(&id, &command, SystemClock.now()).await?;
+            return Ok(Some((id, number)));
         }
-        desk.store.post(&desk.entry.session, &command, SystemClock.now()).await?;
-        Ok(Some(desk.entry.session.clone()))
+        target.stopped().await.map(|()| None)
     })?;
-    let Some(id) = rests else { return Ok(Exit::Success) };
-    // Nobody drives it: it is taken up here, and ends before anything of it begins.
+    let Some((id, number)) = open else { return Ok(Exit::Success) };
+    // No process drives it: it is resumed here, and ends before anything of it begins.
     let going = GoingArgs { no_input: true, ..GoingArgs::default() };
-    let exit = Kept::open(id.as_str(), invocation)?.go_on(Resume::default(), &going, invocation)?;
-    Ok(if exit == Exit::Interrupted { Exit::Success } else { exit })
-}
-
-pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let answer = Answer { content: args.text.clone().unwrap_or_default(), choice: args.choice.clone() };
-    let rests = with_session(&args.session, invocation, async |desk| {
-        let open = desk.prompt(&args.prompt, |_| true)?;
-        desk.answer(&open, &answer).await
-    })?;
-    match rests {
-        Some(id) if !args.no_resume => {
-            Kept::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
+    let resumed = Kept::open(id.as_str(), invocation)
+        .and_then(|kept| kept.go_on(Resume::default(), &going, invocation));
+    match resumed {
+        Ok(Exit::Interrupted) => Ok(Exit::Success),
+        Ok(exit) => Ok(exit),
+        // Another process may have resumed it first, and then that one stops it.
+        Err(failure) => {
+            with_session(id.as_str(), invocation, async |target| match target.wait(number).await {
+                Ok(Heard::Accepted) => target.stopped().await,
+                _ => Err(failure),
+            })?;
+            Ok(Exit::Success)
         }
-        _ => Ok(Exit::Success),
     }
 }
 
+pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let resume = |id: &SessionId| {
+        Kept::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
+    };
+    // The process in the background: the one that started it has posted the answer.
+    if args.going.detached {
+        return resume(&SessionId::from(args.session.as_str()));
+    }
+    let answer = Answer { content: args.text.clone().unwrap_or_default(), choice: args.choice.clone() };
+    let stored = with_session(&args.session, invocation, async |target| {
+        let open = target.prompt(&args.prompt, |_| true)?;
+        let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
+        let id = target.entry.session.clone();
+        if args.no_resume {
+            target.done(&format!("stored; `inspan resume {id}` continues with it"))?;
+        }
+        Ok(Some((id, number)))
+    })?;
+    let Some((id, number)) = stored.filter(|_| !args.no_resume) else { return Ok(Exit::Success) };
+    let exit = resume(&id)?;
+    // Another answer may have come first.
+    if !args.going.detach {
+        with_session(id.as_str(), invocation, async |target| {
+            match target.store.answer(&id, number).await? {
+                Some(Verdict::Refused(why)) => Err(Failure::usage(why)),
+                _ => Ok(()),
+            }
+        })?;
+    }
+    Ok(exit)
+}
+
 pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    with_session(&args.session, invocation, async |desk| {
+    with_session(&args.session, invocation, async |target| {
         let asks = |open: &PendingPrompt| open.kind == PromptKind::Permission;
         let open = match &args.prompt {
-            Some(prompt) => desk.prompt(prompt, asks)?,
-            None => desk.only(asks)?,
+            Some(prompt) => target.prompt(prompt, asks)?,
+            None => target.only(asks)?,
         };
         let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
         let answer = Answer { content: word.to_owned(), choice };
-        desk.answer(&open, &answer).await.map(|_| ())
+        match target.answer(&open, &answer).await? {
+            None => Ok(()),
+            Some(_) => {
+                let id = &target.entry.session;
+                target.done(&format!("stored; `inspan resume {id}` continues with it"))
+            }
+        }
     })?;
     Ok(Exit::Success)
 }
@@ -136,17 +198,17 @@ struct Answer {
     choice: Option<String>,
 }
 
-/// What became of a command that was left.
+/// What became of a command that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
-    /// It took effect.
+    /// It was carried out.
     Accepted,
-    /// Whoever drove the session left before hearing it; it is kept.
-    Left,
+    /// The process that drove the session has left, and the command of this number is still open.
+    Open(u64),
 }
 
-/// One session, from outside.
-struct Desk<'a> {
+/// The session that a command is for.
+struct Target<'a> {
     store: std::sync::Arc<dyn RunStore>,
     entry: SessionEntry,
     invocation: &'a Invocation,
@@ -155,30 +217,24 @@ struct Desk<'a> {
 fn with_session<'a, T: Default>(
     prefix: &str,
     invocation: &'a Invocation,
-    work: impl AsyncFnOnce(&mut Desk<'a>) -> Result<T, Failure>,
+    work: impl AsyncFnOnce(&mut Target<'a>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let store = store::open_writer(invocation)?;
     session::runtime()?.block_on(async {
         let entry = sessions::find(&*store, prefix).await?;
-        work(&mut Desk { store, entry, invocation }).await
+        work(&mut Target { store, entry, invocation }).await
     })
 }
 
-impl Desk<'_> {
+impl Target<'_> {
     fn is_driven(&self) -> bool {
         self.entry.owner.is_some() && self.entry.liveness != Liveness::Gone
-    }
-
-    fn ended(&self) -> Failure {
-        let id = &self.entry.session;
-        Failure::usage(format!("session `{id}` has ended"))
-            .with_hint(format!("`inspan resume {id}` begins a new session that reuses what was done"))
     }
 
     fn must_be_driven(&self, hint: impl Fn(&SessionId) -> String) -> Result<(), Failure> {
         let id = &self.entry.session;
         if self.entry.digest.status.has_ended() {
-            return Err(self.ended());
+            return Err(inspan_flow::StoreError::SessionEnded(id.clone()).into());
         }
         if !self.is_driven() {
             return Err(Failure::usage(format!("no process drives session `{id}`")).with_hint(hint(id)));
@@ -186,20 +242,25 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// Leaves a command and waits for its answer.
-    async fn say(&self, command: &Command) -> Result<Heard, Failure> {
+    /// Posts a command and waits for its answer.
+    async fn post_and_wait(&self, command: &Command) -> Result<Heard, Failure> {
+        let number = self.store.post(&self.entry.session, command, SystemClock.now()).await?;
+        self.wait(number).await
+    }
+
+    /// Waits for the answer to a command.
+    async fn wait(&self, number: u64) -> Result<Heard, Failure> {
         let id = &self.entry.session;
         let mut changes = self.store.changes();
-        let number = self.store.post(id, command, SystemClock.now()).await?;
         let answered = async {
             loop {
-                // Whoever drives it may leave just now: looked at first, so that no answer is missed.
+                // The process may leave just now: looked at first, so that no answer is missed.
                 let entry = self.store.entry(id).await?;
                 let has_left = entry.owner.is_none() || entry.liveness == Liveness::Gone;
                 match self.store.answer(id, number).await? {
                     Some(Verdict::Accepted) => return Ok(Heard::Accepted),
                     Some(Verdict::Refused(why)) => return Err(Failure::usage(why)),
-                    None if has_left => return Ok(Heard::Left),
+                    None if has_left => return Ok(Heard::Open(number)),
                     None => {
                         // Whether it changed or it is time to look again comes to the same.
                         let _ = tokio::time::timeout(LOOK, changes.next()).await;
@@ -209,8 +270,9 @@ impl Desk<'_> {
         };
         tokio::time::timeout(ANSWER, answered).await.unwrap_or_else(|_| {
             let owner = self.entry.owner.as_ref().map(ToString::to_string).unwrap_or_default();
-            Err(Failure::new(Exit::Failed, format!("{owner} did not answer within {ANSWER:?}"))
-                .with_hint("the command is kept, and is carried out when the session goes on"))
+            Err(Failure::new(Exit::Failed, format!("{owner} did not answer within {ANSWER:?}")).with_hint(
+                "the command stays stored, and is carried out or refused when the process goes on",
+            ))
         })
     }
 
@@ -263,6 +325,12 @@ impl Desk<'_> {
         }))
     }
 
+    /// Waits until a session that is being stopped has ended.
+    async fn stopped(&mut self) -> Result<(), Failure> {
+        self.until(|entry| entry.digest.status.has_ended()).await?;
+        self.done("stopped")
+    }
+
     /// Waits until the session stands so.
     async fn until(&mut self, stands: impl Fn(&SessionEntry) -> bool) -> Result<(), Failure> {
         let mut changes = self.store.changes();
@@ -309,8 +377,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Answers a question; the session if nobody drives it, so that the answer waits for whoever goes on.
-    async fn answer(&self, open: &PendingPrompt, answer: &Answer) -> Result<Option<SessionId>, Failure> {
+    /// Answers a question. Gives the command's number if no process drives the session and the answer waits for one.
+    async fn answer(&self, open: &PendingPrompt, answer: &Answer) -> Result<Option<u64>, Failure> {
         let Answer { content, choice } = answer;
         if let Err(why) = inspan_engine::check_reply(open, content, choice.as_deref()) {
             return Err(Failure::usage(why.to_string()));
@@ -319,15 +387,17 @@ impl Desk<'_> {
         let command = Command::Reply { prompt, content: content.clone(), choice: choice.clone() };
         let id = &self.entry.session;
         if self.is_driven() {
-            return match self.say(&command).await? {
-                Heard::Accepted => self.done("answered").map(|()| None),
-                // It came to rest before it heard of the answer, which is kept.
-                Heard::Left => Ok(Some(id.clone())),
-            };
+            match self.post_and_wait(&command).await? {
+                Heard::Accepted => return self.done("answered").map(|()| None),
+                Heard::Open(number) if open.kind == PromptKind::Input => return Ok(Some(number)),
+                Heard::Open(_) => {}
+            }
+        } else if open.kind == PromptKind::Input {
+            return Ok(Some(self.store.post(id, &command, SystemClock.now()).await?));
         }
-        self.store.post(id, &command, SystemClock.now()).await?;
-        self.done("kept; nobody drives the session")?;
-        Ok(Some(id.clone()))
+        // The agent that asked is gone with its process, and what it asks next may be something else.
+        Err(Failure::usage(format!("no process drives session `{id}`, and the agent that asked has ended"))
+            .with_hint(format!("`inspan resume {id}` continues; the agent asks again if it still needs to")))
     }
 
     fn done(&self, what: &str) -> Result<(), Failure> {

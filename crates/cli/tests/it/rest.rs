@@ -64,6 +64,10 @@ fn a_paused_session_goes_on_and_a_question_is_answered_from_another_shell() {
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     let done = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "left", "--json"]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(
+        (said(&done)["outcome"].clone(), said(&done)["prompts"].clone()),
+        (json!("success"), json!([]))
+    );
     assert_eq!(did(folder), ["first", "slow", "slow", "last"]);
     let again = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "left"]);
     assert_eq!(again.code, Some(2), "{}", again.stderr);
@@ -92,7 +96,7 @@ fn only_one_process_drives_a_session() {
     let folder = folder.path();
     let mut child = at_slow(folder);
     let refused = inspan(folder, &["resume", "s"]);
-    assert_eq!(refused.code, Some(1));
+    assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains(&format!("process {}", child.id())), "{}", refused.stderr);
     let paused = inspan(folder, &["pause", "s", "--reason", "lunch"]);
     assert_eq!((paused.code, child.wait().unwrap().code()), (Some(0), Some(7)), "{}", paused.stderr);
@@ -101,6 +105,52 @@ fn only_one_process_drives_a_session() {
     let over = inspan(folder, &["stop", "s"]);
     assert_eq!(over.code, Some(2), "{}", over.stderr);
     assert_eq!(did(folder), ["first", "slow"]);
+}
+
+#[test]
+fn a_background_process_is_announced_once_it_drives_the_session() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    let driven = inspan(folder, &["resume", "s", "--detach"]);
+    assert_eq!((driven.code, driven.stdout.as_str()), (Some(2), ""), "{}", driven.stderr);
+    assert!(driven.stderr.contains(&format!("process {}", child.id())), "{}", driven.stderr);
+    let taken = inspan(folder, &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
+    let message = json!("the store already has a session `s`");
+    assert_eq!((taken.code, said(&taken)["error"]["message"].clone()), (Some(2), message));
+    signal(&child, "INT");
+    child.wait().unwrap();
+    let unseen = inspan(folder, &["resume", "s", "--detach", "--events", "-"]);
+    assert_eq!(unseen.code, Some(2), "{}", unseen.stderr);
+    let_go(folder);
+    let begun = inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"]);
+    assert_eq!(begun.code, Some(0), "{}", begun.stderr);
+    until("the events are written", || {
+        fs::read_to_string(folder.join("events.jsonl")).is_ok_and(|text| text.contains("flow:waiting"))
+    });
+    until("it has left", || inspan(folder, &["pause", "s"]).code == Some(2));
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+}
+
+#[test]
+fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ask = "name: q\nnodes: [{ id: a, type: human.input, input: { prompt: Well?, timeout: 1h } }]\n";
+    fs::write(folder.join("flow.yaml"), ask).unwrap();
+    let left = inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s", "--json"]);
+    assert_eq!((left.code, said(&left)["outcome"].clone()), (Some(3), json!("waiting")));
+    // Two answers while no process drives it: one is taken, and the other is told so.
+    let id = prompt(&left);
+    let codes = ["yes", "no"].map(|text| inspan(folder, &["reply", "s", &id, text, "--no-resume"]).code);
+    assert_eq!(codes, [Some(0), Some(2)]);
+    let done = inspan(folder, &["resume", "s", "--json"]);
+    assert_eq!((done.code, said(&done)["outputs"]["a"]["content"].clone()), (Some(0), json!("yes")));
+    let late = ["send", "pause", "stop"].map(|word| {
+        let more: &[&str] = if word == "send" { &[word, "s", "x"] } else { &[word, "s"] };
+        inspan(folder, more).code
+    });
+    assert_eq!(late, [Some(2); 3]);
 }
 
 #[test]

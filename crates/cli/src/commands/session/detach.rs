@@ -2,16 +2,17 @@
 
 use std::{
     ffi::OsStr,
-    fs,
+    fs::{self, File},
+    io::{PipeReader, Read, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command},
+    sync::mpsc,
     time::Duration,
 };
 
 use inspan_engine::{IdSource, RandomIds, create_private, create_private_dir_all, make_dir_private};
-use inspan_flow::{RunStore, StoreError};
 use inspan_protocol::SessionId;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     exit::Exit,
@@ -22,25 +23,44 @@ use crate::{
 
 /// How long the process in the background may take to begin.
 const BEGINS: Duration = Duration::from_secs(20);
-/// How often it is looked for.
-const LOOK: Duration = Duration::from_millis(20);
+/// What it says once it drives the session.
+const BEGUN: &[u8; 6] = b"begun\n";
 
 /// Begins a new session in the background, with this call's own arguments; prints its id.
-pub(in crate::commands) fn run(id: Option<SessionId>, invocation: &Invocation) -> Result<Exit, Failure> {
+pub(in crate::commands) fn run(
+    id: Option<SessionId>,
+    events: Option<&Path>,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
     let id = id.unwrap_or_else(|| RandomIds::new().session_id());
     let named = ["--session-id".to_owned(), id.to_string()];
     let given = invocation.arguments.iter().any(|argument| {
         argument.to_str().is_some_and(|argument| argument.split('=').next() == Some("--session-id"))
     });
-    begin(&id, if given { &[] } else { &named }, invocation)
+    begin(&id, if given { &[] } else { &named }, events, invocation)
 }
 
 /// Goes on with a session in the background, with this call's own arguments.
-pub(in crate::commands) fn resume(id: &SessionId, invocation: &Invocation) -> Result<Exit, Failure> {
-    begin(id, &[], invocation)
+pub(in crate::commands) fn resume(
+    id: &SessionId,
+    events: Option<&Path>,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    begin(id, &[], events, invocation)
 }
 
-fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exit, Failure> {
+fn begin(
+    id: &SessionId,
+    more: &[String],
+    events: Option<&Path>,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    if events == Some(Path::new("-")) {
+        return Err(Failure::usage(
+            "`--events -` writes to stdout, which a background process does not have",
+        )
+        .with_hint("name a file: `--events FILE`"));
+    }
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::new(Exit::Failed, format!("failed to {what} the background process: {error}"))
     };
@@ -51,43 +71,21 @@ fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exi
         Some("--detach") => OsStr::new("--detached"),
         _ => argument.as_os_str(),
     });
+    let (told, tell) = std::io::pipe().map_err(|error| failed("make a pipe to", &error))?;
     let program = std::env::current_exe().map_err(|error| failed("find the program of", &error))?;
     let mut child = Command::new(program)
         .args(arguments)
         .args(more)
-        .stdin(Stdio::null())
+        .stdin(tell)
         .stdout(out)
         .stderr(errors)
         .spawn()
         .map_err(|error| failed("start", &error))?;
     let pid = child.id();
-    let runtime = super::runtime()?;
-    let begun = runtime.block_on(async {
-        let mut store = None;
-        for _ in 0..BEGINS.as_millis() / LOOK.as_millis() {
-            tokio::time::sleep(LOOK).await;
-            if store.is_none() {
-                store = store::open_writer(invocation).ok();
-            }
-            if let Some(store) = &store
-                && is_driven(&**store, id, pid).await
-            {
-                return Ok(());
-            }
-            // A short session may have ended by now, and that is as good as begun.
-            match child.try_wait() {
-                Ok(Some(status)) if status.success() || is_kept(store.as_deref(), id).await => return Ok(()),
-                Ok(Some(_)) => return Err(Failure::new(Exit::Failed, said(&log))),
-                Ok(None) => {}
-                Err(error) => return Err(failed("watch", &error)),
-            }
-        }
-        Err(Failure::new(
-            Exit::Failed,
-            format!("the background process {pid} did not begin within {BEGINS:?}"),
-        ))
-    });
-    begun.map_err(|failure| failure.with_hint(format!("its log is {}", log.display())))?;
+    wait_until_begun(told, &mut child, &log).map_err(|failure| match failure.hint {
+        None => failure.with_hint(format!("its log is {}", log.display())),
+        Some(_) => failure,
+    })?;
     match invocation.form {
         Form::Json => invocation.json(&json!({ "sessionId": id, "pid": pid, "log": log })),
         Form::Text => {
@@ -100,20 +98,45 @@ fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exi
     Ok(Exit::Success)
 }
 
-/// Whether the process drives the session, or has driven it.
-async fn is_driven(store: &dyn RunStore, id: &SessionId, pid: u32) -> bool {
-    match store.entry(id).await {
-        Ok(entry) => entry.owner.is_some_and(|owner| owner.pid == pid),
-        Err(StoreError::UnknownSession(_)) => false,
-        Err(_) => false,
+/// Waits until the process in the background says that it drives the session; its own error and exit code if it does
+/// not.
+fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path) -> Result<(), Failure> {
+    let (tell, heard) = mpsc::channel();
+    // It ends with the process, which holds the other end.
+    std::thread::spawn(move || {
+        let mut word = [0; BEGUN.len()];
+        let begun = told.read_exact(&mut word).is_ok_and(|()| word == *BEGUN);
+        // Nobody may wait any more.
+        let _ = tell.send(begun);
+    });
+    match heard.recv_timeout(BEGINS) {
+        Ok(true) => Ok(()),
+        Ok(false) => match child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => {
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                let exit = Exit::ALL.iter().find(|(_, number, ..)| Some(*number) == code);
+                Err(said(log, exit.map_or(Exit::Failed, |(exit, ..)| *exit)))
+            }
+            Err(error) => {
+                Err(Failure::new(Exit::Failed, format!("failed to watch the background process: {error}")))
+            }
+        },
+        Err(_) => {
+            let pid = child.id();
+            let message = format!("the background process {pid} did not begin within {BEGINS:?}");
+            Err(Failure::new(Exit::Failed, message))
+        }
     }
 }
 
-/// Whether the session is in the store: then it began, however it has ended or come to rest by now.
-async fn is_kept(store: Option<&dyn RunStore>, id: &SessionId) -> bool {
-    match store {
-        Some(store) => store.entry(id).await.is_ok_and(|entry| entry.digest.started_at.is_some()),
-        None => false,
+/// In the process in the background: says to the one that started it that it drives the session. Its standard input is
+/// the pipe to there.
+pub(super) fn tell_begun() {
+    #[cfg(unix)]
+    if let Ok(pipe) = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned() {
+        // Nobody may listen any more.
+        let _ = File::from(pipe).write_all(BEGUN);
     }
 }
 
@@ -126,12 +149,27 @@ fn log_file(id: &SessionId, invocation: &Invocation) -> Result<PathBuf, Failure>
     Ok(folder.join(format!("{id}.log")))
 }
 
-/// What the process said before it ended.
-fn said(log: &Path) -> String {
+/// What the process said before it ended, as a failure with the exit code that it had.
+fn said(log: &Path, exit: Exit) -> Failure {
     let text = fs::read_to_string(log).unwrap_or_default();
     let text = text.trim();
-    let said = text.strip_prefix("error: ").unwrap_or(text);
-    if said.is_empty() { "the background process ended at once".to_owned() } else { said.to_owned() }
+    // With `--json` an object comes first, and the text for people follows.
+    let first = serde_json::Deserializer::from_str(text).into_iter::<Value>().next();
+    if let Some(Ok(value)) = first
+        && let Some(message) = value["error"]["message"].as_str()
+    {
+        let failure = Failure::new(exit, message);
+        return match value["error"]["hint"].as_str() {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        };
+    }
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    match text.split_once("\n  help: ") {
+        _ if text.is_empty() => Failure::new(exit, "the background process ended at once"),
+        Some((message, hint)) => Failure::new(exit, message).with_hint(hint),
+        None => Failure::new(exit, text),
+    }
 }
 
 /// Leaves the terminal and the group of the one who started us, so that their end is not ours.

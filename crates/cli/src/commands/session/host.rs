@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Channel, Clock, Hub, SystemClock};
+use inspan_engine::{Channel, Clock, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::Envelope;
+use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, SessionId};
+use serde_json::Map;
 
 use super::report::Report;
 use crate::{
@@ -66,6 +67,19 @@ impl Host {
         }
     }
 
+    /// Shows a line that is no event of the session.
+    pub(super) fn notice(&self, line: &str) {
+        let now = SystemClock.now();
+        self.painter.event(&Envelope {
+            v: ENVELOPE_VERSION,
+            id: RandomIds::new().event_id(now),
+            seq: 0,
+            timestamp: now,
+            context: Arc::new(EventContext::session(SessionId::from(""))),
+            event: Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() },
+        });
+    }
+
     /// Stops showing events; the session as it was seen.
     pub(super) fn stop(&self) -> ConsoleState {
         self.painter.stop()
@@ -94,6 +108,9 @@ impl Channel for Host {
     }
 
     fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+        if self.desk.unattended == Unattended::Wait {
+            super::detach::tell_begun();
+        }
         // A session starts its channels once.
         let _ = self.desk.hub.set(hub);
         let desk: Arc<dyn Answers> = Arc::<Desk>::clone(&self.desk);

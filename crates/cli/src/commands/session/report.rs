@@ -93,7 +93,10 @@ impl<'a> Report<'a> {
         value["outcome"] = json!(self.exit.word());
         let open = self.result.open_prompts();
         value["prompts"] = match open {
-            [] => self.waiting.iter().map(|question| json!(pending(question))).collect(),
+            // Of a session that is kept nowhere, and was stopped since nobody was there to answer.
+            [] if self.exit == Exit::Waiting => {
+                self.waiting.iter().map(|question| json!(pending(question))).collect()
+            }
             open => json!(open),
         };
         value
