@@ -78,7 +78,7 @@ pub(super) struct Place {
 pub(super) struct Running {
     pub(super) child: Child,
     stdout: PathBuf,
-    stderr: PathBuf,
+    pub(super) stderr: PathBuf,
 }
 
 /// A call that has ended.

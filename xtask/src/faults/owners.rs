@@ -50,7 +50,7 @@ fn two(lab: &Lab) -> anyhow::Result<String> {
         place.write("flow.yaml", SLOW)?;
         let mut first = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
         until("the slow step runs", || slow_has_run(&place, 1))?;
-        let told = place.call(&RESUME)?.expect(1)?;
+        let told = place.call(&RESUME)?.expect(2)?;
         ensure!(told.stderr.contains(&format!("process {}", first.child.id())), "{}", told.stderr);
         kinds[0] += 1;
         first.kill()?;
@@ -65,7 +65,7 @@ fn two(lab: &Lab) -> anyhow::Result<String> {
         let mut ended: Vec<Ended> = both.into_iter().map(Running::finish).collect::<Result<_, _>>()?;
         let won = ended.remove(winner).expect(0)?;
         ensure!(won.json()?["outcome"] == "success", "{}", won.stdout);
-        let lost = ended.remove(0).expect(1)?;
+        let lost = ended.remove(0).expect(2)?;
         ensure!(lost.stderr.contains(&format!("process {holder}")), "{}", lost.stderr);
         kinds[1] += 1;
         let effects = place.effects();
