@@ -91,13 +91,7 @@ pub(super) fn unfinished(text: &str) -> Option<usize> {
         };
         end == text.len() && text.len() - start <= most
     });
-    let open = open.map(|(start, ..)| start);
-    let begun = SHAPES.iter().filter_map(|(start, rest)| {
-        let length = (1..start.len()).rev().find(|&length| text.ends_with(&start[..length]))?;
-        let at = text.len() - length;
-        begins_word(text, at, *rest).then_some(at)
-    });
-    open.into_iter().chain(begun).min()
+    open.map(|(start, ..)| start)
 }
 
 /// The password in the first URL with one.

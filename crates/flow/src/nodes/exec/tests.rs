@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use inspan_engine::ProviderRegistry;
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodeId};
+use inspan_engine::{Filter, ProviderRegistry};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Event, NodeId};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -104,4 +104,67 @@ async fn what_cannot_be_started_says_why() {
         let error = exec(input, &json!({})).await.0.unwrap_err();
         assert_eq!((error.code, error.message.as_str()), (code, message));
     }
+}
+
+#[tokio::test]
+async fn a_program_knows_its_session_its_node_and_its_attempt() {
+    let script =
+        "echo $INSPAN_SESSION $INSPAN_NODE $INSPAN_ATTEMPT >> seen; test $INSPAN_ATTEMPT = 2 && cat seen";
+    let policy = json!({ "retry": { "maxAttempts": 2, "on": "any" } });
+    let (output, _) = exec(json!({ "argv": ["sh", "-c", script] }), &policy).await;
+    let output = output.unwrap();
+    let lines: Vec<Vec<&str>> =
+        output["stdout"].as_str().unwrap().lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!(lines.len(), 2);
+    let session = lines[0][0];
+    assert!(session.starts_with("flow-"), "{session}");
+    assert_eq!(lines, [vec![session, "a", "1"], vec![session, "a", "2"]]);
+}
+
+#[tokio::test]
+async fn a_failure_says_how_it_ended_and_holds_the_end_of_both_streams() {
+    let long = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; echo last >&2; exit 7";
+    let (output, _) = shell(long, &json!({})).await;
+    let error = output.unwrap_err();
+    let detail = error.detail.unwrap();
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::Process, "`sh` exited with code 7: last"));
+    assert_eq!((&detail["exitCode"], &detail["stderr"]), (&json!(7), &json!("last\n")));
+    let stdout = detail["stdout"].as_str().unwrap();
+    assert!(stdout.ends_with("line 2999\n") && stdout.len() == 8 * 1024, "{}", stdout.len());
+
+    let rows = [
+        ("echo only stdout; exit 1", "`sh` exited with code 1: only stdout"),
+        ("exit 1", "`sh` exited with code 1"),
+        ("kill -9 $$", "`sh` was ended by a signal: 9 (SIGKILL)"),
+    ];
+    for (script, message) in rows {
+        assert_eq!(shell(script, &json!({})).await.0.unwrap_err().message, message);
+    }
+}
+
+#[tokio::test]
+async fn output_is_reported_while_the_program_runs() {
+    let node = json!({ "id": "a", "type": "exec", "input": { "argv": ["sh", "-c", "echo one; sleep 1; echo two >&2"] } });
+    let flow = json!({ "flow": { "name": "exec" }, "nodes": [node] }).to_string();
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let graph = compile(&Loaded::from_text("flow.yaml", &flow, BTreeMap::new()), &nodes).unwrap().graph;
+    let env: Environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect();
+    let runner = FlowRunner::builder(Arc::new(graph), nodes).env(env).cwd("/").build();
+    let mut events = runner.hub().subscribe(Filter::names(["task:start", "exec:output", "task:complete"]));
+    let run = tokio::spawn(runner.run(Map::new()));
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        let envelope = events.next().await.unwrap();
+        let text = match &envelope.event {
+            Event::ExecOutput { stream, text, truncated } => format!("{stream:?} {text:?} {truncated}"),
+            event => event.name().to_owned(),
+        };
+        // By the time that the first line is reported the program has not ended.
+        seen.push((text, run.is_finished()));
+    }
+    run.await.unwrap().unwrap();
+    let expected = ["task:start", "Stdout \"one\\n\" false", "Stderr \"two\\n\" false", "task:complete"];
+    let texts: Vec<&str> = seen.iter().map(|(text, _)| text.as_str()).collect();
+    assert_eq!(texts, expected);
+    assert!(!seen[1].1);
 }
