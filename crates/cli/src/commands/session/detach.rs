@@ -153,9 +153,14 @@ fn log_file(id: &SessionId, invocation: &Invocation) -> Result<PathBuf, Failure>
 fn said(log: &Path, exit: Exit) -> Failure {
     let text = fs::read_to_string(log).unwrap_or_default();
     let text = text.trim();
-    // With `--json` an object comes first, and the text for people follows.
-    let first = serde_json::Deserializer::from_str(text).into_iter::<Value>().next();
-    if let Some(Ok(value)) = first
+    // Warnings of the flow may come first. With `--json` an object stands among the text for people.
+    let object = text.match_indices('{').find_map(|(at, _)| {
+        if at > 0 && !text[..at].ends_with('\n') {
+            return None;
+        }
+        serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>().next()?.ok()
+    });
+    if let Some(value) = object
         && let Some(message) = value["error"]["message"].as_str()
     {
         let failure = Failure::new(exit, message);
@@ -164,7 +169,8 @@ fn said(log: &Path, exit: Exit) -> Failure {
             None => failure,
         };
     }
-    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let start = text.rfind("\nerror: ").map_or(0, |at| at + 1);
+    let text = text[start..].strip_prefix("error: ").unwrap_or(text);
     match text.split_once("\n  help: ") {
         _ if text.is_empty() => Failure::new(exit, "the background process ended at once"),
         Some((message, hint)) => Failure::new(exit, message).with_hint(hint),
