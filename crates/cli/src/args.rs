@@ -1,4 +1,4 @@
-//! The command line as types. What each verb does stands in `commands`.
+//! The command line as types. What each command does is in `commands`.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -25,11 +25,12 @@ const STYLES: styling::Styles = styling::Styles::styled()
 
 const EXAMPLES: &str = "\
 Examples:
-  inspan init hello                       write a small flow that runs without a key
-  inspan run hello/flow.yaml              run it and watch
-  inspan check flows/*.yaml               find every mistake without running anything
+  inspan init hello                       create a small flow that runs without an API key
+  inspan run hello                        run it and watch
+  inspan show                             show the last session of this folder
+  inspan check flows/*.yaml               check flows without running them
   inspan run fix.yaml -i issue=42 --json  run for a script: one JSON object on stdout
-  inspan doctor                           are the vendors' programs and keys here?";
+  inspan doctor                           check agent programs and API keys";
 
 /// Examples, and the exit codes as the program has them.
 fn overview() -> String {
@@ -49,22 +50,22 @@ Examples:
   inspan run flow.yaml
   inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
   inspan run flow.yaml --input-file input.json --json > result.json
-  inspan run flow.yaml --record tapes         keep what agents and programs answer
-  inspan run flow.yaml --replay=tapes         run again from them, without agents and programs
+  inspan run flow.yaml --record tapes         record what agents and programs answer
+  inspan run flow.yaml --replay=tapes         run again from the recording
   inspan run flow.yaml --provider plan=echo   try the flow without paying for `plan`
   inspan run flow.yaml --events - | jq .event.type
 
-Ctrl-C pauses the session and says how to resume it; a second Ctrl-C stops it for good, a third does not wait.";
+Ctrl-C pauses the session; a second Ctrl-C stops it, a third kills it. Without FILE, ./flow.yaml is run.";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  inspan resume flow-1a2b                        go on, from where it was paused or where it died
-  inspan resume flow-1a2b --message 'use tabs'   tell the agents that were at work something
-  inspan resume flow-1a2b --plan                 what would be reused, what would run again, and why
-  inspan resume flow-1a2b --edited               take what was changed in the flow since
+  inspan resume                          the only open session of this folder
+  inspan resume 1a2b --message 'use tabs'
+                                         send a message to the agents that were interrupted
+  inspan resume @last-failed --plan      show what would be reused and what would run again
+  inspan resume 1a2b --edited            use the flow file as it is now
 
-An id may be shortened to any beginning that is unique. Finished nodes never run again, unless the flow was edited
-and what they do depends on the change.";
+Finished nodes never run again, unless the flow was edited and they depend on the change.";
 
 const AGENT_EXAMPLES: &str = "\
 Examples:
@@ -72,7 +73,7 @@ Examples:
   git diff | inspan agent - --provider claude --system-prompt 'Review this change.'
   inspan agent 'Name three oxen' --provider claude --json | jq -r .text
 
-The answer goes to stdout, what the agent does to stderr. Ctrl-C aborts it: the exit code is 130.";
+The answer goes to stdout, progress to stderr. Ctrl-C aborts with exit code 130.";
 
 const MODEL_SERVER_EXAMPLES: &str = "\
 Examples:
@@ -80,7 +81,7 @@ Examples:
   inspan model-server --scenario model.json --port 4321 --requests requests.jsonl
   ANTHROPIC_BASE_URL=http://127.0.0.1:4321 ANTHROPIC_API_KEY=any inspan run flow.yaml
 
-The scenario is a JSON file that says what the model answers: `docs/model-server.md` has all its words. Ctrl-C ends it.";
+The scenario is a JSON file with the model's answers; see docs/model-server.md. Ctrl-C stops the server.";
 
 const CONFIG_FILES: &str = "\
 Settings are read from these places; later ones count before earlier ones:
@@ -95,24 +96,55 @@ Examples:
   inspan chat --provider claude --export talk.json
   inspan chat --resume talk.json --export talk.json
 
-At a terminal `/quit` or Ctrl-D ends, Ctrl-C interrupts the agent and keeps the conversation; what is typed while it
-works is said after its turn. Elsewhere each line of stdin is one prompt.";
+`/quit` or Ctrl-D ends the chat, Ctrl-C interrupts the agent. A line typed while it works is sent after its turn. If stdin is not a terminal, each line is one prompt.";
 
-/// Harness a team of AI agents to a flow
+/// Run flows of AI agents, commands and people
 ///
-/// Flows are YAML files whose nodes are coding agents, control nodes, programs and people. Inspan runs
-/// them in parallel where it can, shows every step live, and says what failed and why.
+/// A flow is a YAML file whose nodes are coding agents, commands, conditions and people. Inspan runs nodes in
+/// parallel where it can, shows every step live, and explains what failed and why.
 #[derive(Debug, Parser)]
 #[command(
     name = "inspan", version, styles = STYLES, after_help = overview(), max_term_width = 100,
     arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = false,
-    subcommand_value_name = "VERB", subcommand_help_heading = "Verbs"
+    subcommand_value_name = "COMMAND", subcommand_help_heading = "Commands"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// Words that people try for a command that has another name, and what to use.
+const OTHER_WORDS: [(&str, &str); 13] = [
+    ("rm", "`inspan store gc` deletes old finished sessions"),
+    ("remove", "`inspan store gc` deletes old finished sessions"),
+    ("delete", "`inspan store gc` deletes old finished sessions"),
+    ("clean", "`inspan store gc` deletes old finished sessions"),
+    ("gc", "`inspan store gc` deletes old finished sessions"),
+    ("kill", "`inspan stop` stops a session for good, `inspan pause` pauses it"),
+    ("cancel", "`inspan stop` stops a session for good, `inspan pause` pauses it"),
+    ("start", "`inspan run` runs a flow"),
+    ("exec", "`inspan run` runs a flow"),
+    ("new", "`inspan init` creates a flow"),
+    ("continue", "`inspan resume` continues a session"),
+    ("questions", "`inspan inbox` lists questions that are waiting for an answer"),
+    ("tail", "`inspan logs -f` follows the events of a session"),
+];
+
+/// The error with what an unknown command may have meant.
+pub(crate) fn meant(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if let Some((_, help)) = OTHER_WORDS.iter().find(|(other, _)| other == word) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*help).into()]));
+    }
+    error
 }
 
 impl Verb {
@@ -128,16 +160,16 @@ impl Verb {
     }
 }
 
-/// What every verb takes.
+/// What every command takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Global {
     /// Print JSON for programs on stdout
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
-    /// When to use colours
+    /// When to use colors
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
     pub(crate) color: ColorChoice,
-    /// The file that keeps the sessions, instead of the user's own
+    /// Session store to use instead of the default
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sessions")]
     pub(crate) store: Option<PathBuf>,
 }
@@ -147,30 +179,36 @@ pub(crate) enum Verb {
     /// Run a flow
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
-    /// Go on with a session that was paused, waits, failed or died
+    /// Resume a paused, waiting, failed or crashed session
     #[command(after_help = RESUME_EXAMPLES)]
     Resume(Box<ResumeArgs>),
-    /// Begin a new session from a point of an old one
+    /// Start a new session from a point of an old one
     Fork(Box<ForkArgs>),
     /// List sessions, newest first
+    #[command(visible_alias = "ls", alias = "list")]
     Ps(PsArgs),
-    /// Show where a session stands, node by node
+    /// Show the state of a session, node by node, or of one node
+    #[command(visible_alias = "status")]
     Show(ShowArgs),
-    /// Print what happened in a session
+    /// Print the events of a session
+    #[command(alias = "log")]
     Logs(LogsArgs),
-    /// Say why a node ran, was skipped, failed, waits or was reused
+    /// Explain why a node ran, was skipped, failed, waits or was reused
+    #[command(alias = "explain")]
     Why(WhyArgs),
-    /// List the questions that wait for a person
+    /// List questions that are waiting for an answer
     Inbox(InboxArgs),
-    /// Say something to an agent of a session
+    /// Send a message to the agents of a session
     Send(SendArgs),
     /// Answer a question of a session
+    #[command(alias = "answer")]
     Reply(ReplyArgs),
-    /// Allow what an agent asks for
+    /// Allow a tool call that an agent asks permission for
     Approve(ApproveArgs),
-    /// Deny what an agent asks for
+    /// Deny a tool call that an agent asks permission for
+    #[command(alias = "deny")]
     Reject(DecideArgs),
-    /// Pause a session, to be resumed later
+    /// Pause a session; it can be resumed later
     Pause(StopArgs),
     /// Stop a session for good
     Stop(StopArgs),
@@ -179,30 +217,31 @@ pub(crate) enum Verb {
     /// Run one agent without a flow
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
-    /// Talk to one agent, line by line
+    /// Chat with one agent, line by line
     #[command(after_help = CHAT_EXAMPLES)]
     Chat(ChatArgs),
-    /// Look after the file that keeps the sessions
+    /// Verify, export, import and clean up the session store
     #[command(subcommand)]
     Store(StoreVerb),
-    /// Find every problem of flows without running anything
+    /// Check flows for problems without running them
+    #[command(visible_alias = "validate", alias = "lint")]
     Check(CheckArgs),
-    /// Write a small flow project that runs at once without a key
+    /// Create a small flow project that runs without an API key
     Init(InitArgs),
     /// Draw a flow
     Graph(GraphArgs),
     /// List the node types, or describe one
     Nodes(NodesArgs),
-    /// List the agents that flows can use and what they can do
+    /// List the agent providers and what they support
     Providers,
     /// Print the JSON Schema of the flow file, the events or a provider
     Schema(SchemaArgs),
     /// Print each setting and where it comes from
     #[command(after_help = CONFIG_FILES)]
     Config,
-    /// Say whether the vendors' programs and keys are here, and what to do about what is not
+    /// Check whether agent programs and API keys are set up, and how to fix what is missing
     Doctor(DoctorArgs),
-    /// Play a model on this machine that answers by a script, to try flows without a vendor
+    /// Run a scripted mock model server, to try flows without a vendor
     #[command(after_help = MODEL_SERVER_EXAMPLES)]
     ModelServer(ModelServerArgs),
     /// Print the completion script for a shell
@@ -211,61 +250,61 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The flow to run
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// The flow file, or its folder
+    #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// One value of the flow's input: JSON if it parses, else text
+    /// One input value of the flow: JSON if it parses, else text
     #[arg(short, long = "input", value_name = "KEY=VALUE", help_heading = "Input")]
     pub(crate) input: Vec<InputValue>,
-    /// The flow's input as a JSON object; `-` reads stdin, `-i` wins
+    /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
     pub(crate) input_file: Option<PathBuf>,
-    /// Change one value of a node's input, as in `plan.options.model=sonnet`
+    /// Change one input value of a node, for example `plan.options.model=sonnet`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
     /// Let another provider do an agent node's work, as in `review=echo`
     #[arg(long, value_name = "NODE=TYPE", help_heading = "Input")]
     pub(crate) provider: Vec<NodeProvider>,
 
-    /// The session's id, instead of a fresh one
+    /// ID of the session
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
-    /// Set a budget for this run, as in `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own
+    /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own
     #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
-    /// How many nodes may work at once
+    /// Run at most N nodes at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) max_concurrency: Option<u32>,
-    /// Never ask: questions take their default, permissions are denied, and where only a person can answer
-    /// the run ends with code 3; `inspan reply` goes on
+    /// Never ask: questions get their default answer, permissions are denied; where only a person can answer the run
+    /// exits with code 3, and `inspan reply` continues it
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
 
-    /// Run in the background and print the session's id; it waits for people without this terminal
+    /// Run in the background and print the session ID
     #[arg(long, conflicts_with = "no_wait", help_heading = "Running")]
     pub(crate) detach: bool,
-    /// End with code 3 or 75 where the flow would wait for a person or a usage limit; `resume` or `reply` goes on
+    /// Exit with code 3 or 75 instead of waiting for a person or a usage limit
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
     /// This is the process in the background
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
-    /// Keep nothing: the session cannot be resumed, and other shells do not see it
+    /// Store nothing: the session cannot be resumed or seen by other commands
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
 
-    /// Record what agents answer and what the programs of `exec` nodes print in this folder
+    /// Record what agents answer and what the programs of `exec` nodes print in DIR
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
-    /// Answer from recordings and run nothing; without DIR from `recordings` beside the flow
+    /// Replay recordings and run nothing; the default DIR is `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
-    /// How fast recordings are played; as recorded where you can watch it, else at once
+    /// Replay speed; as recorded at a terminal, else immediate
     #[arg(long, value_name = "PACE", requires = "replay", help_heading = "Recordings")]
     pub(crate) pace: Option<ReplayPace>,
 
-    /// Write every event as a JSON line to this file; `-` is stdout
+    /// Write every event as a JSON line to FILE; `-` is stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) events: Option<PathBuf>,
 }
@@ -282,24 +321,24 @@ pub(crate) enum ReplayPace {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The flows to check
-    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    /// The flow files, or their folders
+    #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// Where to write; it is made if it is missing, and nothing in it is overwritten
+    /// Folder to create the project in; existing files are never overwritten
     #[arg(value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphArgs {
-    /// The flow to draw
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// The flow file, or its folder
+    #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// What to draw it as
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "mermaid")]
     pub(crate) format: GraphFormat,
 }
@@ -377,6 +416,20 @@ mod tests {
     #[test]
     fn the_command_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn words_that_people_try_lead_to_a_command() {
+        let tried = |line: &str| match Cli::try_parse_from(line.split(' ')) {
+            Ok(_) => "a command".to_owned(),
+            Err(error) => meant(error).to_string(),
+        };
+        let known = ["ls", "list", "status", "validate", "lint", "log", "explain", "answer x"]
+            .map(|word| tried(&format!("inspan {word}")));
+        assert_eq!(known, [(); 8].map(|()| "a command".to_owned()));
+        let rm = tried("inspan rm");
+        assert!(rm.contains("tip: `inspan store gc` deletes old finished sessions"), "{rm}");
+        assert!(!rm.contains("similar"), "{rm}");
     }
 
     #[test]

@@ -70,6 +70,17 @@ impl Invocation {
         terminal::json_line(&text);
     }
 
+    /// Prints a result that came with a failure as one object, which says so; the failure counts as shown.
+    pub(crate) fn json_failure(&self, mut result: Value, mut failure: Failure) -> Failure {
+        if let (Value::Object(result), Value::Object(failed)) = (&mut result, failure.json()) {
+            result.extend(failed);
+        }
+        self.json(&result);
+        terminal::progress(&failure.text(self.terminal.stderr));
+        failure.shown = Shown::Already;
+        failure
+    }
+
     /// Says that output was lost on stdout: without it nothing has succeeded.
     pub(crate) fn lost_output(&self, why: &str, exit: Exit) -> Exit {
         let failure = Failure::new(Exit::Failed, format!("failed to write to stdout: {why}"));
@@ -109,7 +120,7 @@ fn environment() -> Environment {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is where the folder becomes a parameter")]
-fn working_folder() -> Option<PathBuf> {
+pub(crate) fn working_folder() -> Option<PathBuf> {
     std::env::current_dir().ok()
 }
 

@@ -35,6 +35,7 @@ pub fn program() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = args::meant(error);
             if let Err(lost) = error.print() {
                 terminal::note_lost(&lost);
             }

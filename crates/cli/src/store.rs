@@ -59,7 +59,7 @@ impl From<StoreError> for Failure {
         match error {
             StoreError::UnknownSession(_) => failure.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => failure
-                .with_hint(format!("`inspan resume {id}` goes on with it; another `--session-id` begins another")),
+                .with_hint(format!("`inspan resume {id}` continues it; for a new session use another `--session-id`")),
             StoreError::Continued { session, by } => failure.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
@@ -69,7 +69,7 @@ impl From<StoreError> for Failure {
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
             StoreError::Damaged { .. } => failure.with_hint(
-                "`inspan store verify` looks through it, and `inspan store accept-loss` goes on with what is left",
+                "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts what is left",
             ),
             StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
                 failure.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")

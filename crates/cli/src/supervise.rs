@@ -36,6 +36,20 @@ pub(crate) fn supervisor() -> Option<Supervisor> {
     None
 }
 
+/// Whether the process was started with this signal ignored, as `nohup` does. Before anything listens to it.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // Elsewhere than on Linux nothing tells.
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    is_in(&status, signal)
+}
+
+/// Whether the mask of ignored signals has this one.
+fn is_in(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    u32::try_from(signal - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 == 1)
+}
+
 /// Is the supervisor, if that is what the program was called for.
 #[cfg(target_os = "linux")]
 pub(crate) fn if_asked() -> Option<ExitCode> {
@@ -47,4 +61,19 @@ pub(crate) fn if_asked() -> Option<ExitCode> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn if_asked() -> Option<ExitCode> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_those_of_the_mask() {
+        let status = "Name:\tinspan\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert_eq!(
+            [0, 1, 2, 12, 13, 15, 65].map(|signal| is_in(status, signal)),
+            [false, true, false, false, true, false, false]
+        );
+        assert!(!is_in("", 1));
+    }
 }

@@ -9,16 +9,16 @@ use super::{InputValue, values};
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
-    /// What to say; `-` reads stdin
+    /// The prompt; `-` reads stdin
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: String,
-    /// The agent, as `inspan providers` lists them; needed unless the settings name one
+    /// Provider type, see `inspan providers`; needed unless the settings name one
     #[arg(long, short, value_name = "TYPE")]
     pub(crate) provider: Option<String>,
-    /// A picture or a file of text that goes with the prompt; may be given more than once
+    /// Attach an image or a text file; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) attach: Vec<PathBuf>,
-    /// Answer in JSON of the schema in this file, and print nothing else
+    /// Answer with JSON that matches the JSON Schema in FILE, and print only that
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) schema: Option<PathBuf>,
     #[command(flatten)]
@@ -27,13 +27,13 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// The agent, as `inspan providers` lists them; without it that of the `--resume` file or of the settings
+    /// Provider type, see `inspan providers`; the default is that of the `--resume` file or of the settings
     #[arg(long, short, value_name = "TYPE")]
     pub(crate) provider: Option<String>,
-    /// Go on with the conversation that `--export` kept in this file
+    /// Continue the conversation that `--export` saved in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) resume: Option<PathBuf>,
-    /// Keep the conversation in this file, after every answer
+    /// Save the conversation to FILE after every answer
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) export: Option<PathBuf>,
     #[command(flatten)]
@@ -43,37 +43,37 @@ pub(crate) struct ChatArgs {
 /// How an agent is run. What the agent does not know is refused.
 #[derive(Debug, Args)]
 pub(crate) struct HowArgs {
-    /// The model, by the vendor's name
+    /// Model name
     #[arg(long, short, value_name = "NAME", help_heading = "Agent")]
     pub(crate) model: Option<String>,
-    /// How much the model may think
+    /// How much the model thinks
     #[arg(long, value_name = "LEVEL", help_heading = "Agent")]
     pub(crate) thinking: Option<Thinking>,
-    /// What the agent is told before everything else
+    /// System prompt
     #[arg(long, value_name = "TEXT", help_heading = "Agent")]
     pub(crate) system_prompt: Option<String>,
-    /// Model turns that an answer may take
+    /// Maximum number of model turns per answer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
     pub(crate) max_turns: Option<u32>,
-    /// Tokens that an answer may have
+    /// Maximum number of tokens per answer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
     pub(crate) max_tokens: Option<u32>,
-    /// How freely the model chooses its words
+    /// Sampling temperature
     #[arg(long, value_name = "NUMBER", help_heading = "Agent")]
     pub(crate) temperature: Option<f64>,
-    /// Tools that it may use, by the agent's names for them
+    /// Tools the agent may use
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Agent")]
     pub(crate) tools: Vec<String>,
-    /// Tools that it may not use
+    /// Tools the agent may not use
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Agent")]
     pub(crate) disabled_tools: Vec<String>,
-    /// An option of this agent alone, as `inspan schema provider TYPE` lists them: JSON if it parses, else text
+    /// A provider-specific option, see `inspan schema provider TYPE`: JSON if it parses, else text
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Agent")]
     pub(crate) option: Vec<InputValue>,
-    /// How long an answer may take, as in `90s` or `15m`
+    /// Time limit for an answer, for example `90s` or `15m`
     #[arg(long, value_name = "TIME", value_parser = values::time, help_heading = "Running")]
     pub(crate) timeout: Option<Duration>,
-    /// How often an answer that failed for a passing reason is tried in all
+    /// Maximum number of attempts if an answer fails for a transient reason
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) attempts: u32,
     /// Never ask: permissions are denied
@@ -107,20 +107,21 @@ impl From<Thinking> for ThinkingLevel {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Only look: start no program to greet it, and ask no service whether it takes the key
+    /// Do not start any program and do not contact any service
     #[arg(long)]
     pub(crate) offline: bool,
-    /// Hold these providers, or all that are here, against the list of what every provider does; they ask a model
-    /// server of our own, so no key is used and nothing is spent
+    /// Run the conformance suite for these providers, or for all that are installed; they talk to a local mock model
+    /// server, so no key is used and nothing is spent
     #[arg(long, value_name = "PROVIDER", num_args = 0.., conflicts_with = "offline")]
     pub(crate) conformance: Option<Vec<String>>,
-    /// Only what has this in its name
+    /// Run only behaviors whose name contains PART
     #[arg(
         long,
+        alias = "behaviour",
         value_name = "PART",
         requires = "conformance",
         default_value = "",
         hide_default_value = true
     )]
-    pub(crate) behaviour: String,
+    pub(crate) behavior: String,
 }

@@ -66,7 +66,7 @@ impl Chat<'_> {
         let between = if interactive { Between::Message } else { Between::Nothing };
         let mut talk = Talk::new(self.session.clone(), self.invocation, between);
         if interactive {
-            talk.note("/quit or Ctrl-D ends, Ctrl-C interrupts the agent; while it works, a line follows and !LINE steers it");
+            talk.note("/quit or Ctrl-D ends the chat, Ctrl-C interrupts the agent; while it works, a line is sent after its turn and !LINE steers it");
         }
         let mut warned = false;
         let exit = loop {
@@ -79,7 +79,7 @@ impl Chat<'_> {
                 Typed::Signal(Exit::Interrupted) if interactive && !warned => {
                     warned = true;
                     terminal::progress("\n");
-                    talk.note("nothing is in progress; Ctrl-C again, Ctrl-D or /quit ends");
+                    talk.note("nothing is in progress; press Ctrl-C again, Ctrl-D or type /quit to end");
                     continue;
                 }
                 Typed::Signal(exit) => break exit,
@@ -140,7 +140,7 @@ fn export(session: &AgentSession, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else { return Ok(()) };
     let state = session.export().map_err(|error| agent::refused(&error))?;
     let broken =
-        |why: String| Failure::usage(format!("cannot keep the conversation in {}: {why}", file.display()));
+        |why: String| Failure::usage(format!("cannot save the conversation to {}: {why}", file.display()));
     let text = serde_json::to_string_pretty(&state).map_err(|error| broken(error.to_string()))?;
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");

@@ -32,10 +32,10 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
             Ok(compiled) => {
                 let graph = &compiled.graph;
                 let about = format!(
-                    "flow `{}`, {} nodes, {} edges",
+                    "flow `{}`, {}, {}",
                     graph.name,
-                    graph.nodes.len(),
-                    graph.edges.len()
+                    flow::of(graph.nodes.len(), "node"),
+                    flow::of(graph.edges.len(), "edge")
                 );
                 (compiled.warnings, Ok(about))
             }

@@ -1,6 +1,9 @@
 //! Reading and compiling a flow for a verb, and showing its problems.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use inspan_flow::{
     Compiled, Diagnostics, FlowError, Graph, Loaded, Node, NodeIx, NodeRegistry, Part, compile, load,
@@ -16,9 +19,17 @@ use crate::{
     terminal,
 };
 
-/// Reads a flow and the files that it draws in.
+/// The name of a flow's file in its folder.
+const FILE: &str = "flow.yaml";
+
+/// The file of a flow: the path itself, or of a folder its `flow.yaml`.
+pub(super) fn file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(FILE) } else { path.to_owned() }
+}
+
+/// Reads a flow and the files that it uses.
 pub(super) fn read(path: &Path) -> Result<Loaded, Failure> {
-    load(path).map_err(|error| refused(&error))
+    load(&file(path)).map_err(|error| refused(&error))
 }
 
 /// Compiles a flow; its problems are shown before the failure is returned.
@@ -85,7 +96,6 @@ pub(crate) fn plan(graph: &Graph) -> Plan {
 /// `2 errors and 1 warning`.
 pub(super) fn count(problems: &Diagnostics) -> String {
     let errors = problems.iter().filter(|problem| problem.severity == inspan_flow::Severity::Error).count();
-    let of = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     match (errors, problems.len() - errors) {
         (errors, 0) => of(errors, "error"),
         (0, warnings) => of(warnings, "warning"),
@@ -93,12 +103,18 @@ pub(super) fn count(problems: &Diagnostics) -> String {
     }
 }
 
+/// `1 node`, `2 nodes`.
+pub(super) fn of(count: impl std::fmt::Display, what: &str) -> String {
+    let count = count.to_string();
+    format!("{count} {what}{}", if count == "1" { "" } else { "s" })
+}
+
 /// A flow that could not be read, or its input.
 pub(super) fn refused(error: &FlowError) -> Failure {
     let failure = Failure::usage(error.to_string());
     match error {
-        FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` writes a flow to begin with"),
-        FlowError::NotAFile { .. } => failure.with_hint("name the flow's file, such as `flow.yaml`"),
+        FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` creates a flow to start with"),
+        FlowError::NotAFile { .. } => failure.with_hint("name the flow file, for example `flow.yaml`"),
         FlowError::Input { problems, .. }
             if problems.iter().any(|problem| problem.starts_with("the flow has no")) =>
         {

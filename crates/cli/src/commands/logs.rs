@@ -181,7 +181,7 @@ impl Log {
 fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
     let next = Commands::new(invocation).command("resume", &entry.session, "");
     let state = Standing::of(entry).word();
-    terminal::progress(&format!("the session is {state}; `{next}` goes on with it\n"));
+    terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));
 }
 
 /// What a look at the log has shown.

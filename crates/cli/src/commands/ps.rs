@@ -40,7 +40,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
         let text = if args.all {
             "no sessions yet\n"
         } else {
-            "no sessions that have not ended; `--all` lists those too\n"
+            "no open sessions; `--all` also lists those that have ended\n"
         };
         terminal::progress(text);
         return;

@@ -68,7 +68,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         show(&plan, &kept.record.session, invocation);
         if !paid.is_empty() && !agreed(invocation, &args.going)? {
             return Err(Failure::usage("the flow was edited, and finished work would be done again")
-                .with_hint("`--edited` takes the changes, `--as-started` goes on with the flow as it was"));
+                .with_hint("`--edited` uses the changed flow, `--as-started` the flow as it was"));
         }
     }
     kept.anew(again, &args.going, invocation)
@@ -83,7 +83,7 @@ fn agreed(invocation: &Invocation, going: &GoingArgs) -> Result<bool, Failure> {
     if invocation.terminal.person == Person::Absent || going.no_input || invocation.form == Form::Json {
         return Ok(false);
     }
-    terminal::progress("Go on so? [y/N] ");
+    terminal::progress("Continue with this plan? [y/N] ");
     let mut line = String::new();
     std::io::stdin()
         .read_line(&mut line)
@@ -311,7 +311,7 @@ fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
         Fate::GoesOn => ("goes on", Some("in its own conversation")),
         Fate::Skipped => ("skipped", None),
         Fate::Follows => ("follows", Some("what runs before it decides")),
-        Fate::Asks => ("asks", Some("it was cut short and may have taken effect")),
+        Fate::Asks => ("asks", Some("it was interrupted and may have taken effect")),
         Fate::Runs(why) => (
             "runs",
             Some(match why {
@@ -320,7 +320,7 @@ fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
                 Why::Type => "its type has changed",
                 Why::Input => "its input has changed",
                 Why::Failed => "it failed",
-                Why::Unfinished => "it was cut short",
+                Why::Unfinished => "it was interrupted",
                 Why::Follows => "it depends on a node that runs again",
             }),
         ),

@@ -1,7 +1,7 @@
 //! `inspan run FILE`: builds a session from the command line. Nothing is started before everything that can be
 //! checked beforehand is in order. Driving and watching it is left to `session`.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use inspan_flow::{Graph, check_input};
 use inspan_protocol::{Redactor, SessionId};
@@ -20,11 +20,12 @@ mod input;
 mod preflight;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let settings = settings(args, invocation);
-    let providers = settings.providers(&args.file, invocation.terminal.progress)?;
+    let file = flow::file(&args.file);
+    let settings = settings(args, &file, invocation);
+    let providers = settings.providers(&file, invocation.terminal.progress)?;
     let nodes = registries::nodes(&providers);
-    let defaults = Defaults::of(args.file.parent(), invocation)?;
-    let loaded = input::changed(flow::read(&args.file)?, args)?;
+    let defaults = Defaults::of(file.parent(), invocation)?;
+    let loaded = input::changed(flow::read(&file)?, args)?;
     let loaded = input::with_defaults(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
@@ -65,9 +66,9 @@ fn warn_of_secrets(given: &Map<String, Value>, graph: &Graph, invocation: &Invoc
     }
 }
 
-fn settings(args: &RunArgs, invocation: &Invocation) -> Settings {
+fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> Settings {
     let replay =
-        args.replay.as_ref().map(|dir| dir.clone().unwrap_or_else(|| args.file.with_file_name("recordings")));
+        args.replay.as_ref().map(|dir| dir.clone().unwrap_or_else(|| file.with_file_name("recordings")));
     Settings {
         cwd: invocation.cwd.clone(),
         record: args.record.clone(),

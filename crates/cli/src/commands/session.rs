@@ -223,12 +223,18 @@ impl Session {
         let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
         let report = report::Report::new(&result, &waiting, by, keeps);
         host.summarise(state, &report);
-        match (invocation.form, to_stdout) {
-            (Form::Json, false) => invocation.json(&report.json()),
-            (Form::Text, false) => report.print(&self.graph),
-            (_, true) => {}
+        match (invocation.form, to_stdout, kept) {
+            (Form::Json, false, Ok(())) => invocation.json(&report.json()),
+            (Form::Json, false, Err(failure)) => {
+                return Err(invocation.json_failure(report.json(), failure));
+            }
+            (Form::Text, false, kept) => {
+                report.print(&self.graph);
+                kept?;
+            }
+            (_, true, kept) => kept?,
         }
-        kept.map(|()| report.exit)
+        Ok(report.exit)
     }
 }
 
@@ -259,9 +265,9 @@ pub(super) fn refused(error: &RunError) -> Failure {
                 .with_hint(format!("{first}, then `inspan resume {session}` continues with what is stored"))
         }
         RunError::Ended { session, .. } => Failure::usage(error.to_string())
-            .with_hint(format!("`inspan fork {session}` begins a new session that reuses what was done")),
+            .with_hint(format!("`inspan fork {session}` starts a new session that reuses finished work")),
         RunError::Changed { session, .. } => Failure::usage(error.to_string())
-            .with_hint(format!("`inspan resume {session} --plan` says what would be done")),
+            .with_hint(format!("`inspan resume {session} --plan` shows what would be reused")),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

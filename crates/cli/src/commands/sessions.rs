@@ -6,8 +6,8 @@ use std::{future::Future, sync::Arc};
 use inspan_flow::{Compiled, Graph, Liveness, Loaded, RunStore, SessionEntry, SessionRecord, compile};
 use inspan_protocol::{Outcome, SessionId, SessionStatus};
 
-use super::registries;
-use crate::{console::Tone, exit::Exit, failure::Failure};
+use super::{registries, session::Settings};
+use crate::{console::Tone, exit::Exit, failure::Failure, invocation::working_folder};
 
 pub(super) mod answer;
 pub(super) mod list;
@@ -27,15 +27,18 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 /// The session whose id this is, or the only one whose id begins so.
 pub(crate) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionEntry, Failure> {
     let unknown = |message: String| Failure::usage(message).with_hint("`inspan ps --all` lists the sessions");
+    if let Some(name) = prefix.strip_prefix('@') {
+        return by_name(store, name).await;
+    }
     if prefix.is_empty() {
-        return Err(unknown("a session's id has at least one character".to_owned()));
+        return Err(unknown("a session ID has at least one character".to_owned()));
     }
     let mut found = store.entries(prefix, CANDIDATES + 1).await?;
     if let Some(at) = found.iter().position(|entry| entry.session == *prefix) {
         return readable(store, found.swap_remove(at)).await;
     }
     match found.len() {
-        0 => Err(unknown(format!("there is no session whose id begins with `{prefix}`"))),
+        0 => Err(unknown(format!("no session ID starts with `{prefix}`"))),
         1 => readable(store, found.swap_remove(0)).await,
         many => {
             // One that is called exactly so may not be among the newest.
@@ -47,8 +50,65 @@ pub(crate) async fn find(store: &dyn RunStore, prefix: &str) -> Result<SessionEn
             if many > CANDIDATES {
                 names.push("…".to_owned());
             }
-            let message = format!("the ids of several sessions begin with `{prefix}`: {}", names.join(", "));
-            Err(Failure::usage(message).with_hint("write more of the id"))
+            let message = format!("several session IDs start with `{prefix}`: {}", names.join(", "));
+            Err(Failure::usage(message).with_hint("use a longer prefix"))
+        }
+    }
+}
+
+/// Sessions that are looked at for those of a folder.
+const NEWEST: usize = 1000;
+
+/// The session that `@last`, `@last-failed` or, where none is given, `@only` means: of those that were started in the
+/// working folder.
+async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failure> {
+    let wanted: fn(Standing) -> bool = match name {
+        "last" => |_| true,
+        "last-failed" => |standing| match standing {
+            Standing::Ended(outcome) => outcome != Outcome::Success,
+            Standing::Interrupted => true,
+            _ => false,
+        },
+        "only" => |standing| !standing.has_ended(),
+        other => {
+            return Err(Failure::usage(format!("`@{other}` names no session"))
+                .with_hint("use a session ID, `@last` or `@last-failed`"));
+        }
+    };
+    let cwd = working_folder();
+    let mut found: Vec<SessionEntry> = Vec::new();
+    for entry in store.entries("", NEWEST).await? {
+        if !wanted(Standing::of(&entry)) {
+            continue;
+        }
+        // One that cannot be read is no reason not to find another.
+        let Ok(record) = store.record(&entry.session).await else { continue };
+        let started = Settings::of_map(&record.settings).ok().and_then(|settings| settings.cwd);
+        if started != cwd {
+            continue;
+        }
+        if name != "only" {
+            return readable(store, entry).await;
+        }
+        found.push(entry);
+    }
+    match found.len() {
+        0 => {
+            let what = match name {
+                "last" => "no session",
+                "last-failed" => "no failed session",
+                _ => "no open session",
+            };
+            Err(Failure::usage(format!("{what} was started in this folder"))
+                .with_hint("name one by its ID; `inspan ps --all` lists the sessions of all folders"))
+        }
+        1 => readable(store, found.swap_remove(0)).await,
+        many => {
+            let names: Vec<String> =
+                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
+            let more = if many > CANDIDATES { ", …" } else { "" };
+            Err(Failure::usage(format!("{many} open sessions of this folder: {}{more}", names.join(", ")))
+                .with_hint("name one by its ID, or the newest by `@last`"))
         }
     }
 }

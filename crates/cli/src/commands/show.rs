@@ -1,4 +1,4 @@
-//! `inspan show ID`: where a session stands, node by node, what it asks, and what can be done next.
+//! `inspan show [ID] [NODE]`: where a session stands, node by node, what it asks, and what can be done next.
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
@@ -20,6 +20,8 @@ use crate::{
     store, terminal,
 };
 
+mod node;
+
 /// A session with its log folded.
 struct View {
     entry: SessionEntry,
@@ -30,9 +32,12 @@ struct View {
 }
 
 pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if let Some(node) = &args.node {
+        return node::run(&args.session, node, invocation);
+    }
     let view = sessions::block_on(async {
         let store = store::open_reader(invocation)?;
-        let found = sessions::find(store.as_ref(), &args.of.session).await?;
+        let found = sessions::find(store.as_ref(), &args.session).await?;
         let record = store.record(&found.session).await?;
         let graph = sessions::graph(&record)?;
         // The entry is read after the log: what it says is at least as new.
@@ -196,7 +201,7 @@ impl View {
         };
         fact("file", clean(&self.record.flow.file));
         let began = entry.digest.started_at.unwrap_or(entry.created_at);
-        fact("began", format!("{}, {} ago", format::moment(began), format::age(now.since(began))));
+        fact("started", format!("{}, {} ago", format::moment(began), format::age(now.since(began))));
         if let Some(ms) = self.took(now) {
             fact("took", format::millis(ms));
         }
@@ -214,18 +219,18 @@ impl View {
             fact("continued", format!("by {}", clean(by.as_str())));
         }
         match (&entry.owner, entry.liveness) {
-            (Some(owner), Liveness::Alive) => fact("driven by", clean(&owner.to_string())),
+            (Some(owner), Liveness::Alive) => fact("run by", clean(&owner.to_string())),
             (Some(owner), Liveness::Elsewhere) => {
-                fact("driven by", format!("{}, as far as can be told from here", clean(&owner.to_string())));
+                fact("run by", format!("{} (on another machine)", clean(&owner.to_string())));
             }
             (Some(owner), Liveness::Gone) if !standing.has_ended() => {
-                fact("driven by", format!("nobody: {} is gone", clean(&owner.to_string())));
+                fact("run by", format!("no process: {} is gone", clean(&owner.to_string())));
             }
-            _ if !standing.has_ended() => fact("driven by", "nobody".to_owned()),
+            _ if !standing.has_ended() => fact("run by", "no process".to_owned()),
             _ => {}
         }
         if entry.unanswered > 0 && !standing.has_ended() {
-            fact("commands", format!("{} to be taken by whoever drives it", entry.unanswered));
+            fact("commands", format!("{} stored, to be applied", entry.unanswered));
         }
         lines
     }
@@ -254,6 +259,21 @@ impl View {
         let row = self.console.row(&self.state().path(self.graph(), ix));
         parts.extend(row.and_then(|row| row.spent.text()));
         line.push(Tone::Faint, &parts.join(" · "));
+        if let Some(row) = row {
+            if let Some(until) = self.console.listens_until(row).filter(|_| status == NodeStatus::Running) {
+                let send = self.commands.command("send", &self.entry.session, "TEXT");
+                line.push(Tone::Accent, &format!("  listening until {}; `{send}`", format::clock(until)));
+            }
+            match row.failed_passes.len() {
+                0 => {}
+                1 => drop(line.push(Tone::Warning, "  1 pass failed")),
+                many => drop(line.push(Tone::Warning, &format!("  {many} passes failed"))),
+            }
+            if !row.denied.is_empty() {
+                let denied = format!("  ⚠ denied: {}", row.denied.join("; "));
+                line.push(Tone::Warning, &denied);
+            }
+        }
         if let Some(error) = &node.error {
             line.push(Tone::Plain, if parts.is_empty() { "" } else { "  " });
             look::error(&mut line, error);

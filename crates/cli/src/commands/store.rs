@@ -13,7 +13,7 @@ use inspan_flow::{
 use inspan_protocol::{SessionId, Timestamp};
 use serde_json::json;
 
-use super::{session, sessions};
+use super::{flow, session, sessions};
 use crate::{
     args::StoreVerb,
     exit::Exit,
@@ -69,8 +69,10 @@ async fn verify(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
             let (sessions, events) = (report.sessions, report.events);
             let verdict = if sound { "sound" } else { "damaged" };
             terminal::data_line(&format!(
-                "{}: {verdict}; {sessions} sessions, {events} events",
-                path.display()
+                "{}: {verdict}; {}, {}",
+                path.display(),
+                flow::of(sessions, "session"),
+                flow::of(events, "event")
             ));
         }
     }

@@ -12,7 +12,11 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::{resume::Kept, session, sessions};
+use super::{
+    resume::Kept,
+    session,
+    sessions::{self, answer::Commands},
+};
 use crate::{
     args::{CloseArgs, DecideArgs, GoingArgs, ReplyArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -28,7 +32,10 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mode = if args.steer { MessageMode::Steer } else { MessageMode::FollowUp };
-    let content = args.text.clone();
+    let (session, content) = match args.words.as_slice() {
+        [session, text] => (session.as_str(), text.clone()),
+        words => (ONLY, words.concat()),
+    };
     let command = match (&args.to, &args.run) {
         (Some(node), _) => {
             let node = NodeId::new(node.as_str()).map_err(|error| Failure::usage(error.to_string()))?;
@@ -40,7 +47,7 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
         (None, None) => Command::Send { content },
     };
-    with_session(&args.session, invocation, async |target| {
+    with_session(session, invocation, async |target| {
         target
             .must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
         match (target.post_and_wait(&command).await?, &command) {
@@ -141,16 +148,24 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let Words { session, prompt, text } = Words::of(args)?;
     let resume = |id: &SessionId| {
         Kept::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
     };
     // The process in the background: the one that started it has posted the answer.
     if args.going.detached {
-        return resume(&SessionId::from(args.session.as_str()));
+        return resume(&SessionId::from(session));
     }
-    let answer = Answer { content: args.text.clone().unwrap_or_default(), choice: args.choice.clone() };
-    let stored = with_session(&args.session, invocation, async |target| {
-        let open = target.prompt(&args.prompt, |_| true)?;
+    let answer = Answer { content: text.unwrap_or_default().to_owned(), choice: args.choice.clone() };
+    let stored = with_session(session, invocation, async |target| {
+        let open = match prompt {
+            Some(prompt) => target.prompt(prompt, |_| true).await?,
+            None => target.only(|open| open.kind == PromptKind::Input, "no question")?,
+        };
+        // Two words are a session and an answer: the question's id in place of the answer is no answer.
+        if prompt.is_none() && text == Some(open.prompt_id.as_str()) {
+            return Err(target.no_answer(&open));
+        }
         let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
         let id = target.entry.session.clone();
         if args.no_resume {
@@ -176,9 +191,12 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
     with_session(&args.session, invocation, async |target| {
         let asks = |open: &PendingPrompt| open.kind == PromptKind::Permission;
         let open = match &args.prompt {
-            Some(prompt) => target.prompt(prompt, asks)?,
-            None => target.only(asks)?,
+            Some(prompt) => target.prompt(prompt, asks).await?,
+            None => target.only(asks, "no permission")?,
         };
+        if !asks(&open) {
+            return Err(target.no_permission(&open));
+        }
         let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
         let answer = Answer { content: word.to_owned(), choice };
         match target.answer(&open, &answer).await? {
@@ -190,6 +208,36 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
         }
     })?;
     Ok(Exit::Success)
+}
+
+/// What stands for a session that is not named: the only open one of the working folder.
+const ONLY: &str = "@only";
+
+/// The words of `reply`: the session, if not the only open one; the question, if several are open; the answer.
+struct Words<'a> {
+    session: &'a str,
+    prompt: Option<&'a str>,
+    text: Option<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn of(args: &'a ReplyArgs) -> Result<Self, Failure> {
+        let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
+        let (session, prompt, text) = match (words.as_slice(), &args.choice) {
+            ([], None) => {
+                return Err(Failure::usage(
+                    "give the answer: `inspan reply TEXT` or `inspan reply --choice CHOICE`",
+                ));
+            }
+            ([], Some(_)) => (ONLY, None, None),
+            ([session], Some(_)) => (*session, None, None),
+            ([session, prompt], Some(_)) => (*session, Some(*prompt), None),
+            ([text], None) => (ONLY, None, Some(*text)),
+            ([session, text], None) => (*session, None, Some(*text)),
+            ([session, prompt, text, ..], _) => (*session, Some(*prompt), Some(*text)),
+        };
+        Ok(Self { session, prompt, text })
+    }
 }
 
 /// What a person says to a question.
@@ -349,7 +397,11 @@ impl Target<'_> {
     }
 
     /// The open question whose id begins so.
-    fn prompt(&self, prefix: &str, fits: impl Fn(&PendingPrompt) -> bool) -> Result<PendingPrompt, Failure> {
+    async fn prompt(
+        &self,
+        prefix: &str,
+        fits: impl Fn(&PendingPrompt) -> bool,
+    ) -> Result<PendingPrompt, Failure> {
         let open = &self.entry.digest.prompts;
         if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
             return Ok(whole.clone());
@@ -358,23 +410,62 @@ impl Target<'_> {
             open.iter().filter(|open| fits(open) && open.prompt_id.as_str().starts_with(prefix)).collect();
         match begin.as_slice() {
             [one] => Ok((*one).clone()),
-            [] => {
-                Err(Failure::usage(format!("session `{}` asks no question `{prefix}`", self.entry.session))
-                    .with_hint("`inspan inbox` lists the questions that wait"))
-            }
-            many => Err(Failure::usage(format!("`{prefix}` may be any of {}", listed(many)))),
+            [] => Err(self.unknown(prefix).await?),
+            many => Err(Failure::usage(format!("`{prefix}` is not unique: {}", listed(many)))),
         }
     }
 
-    /// The only open question of a kind.
-    fn only(&self, fits: impl Fn(&PendingPrompt) -> bool) -> Result<PendingPrompt, Failure> {
-        let open: Vec<_> = self.entry.digest.prompts.iter().filter(|open| fits(open)).collect();
-        match open.as_slice() {
-            [one] => Ok((*one).clone()),
-            [] => Err(Failure::usage(format!("session `{}` asks for no permission", self.entry.session))
-                .with_hint("`inspan inbox` lists the questions that wait")),
-            many => Err(Failure::usage(format!("it asks for more than one: {}", listed(many)))),
+    /// Why there is no open question whose id begins so: it was answered already, or never asked.
+    async fn unknown(&self, prefix: &str) -> Result<Failure, Failure> {
+        let id = &self.entry.session;
+        let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;
+        let answered = log.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::SessionReply { prompt_id, content, choice } if prompt_id.as_str().starts_with(prefix) => {
+                Some((prompt_id, choice.as_ref().unwrap_or(content)))
+            }
+            _ => None,
+        });
+        Ok(match answered {
+            Some((prompt, answer)) => {
+                Failure::usage(format!("question `{prompt}` is already answered: {answer}"))
+            }
+            None => Failure::usage(format!("session `{id}` has no open question `{prefix}`"))
+                .with_hint("`inspan inbox` lists the open questions"),
+        })
+    }
+
+    /// The only open question of a kind; `none` says that there is none.
+    fn only(&self, fits: impl Fn(&PendingPrompt) -> bool, none: &str) -> Result<PendingPrompt, Failure> {
+        let prompts = &self.entry.digest.prompts;
+        let open: Vec<_> = prompts.iter().filter(|open| fits(open)).collect();
+        let id = &self.entry.session;
+        match (open.as_slice(), prompts.as_slice()) {
+            ([one], _) => Ok((*one).clone()),
+            // A question of the other kind is answered by the other command.
+            ([], [other]) if other.kind == PromptKind::Input => Err(self.no_permission(other)),
+            ([], [other]) => {
+                let answers = Commands::new(self.invocation).answers(id, other);
+                Err(Failure::usage(format!("session `{id}` asks for permission, not for an answer"))
+                    .with_hint(format!("answer with {}", in_ticks(&answers))))
+            }
+            ([], _) => Err(Failure::usage(format!("session `{id}` is waiting for {none}"))
+                .with_hint("`inspan inbox` lists the open questions")),
+            (many, _) => Err(Failure::usage(format!("several questions are open: {}", listed(many)))
+                .with_hint("name one of them; `inspan inbox` shows what they ask")),
         }
+    }
+
+    /// The question of a flow is no permission: it is answered by `reply`.
+    fn no_permission(&self, open: &PendingPrompt) -> Failure {
+        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
+            .with_hint(format!("answer it with {}", in_ticks(&answers)))
+    }
+
+    /// The answer is missing.
+    fn no_answer(&self, open: &PendingPrompt) -> Failure {
+        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        Failure::usage("the answer is missing").with_hint(format!("answer with {}", in_ticks(&answers)))
     }
 
     /// Answers a question. Gives the command's number if no process drives the session and the answer waits for one.
@@ -409,6 +500,11 @@ impl Target<'_> {
         }
         Ok(())
     }
+}
+
+/// Commands as people are offered them: "`a` or `b`".
+fn in_ticks(commands: &[String]) -> String {
+    commands.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(" or ")
 }
 
 fn listed(prompts: &[&PendingPrompt]) -> String {

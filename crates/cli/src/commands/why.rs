@@ -37,7 +37,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
             if sessions::Standing::of(&entry) == sessions::Standing::Interrupted {
                 let next = sessions::answer::Commands::new(invocation).command("resume", &entry.session, "");
                 terminal::progress(&format!(
-                    "the process that drove the session is gone; `{next}` goes on\n"
+                    "the process that ran the session is gone; continue with `{next}`\n"
                 ));
             }
         }
@@ -46,7 +46,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
 }
 
 /// A node by its id, its pass aside.
-fn find(graph: &Graph, node: &str) -> Result<NodeIx, Failure> {
+pub(super) fn find(graph: &Graph, node: &str) -> Result<NodeIx, Failure> {
     let id = node.split('#').next().unwrap_or(node);
     graph.find(id).ok_or_else(|| {
         let known: Vec<&str> = graph.nodes.iter().map(|node| node.id.as_str()).collect();

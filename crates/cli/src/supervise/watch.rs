@@ -19,6 +19,8 @@ use signal_hook::{
     iterator::{backend::SignalDelivery, exfiltrator::SignalOnly},
 };
 
+use super::is_ignored;
+
 /// How often the runtime is looked for where the system cannot tell of its end.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -43,7 +45,9 @@ impl Watch {
     /// Begins to watch; nothing if the runtime is gone already.
     pub(super) fn begin(runtime: Pid) -> io::Result<Option<Self>> {
         let (read, write) = UnixStream::pair()?;
-        let names = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1];
+        // What the program would have inherited as ignored stays ignored.
+        let forwarded = [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+        let names: Vec<i32> = [SIGCHLD, SIGUSR1].into_iter().chain(forwarded).collect();
         let signals = SignalDelivery::with_pipe(read, write, SignalOnly, names)?;
         let end_of_runtime = pidfd_open(runtime, PidfdFlags::empty()).ok();
         let watch = Self { signals, runtime, end_of_runtime };

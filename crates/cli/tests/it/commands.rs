@@ -177,7 +177,7 @@ fn bad_input_starts_nothing() {
     check("bad-yaml", &[("flow.yaml", "flow: { name: x\nnodes: [")], &["run", "flow.yaml"]);
     check("bad-empty", &[("flow.yaml", "")], &["run", "flow.yaml"]);
     check("bad-missing", &[], &["run", "flow.yaml"]);
-    check("bad-folder", chain, &["run", "."]);
+    check("bad-folder", &[], &["run", "."]);
     check("bad-input", chain, &["run", "flow.yaml", "-i", "topik=1"]);
     check("bad-input-form", chain, &["run", "flow.yaml", "-i", "topic"]);
     check(

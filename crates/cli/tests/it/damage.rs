@@ -168,7 +168,7 @@ fn a_session_that_nobody_drives_is_followed_no_further() {
     let stored = Stored::new(folder.path());
     stored.session("dead", "human_input", Some(5), Driven::ByNobody);
     let ran = inspan(folder.path(), &["logs", "dead", "-f"]);
-    let expected = "the session is interrupted; `inspan resume dead` goes on with it\n";
+    let expected = "the session is interrupted; continue with `inspan resume dead`\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), expected));
 }
 

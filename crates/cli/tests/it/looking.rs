@@ -42,9 +42,9 @@ fn report(ran: &Ran) -> String {
             text.push_str(&format!("{} UTC, 9d{}", &line[..from], &line[to..]));
         } else if line.starts_with("  took") && !line.contains("ms") {
             text.push_str("  took      …\n");
-        } else if let Some(from) = line.find("driven by ").filter(|_| line.contains("process ")) {
+        } else if let Some(from) = line.find("run by ").filter(|_| line.contains("process ")) {
             let to = end(from, " is gone").unwrap_or(line.trim_end().len());
-            text.push_str(&format!("{}driven by … process 9 on here{}", &line[..from], &line[to..]));
+            text.push_str(&format!("{}run by … process 9 on here{}", &line[..from], &line[to..]));
         } else {
             text.push_str(line);
         }

@@ -26,6 +26,7 @@ mod settings;
 mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
+mod terminal;
 mod tools;
 #[cfg(unix)]
 mod working_folder;

@@ -60,6 +60,15 @@ fn ready(script: &str) -> Child {
 }
 
 #[test]
+fn a_signal_that_the_parent_ignores_stays_ignored() {
+    let script = "kill -HUP $$; echo alive";
+    let line = format!("trap '' HUP; \"$0\" __supervise $$ sh -c '{script}'; exit $?");
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", &line]).arg(env!("CARGO_BIN_EXE_inspan"));
+    assert_eq!(ran(piped(ignoring)), (Some(0), None, "alive\n".to_owned(), String::new()));
+}
+
+#[test]
 fn a_program_ends_and_speaks_as_it_would_alone() {
     let rows = [
         "cat; echo oops >&2",

@@ -34,7 +34,7 @@ impl NodeType for ProviderAgent {
         NodeTypeInfo {
             name: self.name(),
             pack: "agents",
-            help: format!("Runs a {} agent.", descriptor.display_name),
+            help: format!("Runs {} {} agent.", article(&descriptor.display_name), descriptor.display_name),
             input: self.0.input_schema(),
             output: self.0.output_schema(),
             kind: NodeKind::Agent,
@@ -177,4 +177,8 @@ fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Res
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
     provider.resume(input, &known.session_id, &prompt)
+}
+/// The article before a name, as it is spoken.
+fn article(name: &str) -> &'static str {
+    if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" }
 }

@@ -197,7 +197,7 @@ impl<'a> Talk<'a> {
         let said = match line.trim_start().strip_prefix(STEER) {
             // What becomes of it is told by its event.
             Some(now) if !now.trim().is_empty() => self.session.steer(now.trim_start()).map(|()| None),
-            _ => self.session.follow_up(line).map(|()| Some("this is said after the present turn")),
+            _ => self.session.follow_up(line).map(|()| Some("sent after the current turn")),
         };
         match said {
             Ok(note) => note.into_iter().for_each(|note| self.note(note)),

@@ -58,14 +58,14 @@ impl Voice {
             Event::AgentTurn { .. } => self.breaks = true,
             Event::AgentSteer { strength, .. } => {
                 let what = match strength {
-                    SteerStrength::Native => "the agent has taken this up",
-                    _ => "the turn is interrupted for this",
+                    SteerStrength::Native => "added to the current turn",
+                    _ => "interrupting the current turn",
                 };
                 self.note(Tone::Accent, "»", what);
             }
             Event::AgentRetract { .. } => {
                 self.breaks = true;
-                self.note(Tone::Warning, "!", "the vendor's stream broke; the answer begins anew");
+                self.note(Tone::Warning, "!", "the stream broke; the answer starts again");
             }
             Event::AgentToolStart { tool_name, input, .. } => {
                 self.breaks = true;
@@ -95,10 +95,10 @@ impl Voice {
         if let Some(result) = result {
             match result.stop_reason {
                 StopReason::MaxTurns => {
-                    self.note(Tone::Warning, "!", "it was cut short at its limit of turns")
+                    self.note(Tone::Warning, "!", "stopped at the maximum number of turns")
                 }
                 StopReason::MaxTokens => {
-                    self.note(Tone::Warning, "!", "it was cut short at its limit of tokens")
+                    self.note(Tone::Warning, "!", "stopped at the maximum number of tokens")
                 }
                 StopReason::Refusal => self.note(Tone::Warning, "!", "the model refused to answer"),
                 _ => {}

@@ -25,7 +25,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     let settings = Settings {
         env: invocation.env.clone(),
         supervisor: supervise::supervisor(),
-        filter: args.behaviour.clone(),
+        filter: args.behavior.clone(),
     };
     if invocation.form == Form::Text {
         for (name, why) in &skipped {

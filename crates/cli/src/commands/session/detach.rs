@@ -91,7 +91,7 @@ fn begin(
         Form::Text => {
             terminal::data_line(id.as_str());
             terminal::progress(&format!(
-                "process {pid} runs it; watch it with `inspan logs {id} -f`, see its questions with `inspan inbox`\n"
+                "running in the background as process {pid}; watch it with `inspan logs {id} -f`, see its questions with `inspan inbox`\n"
             ));
         }
     }

@@ -8,7 +8,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{console::restore, exit::Exit};
+use crate::{console::restore, exit::Exit, supervise};
 
 type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
 
@@ -88,8 +88,11 @@ pub(super) async fn watch(
     }
 }
 
-/// A signal that cannot be listened to keeps its usual effect.
+/// A signal that cannot be listened to keeps its usual effect, and one that the parent ignores stays ignored.
 fn listen(kind: SignalKind) -> Option<Signal> {
+    if supervise::is_ignored(kind.as_raw_value()) {
+        return None;
+    }
     signal(kind).ok()
 }
 

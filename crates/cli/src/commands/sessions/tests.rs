@@ -36,7 +36,7 @@ async fn a_beginning_finds_one_session_and_a_whole_id_its_own() {
             Err(failure) => failure.message,
         });
     }
-    let several = "the ids of several sessions begin with";
+    let several = "several session IDs start with";
     assert_eq!(
         found,
         [
@@ -44,9 +44,9 @@ async fn a_beginning_finds_one_session_and_a_whole_id_its_own() {
             "a07".to_owned(),
             "a".to_owned(),
             format!("{several} `flow`: `flow-2`, `flow-1`"),
-            "there is no session whose id begins with `b`".to_owned(),
+            "no session ID starts with `b`".to_owned(),
             format!("{several} `a1`: `a19`, `a18`, `a17`, `a16`, `a15`, `a14`, `a13`, `a12`, …"),
-            "a session's id has at least one character".to_owned(),
+            "a session ID has at least one character".to_owned(),
         ]
     );
 }

@@ -1,0 +1,167 @@
+//! `inspan show ID NODE`: what one node gave, as far as the log has it: the output, what its program wrote, what its
+//! agent said, and its errors, attempt by attempt.
+
+use inspan_flow::Select;
+use inspan_protocol::{AgentError, Envelope, Event, OutputStream};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    commands::{sessions, why},
+    console::{Line, Tone, format, look},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    safe, store, terminal,
+};
+
+/// One attempt of a node.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Attempt {
+    path: String,
+    attempt: u32,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<AgentError>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    stdout: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    stderr: String,
+    /// What its agent said.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    text: String,
+}
+
+/// The events that tell of a node.
+const NAMES: &[&str] = &[
+    "task:start",
+    "task:complete",
+    "task:failed",
+    "task:skipped",
+    "task:reused",
+    "task:cancelled",
+    "exec:output",
+    "agent:text",
+    "agent:retract",
+];
+
+pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
+    let (entry, id, attempts) = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let entry = sessions::find(store.as_ref(), session).await?;
+        let record = store.record(&entry.session).await?;
+        let graph = sessions::graph(&record)?;
+        let id = graph.node(why::find(&graph, name)?).id.to_string();
+        let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
+        let mut attempts = Vec::new();
+        log.iter().for_each(|envelope| fold(&mut attempts, &id, envelope));
+        Ok((entry, id, attempts))
+    })?;
+    match invocation.form {
+        Form::Json => {
+            invocation.json(&json!({ "sessionId": entry.session, "node": id, "attempts": attempts }));
+        }
+        Form::Text if attempts.is_empty() => {
+            terminal::progress(&format!("node `{id}` has not run yet\n"));
+        }
+        Form::Text => {
+            let mut text = String::new();
+            for line in attempts.iter().flat_map(lines) {
+                text.push_str(&line.render(invocation.terminal.stdout));
+                text.push('\n');
+            }
+            terminal::painted(&text);
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn fold(attempts: &mut Vec<Attempt>, id: &str, envelope: &Envelope) {
+    let Some(path) = envelope.context.task.as_ref().filter(|path| path.node() == id) else { return };
+    let new = |status, attempt| Attempt { path: path.to_string(), attempt, status, ..Attempt::default() };
+    match &envelope.event {
+        Event::TaskStart { attempt, .. } => attempts.push(new("running", *attempt)),
+        Event::TaskSkipped { .. } => attempts.push(new("skipped", 0)),
+        Event::TaskReused { result, .. } => {
+            attempts.push(Attempt { output: Some(Value::clone(result)), ..new("reused", 0) });
+        }
+        event => {
+            let Some(last) = attempts.last_mut() else { return };
+            match event {
+                Event::TaskComplete { result, duration_ms, .. } => {
+                    last.status = "complete";
+                    last.output = Some(Value::clone(result));
+                    last.duration_ms = Some(*duration_ms);
+                }
+                Event::TaskFailed { error, .. } => {
+                    last.status = "failed";
+                    last.error = Some(error.clone());
+                }
+                Event::TaskCancelled { .. } => last.status = "cancelled",
+                Event::ExecOutput { stream: OutputStream::Stdout, text, .. } => last.stdout.push_str(text),
+                Event::ExecOutput { text, .. } => last.stderr.push_str(text),
+                Event::AgentText { content, delta, .. } => {
+                    if !delta && !last.text.is_empty() {
+                        last.text.push('\n');
+                    }
+                    last.text.push_str(content);
+                }
+                Event::AgentRetract { .. } => last.text.clear(),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn lines(attempt: &Attempt) -> Vec<Line> {
+    let mut head = Line::new();
+    head.push(Tone::Strong, &attempt.path);
+    if attempt.attempt > 1 {
+        head.push(Tone::Plain, &format!("  attempt {}", attempt.attempt));
+    }
+    head.push(Tone::Plain, &format!("  {}", attempt.status));
+    if let Some(ms) = attempt.duration_ms {
+        head.push(Tone::Faint, &format!(" in {}", format::millis(ms)));
+    }
+    let mut lines = vec![head];
+    let mut part = |name: &str, text: &str| {
+        if text.trim().is_empty() {
+            return;
+        }
+        let mut title = Line::new();
+        title.push(Tone::Accent, &format!("  {name}"));
+        lines.push(title);
+        lines.extend(safe::text(text.trim_end()).lines().map(|said| {
+            let mut line = Line::new();
+            line.push(Tone::Plain, "    ").push(Tone::Plain, &said.replace('\t', "    "));
+            line
+        }));
+    };
+    part("stdout", &attempt.stdout);
+    part("stderr", &attempt.stderr);
+    let output = attempt.output.as_ref();
+    // What an agent said is its output's text, and what a program wrote is its output's too.
+    if output.and_then(|output| output.get("text")).is_none() {
+        part("text", &attempt.text);
+    }
+    if let Some(output) = output {
+        part("output", &serde_json::to_string_pretty(output).unwrap_or_default());
+    }
+    if let Some(error) = &attempt.error {
+        let mut line = Line::new();
+        look::error(&mut line, error);
+        part("error", &line.text());
+        if error.message.contains('\n') {
+            part("message", &error.message);
+        }
+        if let Some(detail) = &error.detail {
+            part("detail", &serde_json::to_string_pretty(detail).unwrap_or_default());
+        }
+    }
+    lines
+}

@@ -1,0 +1,182 @@
+//! What reaches terminals and scripts: nothing that steers a terminal, no success without its output, and signals
+//! that stay ignored.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    processes::{signal, until},
+    program::{inspan, program, ran},
+};
+
+/// One of each kind that could steer a terminal or hide a text, as an agent or a program could write them.
+const HOSTILE: &str = "\u{1b}]52;c;cHduZWQ=\u{7}\u{1b}]8;;http://evil/\u{7}link\u{1b}[2J\u{1b}[1;1H\u{1b}]0;t\u{7}\rCR\u{8}\u{202e}RLO\u{2066}LRI\u{9b}31mC1\u{90}\u{200b}ZW\u{2028}LS\u{7f}END";
+
+fn hostile(text: &str) -> Vec<char> {
+    let steers = |c: &char| {
+        (c.is_control() && *c != '\n')
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().filter(steers).collect()
+}
+
+#[test]
+fn no_command_lets_hostile_text_through_to_people() {
+    let evil = json!(HOSTILE).to_string();
+    let prints = "argv: [sh, -c, 'printf \"%s\" \"$EVIL\"']";
+    let flows = [
+        format!("flow: {{ name: {evil} }}\nnodes:\n  - {{ id: a, type: echo, input: {{ text: x }} }}\n"),
+        format!(
+            "flow: {{ name: h }}\nnodes:\n  - {{ id: a, type: control.fail, input: {{ message: {evil} }} }}\n"
+        ),
+        format!("flow: {{ name: h }}\nnodes:\n  - {{ id: a, type: {evil}, input: {{ text: x }} }}\n"),
+        format!("flow: {{ name: h }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [{evil}] }} }}\n"),
+        format!(
+            "flow: {{ name: h }}\nnodes:\n  - {{ id: e, type: exec, input: {{ {prints} }} }}\n  - {{ id: a, type: human.input, dependsOn: [e], input: {{ prompt: '{{{{ e.stdout }}}}', choices: ['{{{{ e.stdout }}}}', b] }} }}\n"
+        ),
+    ];
+    let calls = [
+        "check flow.yaml",
+        "graph flow.yaml",
+        "run flow.yaml --session-id s --no-input",
+        "show s",
+        "show s a",
+        "logs s",
+        "why s",
+        "why s a",
+        "ps --all",
+        "inbox",
+        "resume s --plan",
+        "reply s x",
+    ];
+    let mut seen = Vec::new();
+    for flow in flows {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("flow.yaml"), &flow).unwrap();
+        for call in calls {
+            let arguments: Vec<&str> = call.split(' ').collect();
+            let ended = ran(folder.path(), program(folder.path(), &arguments).env("EVIL", HOSTILE));
+            seen.push((call, hostile(&ended.stdout), hostile(&ended.stderr)));
+        }
+    }
+    seen.retain(|(_, stdout, stderr)| !stdout.is_empty() || !stderr.is_empty());
+    assert_eq!(seen, []);
+}
+
+const ECHO: &str = "flow: { name: e }\nnodes:\n  - { id: a, type: echo, input: { text: hi } }\n";
+
+fn with_flow(flow: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    folder
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_is_lost_is_no_success() {
+    let folder = with_flow(ECHO);
+    assert_eq!(inspan(folder.path(), &["run", "--session-id", "s"]).code, Some(0));
+    let calls =
+        ["run --json", "show s", "logs s", "ps -a", "why s", "check", "graph", "nodes", "show s --json"];
+    let lost = calls.map(|call| {
+        let arguments: Vec<&str> = call.split(' ').collect();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = ran(folder.path(), program(folder.path(), &arguments).stdout(full));
+        (call, ended.code, ended.stderr.contains("failed to write to stdout"))
+    });
+    assert_eq!(lost, calls.map(|call| (call, Some(1), true)));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn json_is_one_object_that_is_true() {
+    let folder = with_flow(ECHO);
+    let ended = inspan(folder.path(), &["run", "--json", "--events", "/dev/full"]);
+    let object: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let shown = (&object["outcome"], &object["exitCode"], ended.code);
+    assert_eq!(shown, (&json!("failed"), &json!(1), Some(1)));
+}
+
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let waits = "flow: { name: w }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo up > up; while [ ! -e go ]; do sleep 0.02; done; echo done'] } }\n";
+    let folder = with_flow(waits);
+    let own = program(folder.path(), &["run", "flow.yaml"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(own.get_program()).args(own.get_args());
+    shell.current_dir(folder.path()).env_clear();
+    shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    let child = shell.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    until("the node runs", || folder.path().join("up").exists());
+    signal(&child, "HUP");
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(
+        (ended.status.code(), String::from_utf8(ended.stdout).unwrap()),
+        (Some(0), "done\n".to_owned())
+    );
+}
+
+const GATE: &str = "flow: { name: gate }\nnodes:\n  - { id: ok, type: human.input, input: { prompt: 'Ship it?', choices: [ship, hold] } }\n  - { id: after, type: echo, dependsOn: [ok], input: { text: '{{ ok.choice }}' } }\n";
+
+/// The exit code, stdout and the first line of stderr.
+fn called(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let ended = inspan(folder, arguments);
+    (ended.code, ended.stdout, ended.stderr.lines().next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_session_need_not_be_named_where_only_one_is_meant() {
+    let folder = with_flow(GATE);
+    let here = folder.path();
+    let run = inspan(here, &["run", ".", "--session-id", "one", "--no-input"]);
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    let gate = "is a question of the flow, not a permission";
+    assert!(called(here, &["approve"]).2.contains(gate), "{:?}", called(here, &["approve"]));
+    let missing = called(here, &["reply"]);
+    assert_eq!(missing.0, Some(2));
+    let shown: Value = serde_json::from_str(&inspan(here, &["show", "--json"]).stdout).unwrap();
+    assert_eq!((&shown["sessionId"], &shown["state"]), (&json!("one"), &json!("waiting")));
+    let prompt = shown["prompts"][0]["promptId"].as_str().unwrap().to_owned();
+    let forgotten = called(here, &["reply", "one", &prompt]);
+    assert_eq!((forgotten.0, forgotten.2.as_str()), (Some(2), "error: the answer is missing"));
+    let replied = inspan(here, &["reply", "--choice", "ship"]);
+    assert_eq!((replied.code, replied.stdout.as_str()), (Some(0), "ship\n"), "{}", replied.stderr);
+    let again = called(here, &["reply", "one", &prompt, "--choice", "hold"]);
+    let expected = format!("error: question `{prompt}` is already answered: ship");
+    assert_eq!((again.0, again.2), (Some(2), expected));
+    assert_eq!(called(here, &["stop"]).2, "error: no open session was started in this folder");
+    let failing = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo seen; exit 3'] } }\n";
+    fs::write(here.join("flow.yaml"), failing).unwrap();
+    assert_eq!(inspan(here, &["run", "--session-id", "two"]).code, Some(1));
+    let named = ["@last", "@last-failed"].map(|name| {
+        let shown: Value = serde_json::from_str(&inspan(here, &["show", name, "--json"]).stdout).unwrap();
+        shown["sessionId"].clone()
+    });
+    assert_eq!(named, ["two", "two"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = here.join(".home/sessions.db");
+    let none = called(elsewhere.path(), &["show", "--store", store.to_str().unwrap()]);
+    assert_eq!((none.0, none.2.as_str()), (Some(2), "error: no session was started in this folder"));
+}
+
+#[test]
+fn show_prints_what_a_node_gave() {
+    let folder = with_flow(
+        "flow: { name: f }\nnodes:\n  - { id: a, type: constant, input: { value: { n: 1 } } }\n  - { id: b, type: control.fail, dependsOn: [a], input: { message: 'no luck' } }\n",
+    );
+    inspan(folder.path(), &["run", "--session-id", "s"]);
+    let shown = |node: &str| inspan(folder.path(), &["show", "s", node]).report();
+    assert_eq!(
+        shown("a"),
+        "exit 0\n── stdout\na  complete in 0ms\n  output\n    {\n      \"value\": {\n        \"n\": 1\n      }\n    }\n"
+    );
+    assert!(shown("b").contains("b  failed\n  error\n    no luck ["), "{}", shown("b"));
+    assert!(shown("c").contains("the flow `f` has no node `c`"), "{}", shown("c"));
+}
