@@ -247,15 +247,27 @@ impl<'t, 's> Evaluator<'t, 's> {
 
     fn slice(&mut self, base: &'t Expr, bounds: &'t [Option<Expr>; 3]) -> Outcome {
         let value = self.value(base)?;
-        let mut ends = Vec::with_capacity(4);
-        for bound in bounds {
-            ends.push(bound.as_ref().map_or(Ok(Value::from(())), |bound| self.value(bound))?);
+        let mut ends = [None; 3];
+        for (end, bound) in ends.iter_mut().zip(bounds) {
+            let Some(bound) = bound else { continue };
+            let given = self.value(bound)?;
+            if !given.is_none() {
+                *end = Some(given.as_i64().ok_or("a slice takes whole numbers")?);
+            }
         }
-        self.bounds.step(OPERATION)?;
         self.bounds.look(&value)?;
-        let is_text = value.as_str().is_some();
-        let found = filters::slice(value, ends)?;
-        if is_text { self.text_made(found) } else { self.settled(found) }
+        match value.as_str() {
+            Some(text) => {
+                let letters: Vec<char> = text.chars().collect();
+                let part: String = places(letters.len(), ends)?.map(|at| letters[at]).collect();
+                self.text_made(Value::from(part))
+            }
+            None => {
+                let items = self.items(&value)?;
+                let part: Vec<Value> = places(items.len(), ends)?.map(|at| items[at].clone()).collect();
+                self.whole(Value::from(part))
+            }
+        }
     }
 
     fn text_made(&self, value: Value) -> Outcome {
@@ -470,6 +482,31 @@ fn named(expr: &Expr) -> String {
         },
         _ => "the value".to_owned(),
     }
+}
+
+/// The places that a slice takes of so many items, as Python counts them.
+fn places(
+    length: usize,
+    [start, stop, step]: [Option<i64>; 3],
+) -> Result<impl Iterator<Item = usize>, String> {
+    let step = i128::from(step.unwrap_or(1));
+    if step == 0 {
+        return Err("a slice cannot take steps of 0".to_owned());
+    }
+    let length = length as i128;
+    // Backwards it begins at the last item and ends before the first.
+    let (first, last) = if step > 0 { (0, length) } else { (length - 1, -1) };
+    let end = |given: Option<i64>, otherwise: i128| match given.map(i128::from) {
+        Some(at) if at < 0 => (at + length).max(first.min(last)),
+        Some(at) => at.min(first.max(last)),
+        None => otherwise,
+    };
+    let (start, stop) = (end(start, first), end(stop, last));
+    let along = move |at: &i128| Some(at + step);
+    let is_inside = move |at: &i128| if step > 0 { *at < stop } else { *at > stop };
+    Ok(std::iter::successors(Some(start), along)
+        .take_while(is_inside)
+        .filter_map(|at| usize::try_from(at).ok()))
 }
 
 fn lifted(value: &Compact) -> Value {

@@ -25,7 +25,6 @@ static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
 struct Operators {
     math: [(Math, Option<Expression<'static, 'static>>); 7],
     negative: Option<Expression<'static, 'static>>,
-    slice: Option<Expression<'static, 'static>>,
 }
 
 static OPERATORS: LazyLock<Operators> = LazyLock::new(|| {
@@ -42,7 +41,6 @@ static OPERATORS: LazyLock<Operators> = LazyLock::new(|| {
         ]
         .map(|(how, source)| (how, compile(source))),
         negative: compile("-a"),
-        slice: compile("a[b:c:d]"),
     }
 });
 
@@ -67,11 +65,6 @@ pub(super) fn math(how: Math, left: Value, right: Value) -> Outcome {
 
 pub(super) fn negative(value: Value) -> Outcome {
     work_out(OPERATORS.negative.as_ref(), [("a", value)])
-}
-
-pub(super) fn slice(value: Value, ends: Vec<Value>) -> Outcome {
-    let names = ["a", "b", "c", "d"].into_iter();
-    work_out(OPERATORS.slice.as_ref(), names.zip(std::iter::once(value).chain(ends)))
 }
 
 fn work_out(
