@@ -27,7 +27,7 @@ pub(super) fn check(world: &World<'_>, sink: &mut Sink) {
         for (nth, &second) in users.iter().enumerate().take(USERS) {
             let beside = users[..nth].iter().find(|&&first| {
                 let follows = world.links.precedes(first, second) || world.links.precedes(second, first);
-                !follows && !(is_conditional(first, world) && is_conditional(second, world))
+                !(follows || is_conditional(first, world) && is_conditional(second, world))
             });
             if let Some(&first) = beside {
                 report(first, second, world, sink);
