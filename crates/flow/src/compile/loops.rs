@@ -150,7 +150,7 @@ impl Loops {
             begin_at.entry(found.to).or_default().push(place);
         }
         let overlaps = self.overlaps(&ranks);
-        for place in 0..self.all.len() {
+        for (place, &rank) in ranks.iter().enumerate() {
             let begin = self.body(place).iter().filter_map(|ix| begin_at.get(ix)).flatten();
             let inner = begin.filter(|&&other| self.is_inner(other, place));
             let inner = inner.map(|&other| EdgeIx(self.all[other].edge as u32)).collect();
@@ -168,7 +168,7 @@ impl Loops {
             quiet.sort_unstable();
             quiet.dedup();
             if let Some(cycle) = &mut self.all[place].cycle {
-                cycle.rank = ranks[place];
+                cycle.rank = rank;
                 (cycle.inner, cycle.quiet) = (inner, quiet);
             }
         }

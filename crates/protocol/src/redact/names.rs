@@ -226,12 +226,11 @@ fn said_by(name: &str) -> Name {
     if is_folder || any(NO_SECRET) || ABOUT_SECRET.contains(last) {
         return Name::Plain;
     }
+    let ends_as_secret = |word: &&str| SECRET_ENDINGS.iter().any(|end| word.ends_with(end));
+    let is_key = |pair: &[&str]| pair[1] == "KEY" && matches!(pair[0], "API" | "ACCESS" | "PRIVATE");
     if any(HEADERS) {
         Name::Headers
-    } else if any(SECRET) || words.iter().any(|word| SECRET_ENDINGS.iter().any(|end| word.ends_with(end))) {
-        Name::Secret
-    } else if words.windows(2).any(|pair| pair[1] == "KEY" && matches!(pair[0], "API" | "ACCESS" | "PRIVATE"))
-    {
+    } else if any(SECRET) || words.iter().any(ends_as_secret) || words.windows(2).any(is_key) {
         Name::Secret
     } else if any(PERHAPS) {
         Name::Perhaps

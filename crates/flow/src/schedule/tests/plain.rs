@@ -375,8 +375,8 @@ impl<'f> Plain<'f> {
         let sent_back = self.places[ix].sent_back;
         if !sent_back && self.flow.backs.iter().any(|back| back.to == ix) {
             let body = self.flow.body(ix);
-            for other in 0..self.places.len() {
-                if body[other] && !self.has_ended(other) {
+            for (other, _) in body.iter().enumerate().filter(|(_, is_inside)| **is_inside) {
+                if !self.has_ended(other) {
                     self.places[other].output = None;
                 }
             }
