@@ -248,7 +248,7 @@ async fn a_server_over_http_is_one_like_the_others() {
     let server = remote(200).await;
     let world = World::new();
     let outcome = world.run(far(&server, PLANTED), &[("mcp__far__add", json!({ "a": 2 }))]).await;
-    assert_eq!(outcome.told("mcp__far__add"), ("5 for [redacted HERD_TOKEN]".to_owned(), false));
+    assert_eq!(outcome.told("mcp__far__add"), ("5 for [redacted]".to_owned(), false));
     let calls = server.received_requests().await.unwrap();
     let call = calls.iter().find(|call| call.body.windows(10).any(|part| part == b"tools/call")).unwrap();
     assert_eq!(call.body_json::<Value>().unwrap()["params"]["arguments"], json!({ "a": 2 }));

@@ -91,8 +91,9 @@ async fn a_flood_on_stderr_neither_blocks_nor_stays_and_tells_no_secret() {
     assert_eq!(output(&mut process).await, "done\n");
     process.wait(Duration::from_secs(5)).await.unwrap();
     let stderr = process.stderr();
+    // 64 KiB of what the program wrote, where each secret has become a longer name.
     assert!(
-        stderr.ends_with("line 19999 [redacted MY_TOKEN]\n") && stderr.len() < 70_000,
+        stderr.ends_with("line 19999 [redacted MY_TOKEN]\n") && stderr.len() < 80_000,
         "{}",
         stderr.len()
     );
