@@ -127,8 +127,11 @@ fn errors(lab: &Lab) -> anyhow::Result<String> {
         place.write("go", "")?;
         // In blocks of 512 bytes; the signal that comes with the error is ignored, as in a service.
         let blocks = size * 1_200 / sizes + 24;
-        let mut command = Command::new("sh");
-        let line = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("bash");
+        // The limit is for the store, and not for the file that what it prints goes to.
+        let line = format!(
+            "trap '' XFSZ; set -o pipefail; (ulimit -f {blocks}; exec \"$0\" \"$@\") 2>&1 | tail -n 40 >&2"
+        );
         command.args(["-c", &line]).arg(&lab.inspan).args(["run", "flow.yaml", "--session-id", "s"]);
         place.settle(&mut command);
         let ended = place.start(command)?.finish()?;

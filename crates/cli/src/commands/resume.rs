@@ -26,16 +26,17 @@ use crate::{
 };
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let kept = Kept::open(&args.session, invocation)?;
+    let mut kept = Kept::open(&args.session, invocation)?;
+    while let Some(by) = kept.continued_by.take() {
+        let old = &kept.record.session;
+        terminal::progress(&format!("session `{old}` was already resumed as `{by}`: resuming that one\n"));
+        kept = Kept::open(by.as_str(), invocation)?;
+    }
     let edited = match (args.as_started, kept.edited()?) {
         (false, Some(edited)) => Some(edited),
         _ => None,
     };
-    let anew = kept.status.has_ended() || edited.is_some() || kept.continued_by.is_some();
-    if let Some(by) = kept.continued_by.as_ref().filter(|_| !args.plan) {
-        let continued = StoreError::Continued { session: kept.record.session.clone(), by: by.clone() };
-        return Err(continued.into());
-    }
+    let anew = kept.status.has_ended() || edited.is_some();
     if !anew {
         if args.plan {
             return kept.show_rest(invocation);

@@ -203,9 +203,10 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     assert_eq!(open, [json!("t")]);
     let old = said(&inspan(folder, &["show", "s", "--json"]));
     assert_eq!((&old["state"], &old["continuedBy"]), (&json!("continued"), &json!("t")));
-    let as_started = inspan(folder, &["resume", "s", "--as-started"]);
-    assert_eq!(as_started.code, Some(2), "{}", as_started.stderr);
-    assert!(as_started.stderr.contains("already resumed as session `t`"), "{}", as_started.stderr);
+    let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"]);
+    assert_eq!(as_started.code, Some(3), "{}", as_started.stderr);
+    assert!(as_started.stderr.contains("session `s` was already resumed as `t`"), "{}", as_started.stderr);
+    assert_eq!(said(&as_started)["sessionId"], json!("t"));
     let forked = inspan(folder, &["fork", "t", "--at", "slow", "--session-id", "u", "--json"]);
     assert_eq!(forked.code, Some(3), "{}", forked.stderr);
     assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
