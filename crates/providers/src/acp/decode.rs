@@ -52,6 +52,9 @@ pub(super) enum Decoded {
     Fault(AgentError),
 }
 
+/// The updates that are part of a conversation.
+const HISTORY: [&str; 4] = ["user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call"];
+
 /// The decoder of one session.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
@@ -61,6 +64,8 @@ pub(super) struct Decoder {
     prompt: Option<OurId>,
     spent: Spent,
     turn: Turn,
+    /// Whether anything of the conversation came outside a turn: an agent that loads one sends it again.
+    has_history: bool,
 }
 
 /// What is known of the turn in progress.
@@ -99,6 +104,11 @@ impl Decoder {
     /// Whether a turn has begun and not ended.
     pub(super) fn in_turn(&self) -> bool {
         self.prompt.is_some()
+    }
+
+    /// Whether the agent sent anything of the conversation before the first turn.
+    pub(super) fn has_history(&self) -> bool {
+        self.has_history
     }
 
     /// Whether a tool runs.
@@ -151,6 +161,7 @@ impl Decoder {
             self.model = Some(model);
         }
         if !self.in_turn() {
+            self.has_history |= HISTORY.contains(&update.session_update.as_str());
             return;
         }
         match update.session_update.as_str() {

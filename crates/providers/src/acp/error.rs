@@ -206,7 +206,13 @@ pub(super) fn log_in(error: AgentError, methods: &[AuthMethod], log_in: &str) ->
     AgentError { message: message.chars().take(1000).collect(), ..error }
 }
 
-/// The error for a conversation that cannot be gone on with.
+/// The error for a conversation that the agent loaded without anything in it.
+pub(super) fn loaded_empty(session: &ProviderSessionId) -> AgentError {
+    let message = format!("the agent does not know the conversation {session}: it loaded an empty one");
+    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+}
+
+/// The error for a conversation that cannot be resumed.
 ///
 /// Agents have no common word for one they do not know, so what they say of nothing else is taken for that.
 pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> AgentError {

@@ -12,7 +12,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::decode::{Decoded, Decoder};
-use super::error::{died, log_in, not_resumed, unanswered};
+use super::error::{died, loaded_empty, log_in, not_resumed, unanswered};
 use super::files::FAILED;
 use super::launch::{Launch, Transport, invalid};
 use super::terminals::{Around, Terminals};
@@ -201,6 +201,10 @@ impl Link {
         match self.ask::<Option<wire::Opened>>("session/load", place, limit).await? {
             Ok(opened) => {
                 self.hear_history_out().await?;
+                // Qwen Code loads a conversation that it does not know as an empty one.
+                if !self.decoder.has_history() {
+                    return Err(loaded_empty(session));
+                }
                 Ok(opened.unwrap_or_default())
             }
             Err(CallError::Refused(error)) => Err(not_resumed(session, &error)),

@@ -9,13 +9,16 @@ use super::super::{AcpOptions, AcpProvider, preset};
 use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, runs, wait_until, warnings};
 use crate::pool::{Limits, Pool};
 
+/// What an agent sends of an earlier conversation when it loads it.
+const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;
+
 fn resume(session: &str) -> AcpOptions {
     AcpOptions { resume: Some(ProviderSessionId::from(session)), ..options() }
 }
 
 #[tokio::test]
 async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
-    let history = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;
+    let history = HISTORY;
     let rows = [
         (r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#, "session/resume"),
         (r#"{"loadSession":true,"sessionCapabilities":{"resume":null}}"#, "session/load"),
@@ -46,10 +49,24 @@ async fn an_agent_that_offers_to_resume_and_does_not_know_how_is_asked_to_load()
         .replace(r#""result":null"#, r#""error":{"code":-32601,"message":"Method not found"}"#);
     let end = END.replace("\"id\":3", "\"id\":4");
     let loads = r#"hear; say '{"jsonrpc":"2.0","id":3,"result":{}}'"#;
-    let fake = Fake::new(&format!("{refuses}\n{loads}\nhear; say {TEXT}; say {end}; cat"));
+    let fake = Fake::new(&format!("{refuses}\n{loads}; {HISTORY}\nhear; say {TEXT}; say {end}; cat"));
     let (_, result) = once(resume("s-1"), fake.context()).await;
     assert_eq!(result.unwrap().text, "so far");
     assert_eq!(fake.methods()[..4], ["initialize", "session/resume", "session/load", "session/prompt"]);
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_loaded_empty_is_not_known() {
+    let script = format!("{}\nhear; say {TEXT}; say {END}; cat", greet(r#"{"loadSession":true}"#, "null"));
+    let (code, message, kind) = fault(&script, resume("s-9")).await;
+    assert_eq!(
+        (code, message.as_str(), kind),
+        (
+            ErrorCode::InvalidRequest,
+            "the agent does not know the conversation s-9: it loaded an empty one",
+            json!("sessionNotFound")
+        )
+    );
 }
 
 #[tokio::test]
@@ -269,6 +286,7 @@ async fn processes_stay_warm_between_turns() {
         "echo $$ >> pids\n{}",
         choosing(r#"{"sessionId":"s-1"}"#)
             .replace(r#""agentCapabilities":{}"#, r#""agentCapabilities":{"loadSession":true}"#)
+            .replace("\nwhile hear", &format!("\n{HISTORY}\nwhile hear"))
     ));
     let limits = Limits { warm_for: Duration::from_millis(1500), ..Limits::default() };
     let provider = AcpProvider { preset: &preset::ANY, pool: Pool::new(limits) };
