@@ -24,6 +24,14 @@ pub(super) struct Readers {
     permits: Arc<Semaphore>,
 }
 
+/// The store was there when it was opened: one that is absent now was moved or deleted since.
+fn taken_away(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Absent { path } => StoreError::Moved { path },
+        error => error,
+    }
+}
+
 impl Readers {
     pub(super) fn new(paths: Paths) -> Self {
         Self { paths, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
@@ -50,7 +58,7 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => file::open_to_read(&self.paths.store, STEPS)?.0,
+            None => file::open_to_read(&self.paths.store, STEPS).map_err(taken_away)?.0,
         };
         let done = file::patiently(|| read(&mut connection));
         // One that met a fault of the system is not trusted with the next.
