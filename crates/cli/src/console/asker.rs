@@ -293,7 +293,6 @@ fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail, shared: &Shared) {
             _ => return mail.post(|letters| letters.typing = Typing::Ended),
         };
         stdin.consume(bytes.len());
-        let mut text = String::new();
         mail.post(|letters| {
             for byte in bytes {
                 match letters.editor.byte(byte) {
@@ -305,8 +304,20 @@ fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail, shared: &Shared) {
                     Some(Typed::Line(_)) | None => {}
                 }
             }
-            text = letters.editor.text().to_owned();
         });
-        shared.typed(text);
+        show_typed(mail, shared);
+    }
+}
+
+/// Shows what is being typed. A question that comes or goes meanwhile changes that, and so it is looked at again.
+fn show_typed(mail: &Mail, shared: &Shared) {
+    let mut text = mail.letters().editor.text().to_owned();
+    loop {
+        shared.typed(text.clone());
+        let letters = mail.letters();
+        if letters.editor.text() == text {
+            return;
+        }
+        text = letters.editor.text().to_owned();
     }
 }
