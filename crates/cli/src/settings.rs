@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inspan_protocol::Redactor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -23,8 +24,6 @@ use crate::{
 const PROJECT: &str = "inspan.toml";
 /// How large a file may be, in bytes.
 const LARGEST: u64 = 256 * 1024;
-/// What known keys and tokens begin with.
-const SECRETS: [&str; 7] = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "AKIA"];
 
 /// What is set, by key: `provider`, `budget.usd`, `providers.claude.model`, ….
 #[derive(Debug, Default)]
@@ -308,7 +307,7 @@ fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> 
 
 fn holds_secret(value: &Value) -> bool {
     match value {
-        Value::String(text) => SECRETS.iter().any(|begin| text.starts_with(begin)),
+        Value::String(text) => Redactor::default().text(text) != *text,
         Value::Array(items) => items.iter().any(holds_secret),
         Value::Object(map) => map.values().any(holds_secret),
         _ => false,

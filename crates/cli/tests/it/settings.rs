@@ -51,7 +51,10 @@ fn a_wrong_setting_is_named_with_its_line() {
         ("\n[budget]\nusd = -1\n", ":3: a budget is an amount greater than 0"),
         ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
         ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not take `maxTurn` so"),
-        ("[providers.claude]\nmodel = \"sk-ant-1\"\n", ":2: `model` looks like a secret"),
+        (
+            "[providers.claude]\nmodel = \"sk-ant-api03-0123456789abcdefghij\"\n",
+            ":2: `model` looks like a secret",
+        ),
         ("store = \"here\"\n", ":1: `store` must be an absolute path"),
         ("provider = \n", ":1: "),
     ];
