@@ -208,6 +208,10 @@ impl View {
         if let Some(spent) = self.console.spent().text() {
             fact("spent", spent);
         }
+        for (node, limit) in self.state().used_up_budgets(self.graph()) {
+            let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().node(ix).id));
+            fact("budget", format!("of {whose} is used up: {limit}"));
+        }
         if let Some(parent) = &self.record.parent {
             let from = clean(parent.session.as_str());
             match parent.kind {

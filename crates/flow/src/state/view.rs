@@ -51,6 +51,14 @@ impl RunState {
         self.failure.as_ref()
     }
 
+    /// The budgets that are used up, each with its size and what was spent: the flow's under no node.
+    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<NodeIx>, String)> {
+        let flow = self.exceeded(graph).map(|limit| (None, limit));
+        let nodes = (0..graph.nodes.len()).map(|at| NodeIx(at as u32));
+        let nodes = nodes.filter_map(|ix| Some((Some(ix), self.node_exceeded(graph, ix)?)));
+        flow.into_iter().chain(nodes).collect()
+    }
+
     /// Why the session is paused, unless a person or a program paused it.
     pub fn paused_by(&self) -> Option<PauseCause> {
         self.paused_by

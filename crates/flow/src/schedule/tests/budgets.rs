@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::sim::{Sim, Step, story};
 use crate::{
+    graph::NodeIx,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::silent_graph as graph,
 };
@@ -115,6 +116,17 @@ fn resuming_gives_no_fresh_budget_and_a_raise_goes_on_from_what_was_spent() {
             .count()
     };
     assert_eq!((starts("a"), starts("b")), (1, 2), "what is finished does not run again");
+}
+
+#[test]
+fn budgets_that_are_used_up_are_named() {
+    let own = ", policy: { budget: { usd: 0.5 } }";
+    let sim =
+        drive(&flow("budget: { usd: 1.9 }", &[("a", own), ("b", ", dependsOn: [a]")]), turns(1, Some(1.0)));
+    let used_up = sim.run.state().used_up_budgets(sim.run.graph());
+    let expected =
+        [(None, "1.9 USD (2.0000 spent)".to_owned()), (Some(NodeIx(0)), "0.5 USD (1.0000 spent)".to_owned())];
+    assert_eq!(used_up, expected);
 }
 
 #[test]
