@@ -112,7 +112,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "tokio-util",
             "tracing",
             "uuid",
-            "wide",
         ],
     },
     Layer {

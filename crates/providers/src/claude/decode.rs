@@ -21,7 +21,6 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::wire;
-use crate::json;
 use crate::output::PermissionDenial;
 use crate::said::Said;
 use crate::transport::lines::{Line, LineSplitter};
@@ -178,7 +177,7 @@ impl Decoder {
         let mut out = Vec::new();
         let mut lines = std::mem::take(&mut self.lines);
         lines.finish(|line| {
-            let whole = matches!(&line, Line::Text(text) if json::from_str::<IgnoredAny>(text).is_ok());
+            let whole = matches!(&line, Line::Text(text) if serde_json::from_str::<IgnoredAny>(text).is_ok());
             if whole {
                 self.take(line, &mut out);
             } else {
@@ -247,22 +246,24 @@ impl Decoder {
             return;
         };
         let done = match &*kind {
-            "stream_event" => json::from_str(line).map(|line| self.stream_event(line, out)),
-            "assistant" => json::from_str(line).map(|line| self.assistant(line, out)),
-            "user" => json::from_str(line).map(|line| self.user(line, out)),
-            "system" => json::from_str(line).map(|line| self.system(&line, out)),
-            "result" => json::from_str(line).map(|line| self.result(line, out)),
-            "rate_limit_event" => json::from_str(line).map(|line| self.rate_limit(&line, out)),
-            "control_request" => json::from_str(line).map(|line| self.control_request(line, out)),
-            "control_cancel_request" => json::from_str(line).map(|line| Self::control_cancel(&line, out)),
-            "control_response" => json::from_str(line).map(|line| Self::control_response(&line, out)),
+            "stream_event" => serde_json::from_str(line).map(|line| self.stream_event(line, out)),
+            "assistant" => serde_json::from_str(line).map(|line| self.assistant(line, out)),
+            "user" => serde_json::from_str(line).map(|line| self.user(line, out)),
+            "system" => serde_json::from_str(line).map(|line| self.system(&line, out)),
+            "result" => serde_json::from_str(line).map(|line| self.result(line, out)),
+            "rate_limit_event" => serde_json::from_str(line).map(|line| self.rate_limit(&line, out)),
+            "control_request" => serde_json::from_str(line).map(|line| self.control_request(line, out)),
+            "control_cancel_request" => {
+                serde_json::from_str(line).map(|line| Self::control_cancel(&line, out))
+            }
+            "control_response" => serde_json::from_str(line).map(|line| Self::control_response(&line, out)),
             "keep_alive" | "tool_progress" | "tool_use_summary" | "auth_status" | "prompt_suggestion" => {
                 Ok(())
             }
             other => {
                 self.warn_once("unknownMessage", other, "passed over a message of the unknown type", out);
                 // Nobody reads it, but a broken line is broken all the same.
-                json::from_str::<IgnoredAny>(line).map(drop)
+                serde_json::from_str::<IgnoredAny>(line).map(drop)
             }
         };
         if let Err(error) = done {

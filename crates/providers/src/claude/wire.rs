@@ -11,8 +11,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::json;
-
 mod outgoing;
 
 pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
@@ -51,7 +49,7 @@ pub(super) fn line_type(line: &str) -> Option<Cow<'_, str>> {
     {
         return Some(Cow::Borrowed(&rest[..end]));
     }
-    json::from_str::<Peek<'_>>(line).ok().map(|peek| peek.kind.0)
+    serde_json::from_str::<Peek<'_>>(line).ok().map(|peek| peek.kind.0)
 }
 
 /// `stream_event`: one event of the model's own stream.
