@@ -32,6 +32,18 @@ const SHAPES: &[Shape] = &[
     },
     Shape { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },
     Shape {
+        cases: "fixtures/stores/*",
+        needs: &[&["sessions.db"], &["sessions.db-wal"], &["sessions.db-marks"]],
+        may_have: &[
+            "crashed.yaml",
+            "failed.yaml",
+            "finished.yaml",
+            "waiting.yaml",
+            "exports/",
+            "recordings/",
+        ],
+    },
+    Shape {
         cases: "fixtures/compile/*",
         needs: &[&["flow.yaml"], &["diagnostics.txt"]],
         may_have: &["prompts/", "schemas/"],

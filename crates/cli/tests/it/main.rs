@@ -13,8 +13,9 @@ mod examples;
 mod looking;
 mod messages;
 mod model_server;
-mod openai;
 #[cfg(target_os = "linux")]
+mod old_stores;
+mod openai;
 mod orphans;
 mod processes;
 mod program;

@@ -1,0 +1,175 @@
+//! A store, exports and recordings that an older version wrote are read, resumed, forked and replayed. The files in
+//! `fixtures/stores` are never written again: they are what users have on their disks.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::program::{Ran, home, program, ran};
+
+const FAILED: &str = "flow-461b295f2bf1666d";
+const WAITING: &str = "flow-48228a3892dcd231";
+const CRASHED: &str = "flow-58817e2ad8cd8957";
+const FINISHED: &str = "flow-e4701826ec54479a";
+
+/// Each session with its flow, its state and how many events it has.
+const SESSIONS: [(&str, &str, &str, u64); 4] = [
+    (CRASHED, "crashed", "interrupted", 9),
+    (FAILED, "failed", "failed", 17),
+    (FINISHED, "finished", "success", 60),
+    (WAITING, "waiting", "waiting", 12),
+];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/stores/format-1")
+}
+
+/// A folder with a copy of the old store as its own, and a folder `work` in which the commands of the flows leave files.
+fn folder_with_old_store() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(home(folder.path())).unwrap();
+    for name in ["sessions.db", "sessions.db-wal", "sessions.db-marks"] {
+        fs::copy(fixtures().join(name), home(folder.path()).join(name)).unwrap();
+    }
+    fs::create_dir(folder.path().join("work")).unwrap();
+    folder
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = program(folder, arguments);
+    command.env("GOLDEN", folder.join("work"));
+    command
+}
+
+fn inspan(folder: &TempDir, arguments: &[&str]) -> Ran {
+    ran(folder.path(), &mut command(folder.path(), arguments))
+}
+
+/// The output of a call that succeeds and prints JSON.
+fn json_of(folder: &TempDir, arguments: &[&str]) -> Value {
+    let ran = inspan(folder, arguments);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}: {}", ran.stdout);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// The lines that the commands of the flows wrote into this file.
+fn lines(folder: &TempDir, file: &str) -> usize {
+    fs::read_to_string(folder.path().join("work").join(file)).map_or(0, |text| text.lines().count())
+}
+
+fn statuses(folder: &TempDir, session: &str) -> Vec<(String, Value)> {
+    let shown = json_of(folder, &["show", session, "--json"]);
+    let nodes = shown["nodes"].as_object().unwrap();
+    nodes.iter().map(|(name, node)| (name.clone(), node["status"].clone())).collect()
+}
+
+#[test]
+fn every_session_of_an_old_store_is_listed_shown_and_explained() {
+    let folder = folder_with_old_store();
+    let listed = json_of(&folder, &["ps", "-a", "--json"]);
+    let mut found: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|session| json!([session["sessionId"], session["flow"], session["state"], session["lastSeq"]]))
+        .collect();
+    found.sort_by_key(ToString::to_string);
+    let mut expected = SESSIONS.map(|(id, flow, state, events)| json!([id, flow, state, events]));
+    expected.sort_by_key(ToString::to_string);
+    assert_eq!(found, expected);
+
+    for (session, flow, _, _) in SESSIONS {
+        for arguments in [&["show", session][..], &["why", session], &["logs", session]] {
+            let ran = inspan(&folder, arguments);
+            assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
+            assert!(
+                ran.stdout.contains("first") || ran.stdout.contains("large"),
+                "{arguments:?}: {}",
+                ran.stdout
+            );
+        }
+        let exported = inspan(&folder, &["store", "export", session]);
+        let before = fs::read_to_string(fixtures().join(format!("exports/{flow}.jsonl"))).unwrap();
+        let events = |export: &str| -> Vec<Value> {
+            let values = export.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            values.filter(|line| line.get("format").is_none()).collect()
+        };
+        assert_eq!(events(&exported.stdout), events(&before), "{flow}");
+    }
+    let checked = inspan(&folder, &["store", "verify"]);
+    assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
+}
+
+#[test]
+fn a_crashed_session_of_an_old_store_runs_nothing_twice() {
+    let folder = folder_with_old_store();
+    fs::write(folder.path().join("work/go"), "").unwrap();
+    let resumed = inspan(&folder, &["resume", CRASHED]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    assert_eq!(lines(&folder, "paid"), 0, "`first` was finished and must not run again");
+    let complete = ["after", "first", "slow"].map(|name| (name.to_owned(), json!("complete")));
+    assert_eq!(statuses(&folder, CRASHED), complete);
+}
+
+#[test]
+fn a_failed_session_of_an_old_store_resumes_at_the_failure() {
+    let folder = folder_with_old_store();
+    fs::write(folder.path().join("work/fixed"), "").unwrap();
+    let resumed = inspan(&folder, &["resume", FAILED]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "done\n"), "{}", resumed.stderr);
+    assert_eq!(lines(&folder, "tries"), 1);
+}
+
+#[test]
+fn a_question_of_an_old_store_is_answered() {
+    let folder = folder_with_old_store();
+    let replied = inspan(&folder, &["reply", WAITING, "--choice", "yes"]);
+    assert_eq!(replied.code, Some(0), "{}", replied.stderr);
+    let complete = ["end", "first", "ok"].map(|name| (name.to_owned(), json!("complete")));
+    assert_eq!(statuses(&folder, WAITING), complete);
+}
+
+#[test]
+fn a_finished_session_of_an_old_store_is_forked() {
+    let folder = folder_with_old_store();
+    let forked = inspan(&folder, &["fork", FINISHED, "--at", "end"]);
+    assert_eq!(
+        (forked.code, forked.stdout.lines().last()),
+        (Some(0), Some("end: Hello begin, pass 2")),
+        "{}",
+        forked.stderr
+    );
+    assert_eq!(lines(&folder, "passes"), 0, "what the fork reuses must not run again");
+}
+
+#[test]
+fn old_exports_are_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    for (_, flow, _, _) in SESSIONS {
+        let file = fixtures().join(format!("exports/{flow}.jsonl"));
+        let imported = inspan(&folder, &["store", "import", file.to_str().unwrap()]);
+        assert_eq!(imported.code, Some(0), "{}", imported.stderr);
+    }
+    assert_eq!(json_of(&folder, &["ps", "-a", "--json"]).as_array().unwrap().len(), SESSIONS.len());
+}
+
+#[test]
+fn old_recordings_are_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("work")).unwrap();
+    let (flow, recordings) = (fixtures().join("finished.yaml"), fixtures().join("recordings"));
+    let replay = format!("--replay={}", recordings.display());
+    let replayed = inspan(&folder, &["run", flow.to_str().unwrap(), &replay]);
+    assert_eq!(
+        (replayed.code, replayed.stdout.lines().last()),
+        (Some(0), Some("end: Hello begin, pass 2")),
+        "{}",
+        replayed.stderr
+    );
+    assert_eq!(lines(&folder, "passes"), 0, "a replay runs nothing");
+}
