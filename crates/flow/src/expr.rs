@@ -17,8 +17,7 @@ mod vocabulary;
 use std::sync::Arc;
 
 use inspan_protocol::{AgentError, ErrorCode};
-
-use crate::Compact;
+use serde_json::Value;
 
 pub use self::{
     condition::Condition,
@@ -35,13 +34,13 @@ pub(crate) use self::{
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     /// The newest output of each node, in the order of the graph's nodes.
-    pub outputs: &'a [Option<Compact>],
+    pub outputs: &'a [Option<Arc<Value>>],
     /// `flow`: an object with `input`, `name` and `sessionId`.
-    pub flow: &'a Compact,
+    pub flow: &'a Value,
     /// `state`: the flow's own state.
-    pub state: &'a Compact,
+    pub state: &'a Value,
     /// The names of the frames: the item, and `loop`.
-    pub locals: &'a Compact,
+    pub locals: &'a Value,
 }
 
 /// A template or a condition that could not be worked out.

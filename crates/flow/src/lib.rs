@@ -1,6 +1,5 @@
 //! The flow file, its compiler, the pure scheduler, the runtime and the node catalogue.
 
-mod compact;
 mod compile;
 mod diagnostic;
 mod error;
@@ -20,7 +19,6 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use compact::Compact;
 pub use compile::{Compiled, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;

@@ -23,7 +23,6 @@ use inspan_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    compact::Compact,
     expr::Scope,
     graph::{EdgeIx, Graph, NodeIx},
     state::{Conversation, Ending, RunState},
@@ -35,10 +34,10 @@ pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 pub struct Run {
     graph: Arc<Graph>,
     session: SessionId,
-    flow: Compact,
-    vars: Compact,
+    flow: Value,
+    vars: Value,
     /// What `frame` is in a first pass.
-    first_pass: Compact,
+    first_pass: Value,
     max_concurrency: u32,
     state: RunState,
     /// Attempts that were told to end, by node: a decision is given once.
@@ -168,14 +167,14 @@ impl Run {
         max_concurrency: Option<u32>,
     ) -> Self {
         let flow = json!({ "name": graph.name, "sessionId": session, "input": input });
-        let vars = (&graph.state).into();
+        let vars = graph.state.clone().into();
         let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
         let state = RunState::new(&graph);
         let has_node_budgets = graph.nodes.iter().any(|node| node.policy.budget.is_some());
         Self {
             graph,
             session: session.clone(),
-            flow: (&flow).into(),
+            flow: flow,
             vars,
             first_pass: frame(1),
             max_concurrency: limit,
@@ -373,12 +372,12 @@ impl Run {
     }
 
     /// What expressions see now.
-    pub(crate) fn scope<'a>(&'a self, locals: &'a Compact) -> Scope<'a> {
+    pub(crate) fn scope<'a>(&'a self, locals: &'a Value) -> Scope<'a> {
         Scope { outputs: &self.state.outputs, flow: &self.flow, state: &self.vars, locals }
     }
 
     /// What the expressions of a node, and of the edges out of it, see beside that.
-    pub(crate) fn locals(&self, ix: NodeIx) -> Cow<'_, Compact> {
+    pub(crate) fn locals(&self, ix: NodeIx) -> Cow<'_, Value> {
         match self.state.nodes[ix.0 as usize].pass {
             0 | 1 => Cow::Borrowed(&self.first_pass),
             pass => Cow::Owned(frame(pass)),
@@ -386,8 +385,8 @@ impl Run {
     }
 }
 
-fn frame(pass: u32) -> Compact {
-    (&json!({ "frame": { "pass": pass } })).into()
+fn frame(pass: u32) -> Value {
+    json!({ "frame": { "pass": pass } })
 }
 
 fn emit(event: Event) -> Action {

@@ -26,19 +26,24 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause,
     PendingPrompt, PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
 };
+use serde_json::Value;
 
 pub use node::{Conversation, EdgeState, NodeState};
 pub(crate) use rest::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
 
-use crate::compact::Compact;
 use crate::graph::{Graph, NodeIx, Occupies};
 
 /// The events that are facts of a run; all others change nothing here.
@@ -99,7 +104,7 @@ pub struct RunState {
     pub(crate) progress: u64,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) edges: Vec<EdgeState>,
-    pub(crate) outputs: Vec<Option<Compact>>,
+    pub(crate) outputs: Vec<Option<Arc<Value>>>,
     pub(crate) prompts: Vec<PendingPrompt>,
     pub(crate) usage: Usage,
     pub(crate) cost_usd: f64,
@@ -343,7 +348,7 @@ impl RunState {
             Event::TaskStart { attempt, .. } => self.start(graph, ix, *attempt, at),
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
-                self.outputs[ix.0 as usize] = Some(Compact::from(&**result));
+                self.outputs[ix.0 as usize] = Some(result.clone());
                 self.settling.push_back(ix);
             }
             Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
@@ -363,7 +368,7 @@ impl RunState {
                 if let Some(session_id) = session_id {
                     node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
                 }
-                self.outputs[ix.0 as usize] = Some(Compact::from(&**result));
+                self.outputs[ix.0 as usize] = Some(result.clone());
                 self.settling.push_back(ix);
                 self.forget_prompts(graph, ix);
                 self.wake();

@@ -91,7 +91,7 @@ fn compare(whole: &FlowRunResult, cut: &FlowRunResult) -> anyhow::Result<()> {
     let finished = matches!(whole.outcome, Outcome::Success | Outcome::Partial);
     for (node, output) in whole.outputs.iter() {
         let (expected, seen) =
-            (said(output.to_value()), cut.outputs.get(node).map(|output| said(output.to_value())));
+            (said(output.clone()), cut.outputs.get(node).map(|output| said(output.clone())));
         ensure!(
             seen.as_ref() == Some(&expected) || (!finished && seen.is_none()),
             "the output of `{node}` is {seen:?} and not {expected}"

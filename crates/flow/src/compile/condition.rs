@@ -128,7 +128,7 @@ impl Reader<'_, '_> {
             self.report(Problem::error(Code::WrongType, variable.span(), message), &key);
             return None;
         };
-        match parse_variable(text, (&expected.json()).into(), self.world) {
+        match parse_variable(text, expected.json(), self.world) {
             Ok((test, uses)) => {
                 names::check(&uses, variable, self.user, &key, self.world, self.sink);
                 Some(test)

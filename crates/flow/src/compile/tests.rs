@@ -1,7 +1,7 @@
 //! Tests of the compiler, over the cases of `fixtures/compile` and texts made up here. The scheduler and the
 //! runtime have their own.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use futures::future::BoxFuture;
 use inspan_protocol::{AgentError, ProviderCapabilities};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    Compact, Condition, FlowError, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies,
+    Condition, FlowError, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies,
     graph::{EdgeIx, Join, OnExhausted, Retry, RetryOn},
     load,
 };
@@ -249,9 +249,9 @@ fn a_flow_becomes_a_graph() {
 fn files_stand_in_for_what_they_hold() {
     let graph = compile(&fixture("fix-issue"), &registry()).unwrap().graph;
     let plan = graph.node(graph.find("plan").unwrap());
-    let flow = Compact::from(&json!({ "input": { "issue": "#7", "repo": "." } }));
+    let flow = json!({ "input": { "issue": "#7", "repo": "." } });
     let outputs = vec![None; graph.nodes.len()];
-    let empty = Compact::empty();
+    let empty = json!({});
     let scope = crate::Scope { outputs: &outputs, flow: &flow, state: &empty, locals: &empty };
     let schema =
         json!({ "type": "object", "properties": { "title": { "type": "string" } }, "required": ["title"] });
@@ -269,8 +269,8 @@ fn files_stand_in_for_what_they_hold() {
 fn conditions_in_inputs_resolve_to_truth() {
     let graph = compile(&fixture("flat-shape"), &registry()).unwrap().graph;
     let resolve = |id: &str, first: Value| {
-        let outputs = vec![Some(Compact::from(&first)), None, None, None];
-        let empty = Compact::empty();
+        let outputs = vec![Some(Arc::new(first)), None, None, None];
+        let empty = json!({});
         let scope = crate::Scope { outputs: &outputs, flow: &empty, state: &empty, locals: &empty };
         graph.node(graph.find(id).unwrap()).input.resolve(&scope).unwrap()
     };
@@ -294,9 +294,8 @@ fn conditions_in_inputs_resolve_to_truth() {
 fn conditions_of_nodes_hold_as_written() {
     let graph = compile(&fixture("conditions"), &registry()).unwrap().graph;
     let mut outputs = vec![None; graph.nodes.len()];
-    outputs[0] = Some(Compact::from(&json!({ "value": { "passed": false, "issues": ["one", "two"] } })));
-    let [flow, state, locals] = [json!({ "input": { "depth": 2 } }), json!({ "seen": 0 }), json!({})]
-        .map(|value| Compact::from(&value));
+    outputs[0] = Some(Arc::new(json!({ "value": { "passed": false, "issues": ["one", "two"] } })));
+    let [flow, state, locals] = [json!({ "input": { "depth": 2 } }), json!({ "seen": 0 }), json!({})];
     let scope = crate::Scope { outputs: &outputs, flow: &flow, state: &state, locals: &locals };
     let holds = |when: &Option<Condition>| when.as_ref().map(|when| when.holds(&scope).unwrap());
     let said: Vec<_> = graph.nodes.iter().map(|node| (node.id.as_str(), holds(&node.when))).collect();
@@ -320,7 +319,7 @@ fn conditions_of_nodes_hold_as_written() {
 fn yaml_scalars_keep_what_was_written() {
     let graph = compile(&fixture("layout"), &registry()).unwrap().graph;
     let outputs = vec![None; 1];
-    let empty = Compact::empty();
+    let empty = json!({});
     let scope = crate::Scope { outputs: &outputs, flow: &empty, state: &empty, locals: &empty };
     assert_eq!(
         graph.nodes[0].input.resolve(&scope),

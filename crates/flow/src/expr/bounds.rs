@@ -8,8 +8,9 @@ use minijinja::{
     value::{ObjectRepr, ValueKind},
 };
 
+use serde_json::Value as Json;
+
 use super::names::Namespace;
-use crate::compact::Compact;
 
 /// Steps that the templates of one input may take.
 pub(super) const STEPS: u64 = 1_000_000;
@@ -74,7 +75,7 @@ impl Bounds {
     }
 
     /// Pays for a copy of a value of the scope.
-    pub(super) fn copy(&self, value: &Compact) -> Result<(), String> {
+    pub(super) fn copy(&self, value: &Json) -> Result<(), String> {
         self.read(weight(value))
     }
 }
@@ -83,11 +84,11 @@ fn too_much() -> String {
     format!("makes or reads more than a template may: {} MiB", ROOM / (1024 * 1024))
 }
 
-fn weight(value: &Compact) -> u64 {
+fn weight(value: &Json) -> u64 {
     ITEM + match value {
-        Compact::Text(text) => text.len() as u64,
-        Compact::List(items) => items.iter().map(weight).sum(),
-        Compact::Object(entries) => entries.iter().map(|(key, value)| key.len() as u64 + weight(value)).sum(),
+        Json::String(text) => text.len() as u64,
+        Json::Array(items) => items.iter().map(weight).sum(),
+        Json::Object(entries) => entries.iter().map(|(key, value)| key.len() as u64 + weight(value)).sum(),
         _ => 0,
     }
 }

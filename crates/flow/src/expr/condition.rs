@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::compact::Compact;
 use crate::expr::{
     BindingError, Scope, SyntaxFault,
     bounds::Bounds,
@@ -24,7 +24,7 @@ pub struct Condition {
 #[derive(Debug)]
 pub(crate) enum Test {
     /// `{equals: {var, value}}`; an undefined variable is null.
-    Equals(Path, Compact),
+    Equals(Path, Value),
     /// `{not: …}`.
     Not(Box<Test>),
     /// `{and: […]}`.
@@ -61,7 +61,7 @@ impl Condition {
 impl Test {
     fn holds(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, (&str, String)> {
         match self {
-            Self::Equals(path, value) => Ok(same(path.get(scope).unwrap_or(&Compact::Null), value)),
+            Self::Equals(path, value) => Ok(same(path.get(scope).unwrap_or(&Value::Null), value)),
             Self::Not(inner) => inner.holds(scope, bounds).map(|held| !held),
             Self::All(parts) => {
                 for part in parts {
@@ -89,27 +89,25 @@ impl Test {
 }
 
 /// Equality of JSON, but 1 is 1.0.
-fn same(left: &Compact, right: &Compact) -> bool {
+fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
-        (Compact::Number(a), Compact::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (Compact::List(a), Compact::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-        }
-        (Compact::Object(a), Compact::Object(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && same(&a.1, &b.1))
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
         }
         _ => left == right,
     }
 }
 
-fn is_true(value: &Compact) -> bool {
+fn is_true(value: &Value) -> bool {
     match value {
-        Compact::Null => false,
-        Compact::Bool(held) => *held,
-        Compact::Number(number) => number.as_f64() != Some(0.0),
-        Compact::Text(text) => !text.is_empty(),
-        Compact::List(list) => !list.is_empty(),
-        Compact::Object(entries) => !entries.is_empty(),
+        Value::Null => false,
+        Value::Bool(held) => *held,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(entries) => !entries.is_empty(),
     }
 }
 
@@ -143,7 +141,7 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
 /// Reads the `var` of an `equals`.
 pub(crate) fn parse_variable(
     text: &str,
-    value: Compact,
+    value: Value,
     resolver: &dyn Resolver,
 ) -> Result<(Test, Uses), SyntaxFault> {
     let reason = "`var` is a path such as `review.structuredOutput.passed`, without braces";

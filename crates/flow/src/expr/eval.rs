@@ -8,6 +8,7 @@ use minijinja::{
     State, Value,
     value::{Kwargs, Serde, ValueKind},
 };
+use serde_json::Value as Json;
 use smol_str::SmolStr;
 
 use super::{
@@ -19,7 +20,6 @@ use super::{
     program::{Strictness, spell, to_json},
     tree::{Args, Comparison, Expr, For, Function, Math},
 };
-use crate::compact::Compact;
 
 /// How often a recursive loop may call itself.
 const MAX_RECURSION: usize = 20;
@@ -198,7 +198,7 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 
     /// A value of the scope.
-    fn lift(&self, value: &Compact) -> Outcome {
+    fn lift(&self, value: &Json) -> Outcome {
         self.bounds.copy(value)?;
         Ok(lifted(value))
     }
@@ -509,14 +509,14 @@ fn places(
         .filter_map(|at| usize::try_from(at).ok()))
 }
 
-fn lifted(value: &Compact) -> Value {
+fn lifted(value: &Json) -> Value {
     match value {
-        Compact::Null => Value::from(()),
-        Compact::Bool(held) => Value::from(*held),
-        Compact::Number(number) => Value::from(Serde(number)),
-        Compact::Text(text) => Value::from(text.as_str()),
-        Compact::List(items) => Value::from(items.iter().map(lifted).collect::<Vec<_>>()),
-        Compact::Object(entries) => {
+        Json::Null => Value::from(()),
+        Json::Bool(held) => Value::from(*held),
+        Json::Number(number) => Value::from(Serde(number)),
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::from(items.iter().map(lifted).collect::<Vec<_>>()),
+        Json::Object(entries) => {
             let entries = entries.iter().map(|(key, value)| (Value::from(key.as_str()), lifted(value)));
             Value::from_object(entries.collect::<BTreeMap<_, _>>())
         }

@@ -1,10 +1,11 @@
 //! Plain paths such as `plan.items[0].title`: parsed once, walked without converting a value. Anything
 //! richer is left to `program`.
 
+use serde_json::Value;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::{compact::Compact, expr::Scope, graph::NodeIx};
+use crate::{expr::Scope, graph::NodeIx};
 
 /// Words of the language: none begins a path.
 const WORDS: &[&str] =
@@ -15,7 +16,7 @@ pub(crate) fn is_reserved(name: &str) -> bool {
     WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
 }
 
-static NOT_FAILED: Compact = Compact::Bool(false);
+static NOT_FAILED: Value = Value::Bool(false);
 
 /// Where a path starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +36,12 @@ pub(crate) enum Root {
 
 impl Root {
     /// The value at the root, if there is one by now.
-    pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Compact> {
+    pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
         match self {
-            Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_ref(),
+            Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
-            Self::Local(name) => scope.locals.get(name),
+            Self::Local(name) => scope.locals.get(name.as_str()),
         }
     }
 }
@@ -55,10 +56,10 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    fn take<'a>(&self, value: &'a Compact) -> Option<&'a Compact> {
+    fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         match (self, value) {
-            (Self::Key(key), object) => object.get(key),
-            (Self::Index(index), Compact::List(list)) => {
+            (Self::Key(key), object) => object.get(key.as_str()),
+            (Self::Index(index), Value::Array(list)) => {
                 let index = if *index < 0 { index + i64::try_from(list.len()).ok()? } else { *index };
                 list.get(usize::try_from(index).ok()?)
             }
@@ -85,7 +86,7 @@ impl Path {
     }
 
     /// The value, or why there is none.
-    pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Compact, String> {
+    pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
         let found = self.find(scope);
         match (&self.root, self.steps.as_slice()) {
             (Root::MayFail(_), [Step::Key(key)]) if key == "failed" => Ok(found.unwrap_or(&NOT_FAILED)),
@@ -93,7 +94,7 @@ impl Path {
         }
     }
 
-    fn find<'a>(&self, scope: &Scope<'a>) -> Result<&'a Compact, String> {
+    fn find<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
         let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {

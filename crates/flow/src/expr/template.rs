@@ -14,7 +14,7 @@ use crate::expr::{
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
-use crate::{compact::Compact, spec::Key};
+use crate::spec::Key;
 
 /// How deep blocks may be nested in a template.
 const MAX_BLOCKS: usize = 60;
@@ -197,7 +197,7 @@ impl Binding {
                 let failed = |reason| (path.source.as_str(), reason);
                 let value = path.get(scope).map_err(failed)?;
                 bounds.copy(value).map_err(failed)?;
-                Ok(value.to_value())
+                Ok(value.clone())
             }
             Self::Program(source, program) => {
                 program.value(scope, bounds).map_err(|reason| (source.as_str(), reason))
@@ -212,7 +212,7 @@ impl Binding {
                             let value = path.get(scope).map_err(failed)?;
                             bounds.copy(value).map_err(failed)?;
                             match value {
-                                Compact::Text(value) => text.push_str(value),
+                                Value::String(value) => text.push_str(value),
                                 other => text.push_str(&other.to_string()),
                             }
                         }

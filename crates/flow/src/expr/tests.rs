@@ -25,10 +25,10 @@ impl Resolver for Names {
 }
 
 struct Values {
-    outputs: Vec<Option<Compact>>,
-    flow: Compact,
-    state: Compact,
-    locals: Compact,
+    outputs: Vec<Option<Arc<Value>>>,
+    flow: Value,
+    state: Value,
+    locals: Value,
 }
 
 impl Values {
@@ -42,11 +42,10 @@ impl Values {
             "big": 9_007_199_254_740_993_u64,
         });
         Self {
-            outputs: vec![Some((&plan).into()), None],
-            flow: (&json!({ "input": { "topic": "rust", "empty": "" }, "name": "f", "sessionId": "s" }))
-                .into(),
-            state: (&json!({ "seen": [1, 2] })).into(),
-            locals: (&json!({ "loop": { "index": 3 } })).into(),
+            outputs: vec![Some(Arc::new(plan)), None],
+            flow: json!({ "input": { "topic": "rust", "empty": "" }, "name": "f", "sessionId": "s" }),
+            state: json!({ "seen": [1, 2] }),
+            locals: json!({ "loop": { "index": 3 } }),
         }
     }
 
@@ -297,7 +296,7 @@ fn conditions_are_strict() {
 fn a_structure_compares_values_and_takes_the_undefined_for_null() {
     let values = Values::new();
     let equals = |path: &str, value: Value| {
-        let (test, _) = parse_variable(path, (&value).into(), &Names).unwrap();
+        let (test, _) = parse_variable(path, value, &Names).unwrap();
         test
     };
     let holds = |test: Test| Condition::new("x".into(), test).holds(&values.scope());

@@ -10,7 +10,6 @@ use super::{
     condition::{Condition, Test},
     path::Path,
 };
-use crate::compact::Compact;
 
 impl Condition {
     /// The condition in one line, as its author wrote it or nearly so.
@@ -22,7 +21,7 @@ impl Condition {
     pub(crate) fn seen(&self, scope: &Scope<'_>) -> BTreeMap<String, Value> {
         let mut paths = Vec::new();
         collect(&self.test, &mut paths);
-        let value = |path: &Path| path.get(scope).map(Compact::to_value).unwrap_or_default();
+        let value = |path: &Path| path.get(scope).cloned().unwrap_or_default();
         paths.into_iter().map(|path| (path.source.to_string(), value(path))).collect()
     }
 }

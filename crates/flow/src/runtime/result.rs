@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{compact::Compact, schedule::Run, state::NodeState};
+use crate::{schedule::Run, state::NodeState};
 
 /// How a session ended.
 #[derive(Clone, Debug, Serialize)]
@@ -69,8 +69,8 @@ impl LastState {
         self.run.graph().find(node.as_str()).map(|ix| ix.0 as usize)
     }
 
-    fn output(&self, at: usize) -> Option<&Compact> {
-        self.run.state().outputs[at].as_ref()
+    fn output(&self, at: usize) -> Option<&Value> {
+        self.run.state().outputs[at].as_deref()
     }
 
     fn report(&self, at: usize) -> NodeReport {
@@ -91,12 +91,12 @@ pub struct Outputs(Arc<LastState>);
 
 impl Outputs {
     /// The output of a node.
-    pub fn get(&self, node: &NodeId) -> Option<&Compact> {
+    pub fn get(&self, node: &NodeId) -> Option<&Value> {
         self.0.output(self.0.find(node)?)
     }
 
     /// All of them, in the order of the ids.
-    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Compact)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Value)> {
         self.0.nodes().filter_map(|(id, at)| Some((id, self.0.output(at)?)))
     }
 }

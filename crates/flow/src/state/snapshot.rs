@@ -1,6 +1,6 @@
 //! The fold, saved, and a fold that begins with one.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, PromptReply, RunSnapshot, SNAPSHOT_VERSION,
@@ -54,7 +54,7 @@ impl RunState {
             format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
         };
         let outputs =
-            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_ref()?.to_value())));
+            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_deref()?.clone())));
         let agents = nodes().filter_map(|(ix, node)| {
             let known = node.conversation.as_ref()?;
             let node_type = &graph.node(ix).node_type;
@@ -151,7 +151,7 @@ impl RunState {
             {
                 node.more().asked = Some(asked.clone());
             }
-            state.outputs[at] = snapshot.outputs.get(path).map(Into::into);
+            state.outputs[at] = snapshot.outputs.get(path).cloned().map(Arc::new);
         }
         for (at, edge) in graph.edges.iter().enumerate() {
             let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);

@@ -1,6 +1,6 @@
 //! What becomes of nodes and edges when an attempt begins or ends, an edge is resolved, a loop goes round.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodeId, NodeStatus, Outcome, Timestamp,
@@ -97,7 +97,7 @@ impl RunState {
             node.retry_at = Some(due);
             self.timers.push(Reverse((due, ix)));
         } else if policy.on_failure == OnFailure::Continue {
-            self.outputs[ix.0 as usize] = Some((&json!({ "failed": true, "error": error })).into());
+            self.outputs[ix.0 as usize] = Some(Arc::new(json!({ "failed": true, "error": error })));
             self.settling.push_back(ix);
         } else {
             node.tainted = true;

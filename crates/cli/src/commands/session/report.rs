@@ -1,7 +1,7 @@
 //! A session's end as the caller gets it: the exit code, the one JSON object, or the flow's own result as
 //! text.
 
-use inspan_flow::{Compact, FlowRunResult, Graph, NodeIx};
+use inspan_flow::{FlowRunResult, Graph, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
@@ -146,17 +146,17 @@ impl<'a> Report<'a> {
 }
 
 /// What an output says, in its own words where it has some.
-fn words(output: &Compact) -> String {
+fn words(output: &Value) -> String {
     let said = ["text", "content", "stdout"].iter().find_map(|key| output.get(key)?.as_str());
     match (said, output.get("value")) {
         (Some(text), _) => text.to_owned(),
-        (None, Some(Compact::Text(text))) => text.to_string(),
+        (None, Some(Value::String(text))) => text.to_string(),
         (None, Some(value)) => pretty(value),
         (None, None) => pretty(output),
     }
 }
 
-fn pretty(value: &Compact) -> String {
+fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 

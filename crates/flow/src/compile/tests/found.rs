@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
-use crate::{Compact, Loaded, Scope, check_input, compile};
+use crate::{Loaded, Scope, check_input, compile};
 
 fn given(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
@@ -55,8 +55,8 @@ nodes:
 ";
     let loaded = Loaded::from_text("flow.yaml", text, std::collections::BTreeMap::new());
     let graph = compile(&loaded, &registry()).unwrap().graph;
-    let flow = Compact::from(&json!({ "input": graph.input }));
-    let empty = Compact::empty();
+    let flow = json!({ "input": graph.input });
+    let empty = json!({});
     let scope = Scope { outputs: &[], flow: &flow, state: &empty, locals: &empty };
     let inputs: Vec<_> = graph.nodes.iter().map(|node| node.input.resolve(&scope).unwrap()).collect();
     assert_eq!(

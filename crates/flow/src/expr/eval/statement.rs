@@ -1,16 +1,14 @@
 //! Works out statements: what they write, set and repeat.
 
 use minijinja::Value;
+use serde_json::Value as Json;
 use smol_str::SmolStr;
 
 use super::{Broken, Evaluator, Outcome};
-use crate::{
-    compact::Compact,
-    expr::{
-        names::{Changed, Loop, Namespace},
-        program::{spell, to_json},
-        tree::{Expr, For, Stmt, Target},
-    },
+use crate::expr::{
+    names::{Changed, Loop, Namespace},
+    program::{spell, to_json},
+    tree::{Expr, For, Stmt, Target},
 };
 
 impl<'t> Evaluator<'t, '_> {
@@ -90,7 +88,7 @@ impl<'t> Evaluator<'t, '_> {
     fn emit(&mut self, expr: &'t Expr, out: &mut String) -> Result<(), String> {
         // A text of the scope is written as it lies there.
         if let Expr::Path(path) = expr
-            && let Ok(Compact::Text(text)) = path.get(self.scope)
+            && let Ok(Json::String(text)) = path.get(self.scope)
         {
             self.bounds.step(1)?;
             self.bounds.make(text.len() as u64)?;

@@ -315,7 +315,7 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     assert!(forked().build().run(Map::new()).await.is_err());
     stage.store.mend();
     let result = forked().open(&fork).await.unwrap().resume(Resume::default()).await.unwrap();
-    let end = result.outputs.get(&NodeId::new("end").unwrap()).unwrap().to_value();
+    let end = result.outputs.get(&NodeId::new("end").unwrap()).unwrap().clone();
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));
     assert_eq!((stage.effects.done().len(), play.calls().len()), (done, calls));
 }

@@ -38,7 +38,7 @@ async fn a_flow_waits_for_a_message() {
     pass(1_000).await;
     assert_eq!(handle.hub().send("hello"), Ok(1));
     let result = running.await.unwrap().unwrap();
-    let text = result.outputs.get(&NodeId::new("b").unwrap()).unwrap().to_value();
+    let text = result.outputs.get(&NodeId::new("b").unwrap()).unwrap().clone();
     assert_eq!((result.outcome, text), (Outcome::Success, json!({ "text": "hello" })));
     assert!(handle.hub().send("too late").is_err());
 }
@@ -197,5 +197,5 @@ async fn a_message_reaches_an_agent_of_code_within_a_flow() {
     let result = running.await.unwrap().unwrap();
     let log: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
     check_order(&log).unwrap();
-    assert_eq!(result.outputs.get(&node).unwrap().to_value(), json!({ "text": "hello" }));
+    assert_eq!(result.outputs.get(&node).unwrap().clone(), json!({ "text": "hello" }));
 }

@@ -317,10 +317,9 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
             NodeStatus::Skipped => "skipped",
             _ => "pending",
         };
-        let output = state.outputs[at].as_ref().map(|output| {
-            let value = output.to_value();
-            value.get("value").and_then(Value::as_str).unwrap_or("f").to_owned()
-        });
+        let output = state.outputs[at]
+            .as_ref()
+            .map(|output| output.get("value").and_then(Value::as_str).unwrap_or("f").to_owned());
         (status, node.pass, node.attempts, output)
     };
     (outcome, (0..graph.nodes.len()).map(end).collect())
