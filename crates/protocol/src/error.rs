@@ -1,11 +1,11 @@
-//! The one error that crosses every boundary: a code from a closed table, a message, and what a caller
-//! needs to act on it. Finding the code for a vendor's words is left to `classify`.
+//! The one error that crosses every boundary: a code and a kind from closed tables, a message, and what a caller needs to
+//! act on it.
 
 use std::{fmt, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer, de};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Timestamp, flat};
 
@@ -107,11 +107,107 @@ impl fmt::Display for ErrorCode {
     }
 }
 
+macro_rules! kinds {
+    ($( $(#[$meta:meta])* $variant:ident $wire:literal; )*) => {
+        /// Which of the faults that share an [`ErrorCode`] this is. A program may decide by it; on the wire it is the
+        /// text `kind` in the error's detail.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $( $(#[$meta])* $variant, )*
+            /// A kind that this version does not know.
+            Other(String),
+        }
+
+        impl ErrorKind {
+            /// The text on the wire.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $( Self::$variant => $wire, )*
+                    Self::Other(kind) => kind,
+                }
+            }
+        }
+
+        impl From<&str> for ErrorKind {
+            fn from(kind: &str) -> Self {
+                match kind {
+                    $( $wire => Self::$variant, )*
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The provider does not know the conversation that was to be continued; nothing was done in it.
+    SessionNotFound "sessionNotFound";
+    /// Another turn is running in the conversation.
+    SessionBusy "sessionBusy";
+    /// The stored conversation cannot be read.
+    SessionDamaged "sessionDamaged";
+    /// The conversation could not be stored.
+    SessionNotStored "sessionNotKept";
+    /// The program exited before the turn ended.
+    ProcessDied "processDied";
+    /// The program did not get ready in time, or not at all.
+    Start "start";
+    /// Nothing arrived for too long.
+    Stall "stall";
+    /// The call took longer than it may.
+    Deadline "deadline";
+    /// The program or its configuration does not accept an option.
+    OptionRefused "optionRefused";
+    /// The agent does not offer what an option asks for.
+    NotOffered "notOffered";
+    /// The program's own configuration is not valid.
+    Configuration "configuration";
+    /// The program has neither a login nor a key.
+    NoLogin "noLogin";
+    /// The budget of the call is used up.
+    MaxBudget "maxBudget";
+    /// The budget of the conversation is used up.
+    SessionBudget "sessionBudget";
+    /// A usage limit of the account is reached.
+    UsageLimit "usageLimit";
+    /// The agent's sandbox failed.
+    Sandbox "sandbox";
+    /// The agent could not produce output that fits its schema.
+    StructuredOutput "structuredOutput";
+    /// The model called a tool that it was not offered.
+    UnexpectedTool "unexpectedTool";
+    /// An MCP server cannot be used; its name is in the detail.
+    McpServer "mcpServer";
+    /// The configured address serves another API.
+    Address "address";
+    /// No connection to the server.
+    Connect "connect";
+    /// The connection was lost.
+    Broken "broken";
+    /// The stream ended before the response did.
+    Truncated "truncated";
+    /// The server does not speak HTTP.
+    Http "http";
+    /// The server's certificate is not trusted.
+    Certificate "certificate";
+    /// The server redirects to another address.
+    Redirect "redirect";
+    /// The response is not of the expected content type.
+    ContentType "contentType";
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The longest wait that is believed to be a vendor's: 31 days. Beyond it, a number was meant otherwise.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(31 * 86_400);
 
-/// What went wrong, in a form that can be acted on, logged and sent. No key, token or header value stands
-/// in it: those who make one see to that.
+/// What went wrong, in a form that can be acted on, logged and sent. The code that creates one keeps keys, tokens and header
+/// values out of it.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(with = "Wire")]
 pub struct AgentError {
@@ -172,10 +268,31 @@ impl AgentError {
         self
     }
 
-    /// Whether the vendor does not know the conversation that was to be continued (`INVALID_REQUEST`, with the kind
-    /// `sessionNotFound` in its detail): then nothing was done in it.
-    pub fn is_session_not_found(&self) -> bool {
-        self.detail.as_ref().is_some_and(|detail| detail["kind"] == "sessionNotFound")
+    /// The same error with one more field in its detail; a detail that is not an object is replaced.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        let mut detail = match self.detail.take().map(|detail| *detail) {
+            Some(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        detail.insert(key.to_owned(), value.into());
+        self.with_detail(Value::Object(detail))
+    }
+
+    /// The same error with its kind.
+    #[must_use]
+    pub fn with_kind(self, kind: ErrorKind) -> Self {
+        self.with("kind", kind.as_str())
+    }
+
+    /// Which of the faults that share the error's code this is.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.detail.as_ref()?.get("kind")?.as_str().map(ErrorKind::from)
+    }
+
+    /// Whether the error is of this kind.
+    pub fn is(&self, kind: ErrorKind) -> bool {
+        self.kind() == Some(kind)
     }
 
     /// The same error with the vendor's wish to wait.
@@ -276,6 +393,25 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&error).unwrap(), wire);
         assert_eq!(serde_json::from_value::<AgentError>(wire).unwrap(), error);
+    }
+
+    #[test]
+    fn a_kind_is_a_text_in_the_detail() {
+        let error = AgentError::new(ErrorCode::InvalidRequest, "no such conversation");
+        assert_eq!((error.kind(), error.is(ErrorKind::SessionNotFound)), (None, false));
+        let error = error.with("status", 404).with_kind(ErrorKind::SessionNotFound);
+        assert!(error.is(ErrorKind::SessionNotFound));
+        assert_eq!(*error.detail.unwrap(), json!({ "kind": "sessionNotFound", "status": 404 }));
+        let rows = [
+            (json!({ "kind": "stall" }), Some(ErrorKind::Stall)),
+            (json!({ "kind": "newKind" }), Some(ErrorKind::Other("newKind".to_owned()))),
+            (json!({ "kind": 1 }), None),
+            (json!("kind"), None),
+        ];
+        for (detail, expected) in rows {
+            let error = AgentError::new(ErrorCode::Timeout, "late").with_detail(detail);
+            assert_eq!(error.kind(), expected);
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use command::{Command, CommandKind, Rejection};
 pub use context::EventContext;
 pub use depth::{DEEPEST, flat, is_too_deep};
 pub use envelope::Envelope;
-pub use error::{AgentError, ErrorCode, ErrorTag, LONGEST_WAIT};
+pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT};
 pub use event::{Event, UnknownEvent};
 pub use event::{
     LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason, SteerStrength,

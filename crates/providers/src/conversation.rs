@@ -1,12 +1,10 @@
 //! The conversations of providers whose vendors keep none: what was said, so that a session id and a new message are
 //! enough to go on, in another process too. What a message looks like is left to the adapters.
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId, StreamEvent};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::kind::Kind;
 
 mod folder;
 
@@ -51,7 +49,7 @@ impl Conversation {
         serde_json::from_value(self.settings.clone()).map_err(|_| {
             let message =
                 format!("the conversation {session} is damaged: its settings are not this provider's");
-            AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
+            AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionDamaged)
         })
     }
 }
@@ -96,12 +94,12 @@ pub trait ConversationClaim: Send {
 
 pub(crate) fn not_found(session: &ProviderSessionId) -> AgentError {
     let message = format!("no such conversation: {session}");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
 }
 
 pub(crate) fn busy(session: &ProviderSessionId) -> AgentError {
     let message = format!("the conversation {session} is busy with another turn");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy")
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy)
 }
 
 /// A conversation held by a turn, off the threads that must not block.
@@ -146,5 +144,5 @@ impl Held {
 
 fn gone(error: &tokio::task::JoinError) -> AgentError {
     let message = format!("the store of conversations gave up: {error}");
-    AgentError::new(ErrorCode::ConfigInvalid, message).kind("sessionNotKept")
+    AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::SessionNotStored)
 }

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use async_stream::try_stream;
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, Redactor,
-    StopReason, StreamEvent,
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
+    Redactor, StopReason, StreamEvent,
 };
 use tokio::time::Instant;
 
 use crate::conversation::{ConversationStore, not_kept};
-use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::streamed::{Over, Step, Streamed};
 use crate::tools::{Answer, Close, Ran, Toolbox, Until};
@@ -142,7 +141,7 @@ pub(crate) fn exchange<A: Api>(
                 }
                 Verdict::Calls if toolbox.offered().is_empty() => {
                     let message = format!("the model called a {}, and none was offered", A::TOOL);
-                    break Err(AgentError::new(ErrorCode::Protocol, message).kind("unexpectedTool"));
+                    break Err(AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::UnexpectedTool));
                 }
                 Verdict::Calls => {
                     let calls = ledger.goes_on(said);

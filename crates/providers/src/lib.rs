@@ -14,7 +14,6 @@ mod exchange;
 mod greeting;
 mod ids;
 mod instructed;
-mod kind;
 mod nearest;
 mod openai;
 mod opencode;

@@ -13,7 +13,6 @@ use inspan_protocol::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::kind::Kind;
 use crate::output::TurnOutput;
 use crate::pool::{Lease, Limits, Pool, Session, within};
 use crate::prompt::{self, Assistant};

@@ -6,14 +6,13 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::conversation::busy;
-use crate::kind::Kind;
 
 /// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
 const WARM_FOR: Duration = Duration::from_secs(60);
@@ -332,6 +331,6 @@ pub(crate) async fn within<T>(
     let Some(limit) = limit else { return work.await };
     timeout(limit, work).await.unwrap_or_else(|_| {
         let message = format!("the turn took longer than {} ms", limit.as_millis());
-        Err(AgentError::new(ErrorCode::Timeout, message).kind("deadline"))
+        Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline))
     })
 }

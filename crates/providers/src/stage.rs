@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
-use serde_json::json;
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
 use tokio::time::{Instant, sleep_until};
 
 /// The longest that anything waits.
@@ -52,7 +51,7 @@ impl Stage {
         if late.is_some() {
             let limit = self.context.deadline.unwrap_or_default().as_millis();
             let error = AgentError::new(ErrorCode::Timeout, format!("the turn took longer than {limit} ms"));
-            return Err(error.with_detail(json!({ "kind": "deadline" })));
+            return Err(error.with_kind(ErrorKind::Deadline));
         }
         self.played += wait;
         Ok(Played::On)
@@ -76,8 +75,7 @@ pub(crate) fn turn_after(provider: &str, session: Option<&ProviderSessionId>) ->
         session.as_str().strip_prefix(provider).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
     last.and_then(|last| last.checked_add(1)).ok_or_else(|| {
         let message = format!("no such conversation: `{session}` is no id of this provider");
-        let detail = json!({ "kind": "sessionNotFound" });
-        AgentError::new(ErrorCode::InvalidRequest, message).with_detail(detail)
+        AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
     })
 }
 

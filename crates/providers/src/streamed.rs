@@ -3,9 +3,8 @@
 
 use std::collections::VecDeque;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, StreamEvent};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
 
-use crate::kind::Kind;
 use crate::transport::http::{Answer, Broken, Clocks, Http, Post};
 
 mod decode;
@@ -67,7 +66,9 @@ impl<D: Decode> Streamed<D> {
         let form: String = form.split(';').next().unwrap_or_default().trim().chars().take(60).collect();
         if !form.eq_ignore_ascii_case("text/event-stream") {
             let message = format!("the server answers with {form} in place of a stream of events");
-            return Err(Over::Failed(AgentError::new(ErrorCode::Protocol, message).kind("contentType")));
+            return Err(Over::Failed(
+                AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::ContentType),
+            ));
         }
         Ok(Self { answer, decoder: D::default(), next: VecDeque::new() })
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use inspan_protocol::{AgentError, ErrorCode, Message, StopReason, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Message, StopReason, Timestamp};
 use serde_json::Value;
 use tokio::{
     sync::oneshot,
@@ -245,7 +245,7 @@ impl Driving {
     /// The input that tells the whole conversation to the provider, if it does not know the one that began elsewhere.
     fn told_again(&self, error: &AgentError, said: &str, chat: &Chat) -> Option<Result<Value, AgentError>> {
         let open = &self.open;
-        if !open.elsewhere.swap(false, Ordering::Relaxed) || !error.is_session_not_found() {
+        if !open.elsewhere.swap(false, Ordering::Relaxed) || !error.is(ErrorKind::SessionNotFound) {
             return None;
         }
         let text = {

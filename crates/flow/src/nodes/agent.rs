@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentRun, ProviderRegistry};
-use inspan_protocol::{AgentError, DynProvider, ErrorCode, InputProblem, ProviderCapabilities, StopReason};
+use inspan_protocol::{
+    AgentError, DynProvider, ErrorCode, ErrorKind, InputProblem, ProviderCapabilities, StopReason,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -135,7 +137,7 @@ async fn run(
     let end =
         agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
-        (Err(error), Some((input, mail))) if error.is_session_not_found() => {
+        (Err(error), Some((input, mail))) if error.is(ErrorKind::SessionNotFound) => {
             agent(&provider, &context, input).mail(mail).execute().await?
         }
         (end, _) => end?,

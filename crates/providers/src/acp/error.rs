@@ -1,12 +1,13 @@
 //! From an agent's own words for how a turn ended, and from how it died, to an outcome or a typed error.
 //! The code of an error tells little: nearly all are `internal error`, and their data tells more.
 
-use inspan_protocol::{AgentError, ErrorCode, ProviderSessionId, StopReason, classify_status, classify_text};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ProviderSessionId, StopReason, classify_status, classify_text,
+};
 use serde_json::{Map, Value, json};
 
 use super::decode::TurnEnd;
 use super::wire::AuthMethod;
-pub(super) use crate::kind::Kind;
 use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, RpcError};
 use crate::transport::process::Exit;
 
@@ -209,7 +210,7 @@ pub(super) fn log_in(error: AgentError, methods: &[AuthMethod], log_in: &str) ->
 /// The error for a conversation that the agent loaded without anything in it.
 pub(super) fn loaded_empty(session: &ProviderSessionId) -> AgentError {
     let message = format!("the agent does not know the conversation {session}: it loaded an empty one");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
 }
 
 /// The error for a conversation that cannot be resumed.
@@ -221,7 +222,7 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
         ErrorCode::Network | ErrorCode::InvalidRequest | ErrorCode::Protocol => {
             let message = format!("the agent cannot go on with the conversation {session}: {}", words(error));
             let error = AgentError::new(ErrorCode::InvalidRequest, message);
-            AgentError { detail: refused.detail, ..error }.kind("sessionNotFound")
+            AgentError { detail: refused.detail, ..error }.with_kind(ErrorKind::SessionNotFound)
         }
         _ => refused,
     }
@@ -234,7 +235,7 @@ pub(super) fn unanswered(method: &str, error: CallError) -> Option<AgentError> {
         CallError::Ended => None,
         CallError::Late => {
             let message = format!("the agent did not answer `{method}` in time");
-            Some(AgentError::new(ErrorCode::Timeout, message).kind("start"))
+            Some(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
         }
         CallError::Failed(error) => Some(error),
     }
@@ -247,8 +248,8 @@ pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
     let said =
         if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the agent ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
 }
 
 /// As much of stderr as an event should carry.

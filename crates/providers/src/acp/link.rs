@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId, Redactor, StreamEvent, Supervisor,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ impl Link {
             Err(_) => {
                 self.break_off().await;
                 let message = format!("the agent did not begin within {} ms of its start", limit.as_millis());
-                Err(super::error::Kind::kind(AgentError::new(ErrorCode::Timeout, message), "start"))
+                Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
             }
         }
     }
@@ -185,7 +185,7 @@ impl Link {
         let loads = self.abilities.load_session;
         if !(resumes || loads) {
             let message = "the agent cannot resume earlier conversations";
-            return Err(super::error::Kind::kind(invalid(message.to_owned()), "notOffered"));
+            return Err(invalid(message.to_owned()).with_kind(ErrorKind::NotOffered));
         }
         let mut place = self.place();
         place["sessionId"] = json!(session);

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderItem, StopReason, StreamEvent};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, StopReason, StreamEvent,
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::decode::{Decoded, TurnEnd};
-use super::error::{Kind, died};
+use super::error::died;
 use super::link::{Link, State};
 use super::outcome::{Around, Asked, Form, conclude, output};
 use super::permission::{Granted, Policy};
@@ -283,12 +285,14 @@ impl Turn {
         let (kind, message) = match why {
             Why::DeadlinePassed => {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
-                ("deadline", format!("the turn took longer than {limit} ms"))
+                (ErrorKind::Deadline, format!("the turn took longer than {limit} ms"))
             }
-            _ => ("stall", format!("the agent said nothing for {} ms", self.manner.stall.as_millis())),
+            _ => {
+                (ErrorKind::Stall, format!("the agent said nothing for {} ms", self.manner.stall.as_millis()))
+            }
         };
         let detail = json!({ "sessionId": link.session });
-        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)
+        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).with_kind(kind)
     }
 
     fn warn(&mut self, code: &str, message: String) {

@@ -9,7 +9,6 @@ use reqwest::header::HeaderMap;
 
 use super::account::BASE_URL;
 use super::wire;
-use crate::kind::Kind;
 use crate::streamed::failure::{http_date, page, redirected, retry_after, sentence};
 
 /// The buckets whose fill the vendor tells.

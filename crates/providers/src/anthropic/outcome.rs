@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::decode::Said;
 use crate::exchange::Verdict;
-use crate::kind::Kind;
 
 /// The stop reason of an answer that the vendor paused in.
 pub(super) const PAUSE: &str = "pause_turn";

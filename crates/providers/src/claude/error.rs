@@ -1,11 +1,12 @@
 //! From the program's own words for how a turn ended, and from how it died, to an outcome or a typed error.
 //! Neither `subtype` nor the exit code tells success from failure: every failed request says `success`.
 
-use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
+};
 use serde_json::{Map, Value, json};
 
 use super::decode::TurnEnd;
-pub(super) use crate::kind::Kind;
 use crate::transport::process::Exit;
 
 /// How a turn ended.
@@ -47,12 +48,15 @@ pub(super) fn judge(end: &TurnEnd) -> Verdict {
         (_, Some("aborted_streaming" | "aborted_tools")) => return Verdict::Output(StopReason::Aborted),
         ("error_max_budget_usd", _) => {
             return Verdict::Error(
-                error(ErrorCode::Billing, "the budget of the call is spent", end).kind("maxBudget"),
+                error(ErrorCode::Billing, "the budget of the call is spent", end)
+                    .with_kind(ErrorKind::MaxBudget),
             );
         }
         ("error_max_structured_output_retries", _) => {
             let lead = "the model gave no output that fits the schema";
-            return Verdict::Error(error(ErrorCode::OutputInvalid, lead, end).kind("structuredOutput"));
+            return Verdict::Error(
+                error(ErrorCode::OutputInvalid, lead, end).with_kind(ErrorKind::StructuredOutput),
+            );
         }
         _ => {}
     }
@@ -64,7 +68,7 @@ pub(super) fn judge(end: &TurnEnd) -> Verdict {
     }
     if is_unknown_session(&end.text) {
         let error = error(ErrorCode::InvalidRequest, "no such conversation", end);
-        return Verdict::Error(error.kind("sessionNotFound"));
+        return Verdict::Error(error.with_kind(ErrorKind::SessionNotFound));
     }
     let code = code(end);
     Verdict::Error(error(code, lead(code), end))
@@ -164,21 +168,21 @@ pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
     let last: String = last.chars().take(300).collect();
     if stderr.contains("is already in use") && stderr.contains("Session ID") {
         let message = format!("the conversation is in use by another process: {last}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy");
+        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy);
     }
     if is_unknown_session(stderr) {
         let message = format!("no such conversation: {last}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound");
+        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound);
     }
     if last.contains("unknown option") || last.contains("cannot be used with root") {
         let message = format!("the program does not take these options: {last}");
-        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("optionRefused");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused);
     }
     let said =
         if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
 }
 
 /// As much of stderr as an event should carry.

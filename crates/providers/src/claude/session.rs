@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use futures::Stream;
 use inspan_protocol::{
-    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId,
+    AgentError, ContentBlock, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId,
 };
 use tokio::sync::Mutex;
 
-use super::error::Kind;
 use super::launch::{Conversation, Launch};
 use super::options::ClaudeOptions;
 use super::turn::Turn;
@@ -172,7 +171,7 @@ impl pool::Session for ClaudeSession {
 pub(super) fn resumed(session: &ProviderSessionId) -> Result<Conversation, AgentError> {
     if uuid::Uuid::try_parse(session.as_str()).is_err() {
         let message = format!("no such conversation: `{session}` is no id of this provider");
-        return Err(AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound"));
+        return Err(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound));
     }
     Ok(Conversation::Resumed(session.clone()))
 }

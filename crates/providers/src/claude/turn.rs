@@ -7,14 +7,15 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem, StopReason,
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem,
+    StopReason,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::decode::{Decoded, TurnEnd};
-use super::error::{Kind, died};
+use super::error::died;
 use super::outcome::{Asked, conclude, output};
 use super::session::link::{Link, State};
 use super::wire;
@@ -245,14 +246,15 @@ impl Turn {
         let (kind, message) = match why {
             Why::DeadlinePassed => {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
-                ("deadline", format!("the turn took longer than {limit} ms"))
+                (ErrorKind::Deadline, format!("the turn took longer than {limit} ms"))
             }
-            _ => {
-                ("stall", format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis()))
-            }
+            _ => (
+                ErrorKind::Stall,
+                format!("the program said nothing for {} ms", self.last_line.elapsed().as_millis()),
+            ),
         };
         let detail = json!({ "sessionId": link.session });
-        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)
+        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).with_kind(kind)
     }
 
     fn ask(&mut self, request_id: String, request: PermissionRequest) {

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
+};
 use serde_json::{Value, json};
 
 use super::decode::{Status, TurnEnd};
 use super::wire::TurnError;
-pub(super) use crate::kind::Kind;
 use crate::transport::json_rpc::RpcError;
 use crate::transport::process::Exit;
 
@@ -60,7 +61,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     let message = if text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&text)) };
     let mut out = AgentError::new(code, message);
     if let Some(kind) = kind {
-        out = out.kind(kind);
+        out = out.with_kind(kind);
     }
     if let Some(word) = info.word {
         out = out.with("vendorError", word);
@@ -98,16 +99,16 @@ impl<'a> Info<'a> {
     }
 }
 
-fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<&'static str>) {
+fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<ErrorKind>) {
     let plain = |code| (code, None);
     match info.word {
         Some("contextWindowExceeded") => plain(ErrorCode::ContextLength),
-        Some("sessionBudgetExceeded") => (ErrorCode::Billing, Some("sessionBudget")),
+        Some("sessionBudgetExceeded") => (ErrorCode::Billing, Some(ErrorKind::SessionBudget)),
         // An account that cannot pay gets the same word as one that has to wait.
         Some("usageLimitExceeded") if error.message.starts_with("Quota exceeded") => {
             plain(ErrorCode::Billing)
         }
-        Some("usageLimitExceeded") => (ErrorCode::RateLimited, Some("usageLimit")),
+        Some("usageLimitExceeded") => (ErrorCode::RateLimited, Some(ErrorKind::UsageLimit)),
         Some("rateLimitExceeded") => plain(ErrorCode::RateLimited),
         Some(
             "flexUnavailable" | "serverOverloaded" | "internalServerError" | "policyCapacityUnavailable",
@@ -119,7 +120,7 @@ fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<&'
         Some("tooManyDenials") => plain(ErrorCode::ToolDenied),
         Some("unauthorized") => plain(ErrorCode::Auth),
         Some("badRequest" | "threadRollbackFailed") => plain(ErrorCode::InvalidRequest),
-        Some("sandboxError") => (ErrorCode::Process, Some("sandbox")),
+        Some("sandboxError") => (ErrorCode::Process, Some(ErrorKind::Sandbox)),
         Some(
             "httpConnectionFailed"
             | "responseStreamConnectionFailed"
@@ -214,11 +215,11 @@ pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
     let words = first_line(&error.message);
     if words.contains("no rollout found") || words.contains("invalid session id") {
         let message = format!("no such conversation: {words}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound");
+        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound);
     }
     if words.contains("already has an active writer") {
         let message = format!("the conversation is in use by another process: {words}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionBusy");
+        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy);
     }
     // What JSON-RPC leaves to the server, this one uses to say that it has too much to do.
     if error.code == -32001 {
@@ -236,14 +237,14 @@ pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
     let cause = lines.clone().find(|line| line.starts_with("Error") || line.starts_with("error:"));
     if let Some(cause) = cause.filter(|_| exit.code.is_some_and(|code| code > 0)) {
         let message = format!("the program does not take its configuration: {}", first_line(cause));
-        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("optionRefused");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused);
     }
     let last: String = lines.next_back().unwrap_or_default().chars().take(300).collect();
     let said =
         if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
 }
 
 /// As much of stderr as an event should carry.

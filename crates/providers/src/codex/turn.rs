@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderItem, StopReason, StreamEvent};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, StopReason, StreamEvent,
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::decode::{Decoded, TurnEnd};
-use super::error::{Kind, died, refused};
+use super::error::{died, refused};
 use super::outcome::{Asked, conclude, output};
 use super::session::Request;
 use super::session::link::{Link, State};
@@ -353,15 +355,15 @@ impl Turn {
         let (kind, message) = match why {
             Why::DeadlinePassed => {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
-                ("deadline", format!("the turn took longer than {limit} ms"))
+                (ErrorKind::Deadline, format!("the turn took longer than {limit} ms"))
             }
             _ => {
                 let silence = self.last_message.elapsed().as_millis();
-                ("stall", format!("the program said nothing for {silence} ms"))
+                (ErrorKind::Stall, format!("the program said nothing for {silence} ms"))
             }
         };
         let detail = json!({ "sessionId": link.session });
-        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).kind(kind)
+        AgentError::new(ErrorCode::Timeout, message).with_detail(detail).with_kind(kind)
     }
 
     fn answer(&mut self, answer: &Answer, link: &mut Link) -> Result<(), AgentError> {

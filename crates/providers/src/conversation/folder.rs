@@ -8,10 +8,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId};
 
 use super::{Conversation, ConversationClaim, ConversationStore, VERSION, busy, not_found};
-use crate::kind::Kind;
 
 /// The largest conversation that is kept; vendors take no larger request.
 const LIMIT: u64 = 32 * 1024 * 1024;
@@ -101,7 +100,7 @@ impl Claimed {
     fn damaged(&self, what: &str) -> AgentError {
         let message =
             format!("the conversation {} is damaged: {} {what}", self.session, self.path().display());
-        AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionDamaged")
+        AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionDamaged)
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
@@ -150,7 +149,7 @@ impl ConversationClaim for Claimed {
 
 fn not_kept(session: &ProviderSessionId, folder: &Path, error: &io::Error) -> AgentError {
     let message = format!("cannot keep the conversation {session} in {}: {error}", folder.display());
-    AgentError::new(ErrorCode::ConfigInvalid, message).kind("sessionNotKept")
+    AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::SessionNotStored)
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ use serde_json::Value;
 
 use super::error;
 use super::wire;
-use crate::kind::Kind;
 use crate::streamed::event::{Warned, head, protocol, read};
 use crate::streamed::{self, Decode, Place, State};
 use crate::tools::Call;

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, classify_status};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, classify_status};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
 use super::account::BASE_URL;
 use super::wire::{ErrorEvent, Failure, FailureWords};
-use crate::kind::Kind;
 use crate::streamed::failure::{page, redirected, retry_after, sentence};
 
 /// The buckets whose fill the vendor tells.
@@ -48,7 +47,7 @@ pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> 
         // The vendor says in its own form what it does not find. Another server has no such address at all.
         None if status == StatusCode::NOT_FOUND => {
             let message = format!("there is no Responses API at the address; check {BASE_URL}");
-            AgentError::new(ErrorCode::ConfigInvalid, message).kind("address")
+            AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Address)
         }
         failure => {
             let failure = failure.map_or_else(
@@ -80,8 +79,8 @@ pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> 
 /// What of the vendor's words programs may want to know.
 fn told(mut error: AgentError, failure: &FailureWords) -> AgentError {
     match failure.word() {
-        Some("previous_response_not_found") => error = error.kind("sessionNotFound"),
-        Some("conversation_locked") => error = error.kind("sessionBusy"),
+        Some("previous_response_not_found") => error = error.with_kind(ErrorKind::SessionNotFound),
+        Some("conversation_locked") => error = error.with_kind(ErrorKind::SessionBusy),
         _ => {}
     }
     if let Some(word) = failure.word() {

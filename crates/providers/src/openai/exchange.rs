@@ -1,7 +1,7 @@
 //! What the exchange has to know of the Responses API: each of its questions, and where the answer stands.
 //! The order of a turn is left to the exchange.
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId};
 use serde_json::{Value, json};
 
 use super::TYPE;
@@ -16,7 +16,6 @@ use super::schema::Form;
 use crate::account::Account;
 use crate::conversation::Conversation;
 use crate::exchange::{Api, Begun, Keeper, Terms, Verdict};
-use crate::kind::Kind;
 use crate::tools::Offered;
 
 /// The Responses API, as one turn asks it.
@@ -93,6 +92,6 @@ impl Api for Responses {
         }
         let message = format!("no such conversation: {session}");
         AgentError { detail: error.detail, ..AgentError::new(ErrorCode::InvalidRequest, message) }
-            .kind("sessionNotFound")
+            .with_kind(ErrorKind::SessionNotFound)
     }
 }

@@ -5,7 +5,6 @@ use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 
 use super::decode::{Ending, Phase, Said};
 use crate::exchange::Verdict;
-use crate::kind::Kind;
 use crate::streamed::event::head;
 
 /// Judges the end of an answer.

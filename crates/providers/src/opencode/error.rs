@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, StopReason, Timestamp, classify_status, classify_text};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
+};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::decode::TurnEnd;
 use super::wire::{Failure, FailureData};
-use crate::kind::Kind;
 use crate::transport::process::Exit;
 
 /// How a turn ended.
@@ -172,7 +173,7 @@ pub(super) fn answered(what: &str, status: u16, body: &[u8]) -> AgentError {
 /// The error for a conversation that is not there.
 pub(super) fn unknown_session(session: &str) -> AgentError {
     let message = format!("no such conversation: {session}");
-    AgentError::new(ErrorCode::InvalidRequest, message).kind("sessionNotFound")
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
 }
 
 /// The error for a program that ended without ending its turn, whatever its exit code.
@@ -181,13 +182,13 @@ pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
     let last: String = last.chars().take(300).collect();
     if stderr.contains("Configuration is invalid") || stderr.contains("ConfigInvalidError") {
         let message = format!("the program does not take its configuration: {last}");
-        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("configuration");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Configuration);
     }
     let said =
         if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "kind": "processDied", "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail)
+    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
 }
 
 /// As much of stderr as an event should carry.

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, Redactor};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId, Redactor,
+};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -13,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::error::{answered, died, unknown_session};
 use super::launch::Launch;
 use super::request;
-use crate::kind::Kind;
 use crate::pool::{Reuse, Session};
 use crate::transport::http::{Answer, Broken, Clocks, Http, Request};
 use crate::transport::process::{Exit, Process, Start};
@@ -85,7 +86,7 @@ impl Server {
         let limit = context.deadline.map_or(START, |deadline| deadline.min(START));
         let listening = timeout(limit, listening(&mut process)).await.unwrap_or_else(|_| {
             let message = format!("the program did not listen within {} ms of its start", limit.as_millis());
-            Err(AgentError::new(ErrorCode::Timeout, message).kind("start"))
+            Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
         });
         match listening {
             Ok(mut base) => {
@@ -326,7 +327,7 @@ async fn listening(process: &mut Process) -> Result<Url, AgentError> {
         }
         if said.len() > START_WORDS {
             let message = format!("the program said {} bytes and not where it listens", said.len());
-            return Err(AgentError::new(ErrorCode::Protocol, message).kind("start"));
+            return Err(AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Start));
         }
     }
 }
@@ -342,7 +343,7 @@ fn address(said: &str) -> Option<Result<Url, AgentError>> {
             ErrorCode::Protocol,
             "the program does not listen on the loopback address it was given",
         )
-        .kind("start")
+        .with_kind(ErrorKind::Start)
     }))
 }
 

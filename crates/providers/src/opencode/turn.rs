@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, StopReason, StreamEvent,
-    Timestamp,
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, StopReason,
+    StreamEvent, Timestamp,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -14,7 +14,6 @@ use super::decode::{Answer as Elsewhere, Decoded, Decoder, Follows, TurnEnd};
 use super::error::retrying;
 use super::outcome::{Asked as Stop, conclude, output};
 use super::server::{Server, State};
-use crate::kind::Kind;
 use crate::output::{PermissionDenial, TurnOutput};
 use crate::transport::http::{Answer as Events, Broken};
 
@@ -265,13 +264,14 @@ impl Turn {
             }
             Why::DeadlinePassed => {
                 let limit = self.context.deadline.unwrap_or_default().as_millis();
-                ("deadline", format!("the turn took longer than {limit} ms"))
+                (ErrorKind::Deadline, format!("the turn took longer than {limit} ms"))
             }
-            _ => {
-                ("stall", format!("the program said nothing for {} ms", self.last_word.elapsed().as_millis()))
-            }
+            _ => (
+                ErrorKind::Stall,
+                format!("the program said nothing for {} ms", self.last_word.elapsed().as_millis()),
+            ),
         };
-        AgentError::new(ErrorCode::Timeout, message).kind(kind)
+        AgentError::new(ErrorCode::Timeout, message).with_kind(kind)
     }
 
     /// The server went away.

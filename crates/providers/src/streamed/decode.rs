@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 
-use inspan_protocol::{AgentError, ErrorCode, StreamEvent};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StreamEvent};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use super::event::{protocol, read};
-use crate::kind::Kind;
 use crate::transport::sse::{Event, SseReader};
 
 /// One thing that a stream says.
@@ -98,7 +97,7 @@ pub(crate) trait Decode: Default {
             (State::Within, _) => "before the answer did",
         };
         let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
-        fail(self, error.kind("truncated"), &mut out);
+        fail(self, error.with_kind(ErrorKind::Truncated), &mut out);
         out
     }
 }

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Timestamp};
 use reqwest::StatusCode;
-
-use crate::kind::Kind;
 
 /// The error for an answer that sends the request elsewhere.
 pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
@@ -14,7 +12,9 @@ pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
         "the server sends the request elsewhere (status {}), where the key must not go; check {variable}",
         status.as_u16()
     );
-    AgentError::new(ErrorCode::Protocol, message).kind("redirect").with("status", status.as_u16())
+    AgentError::new(ErrorCode::Protocol, message)
+        .with_kind(ErrorKind::Redirect)
+        .with("status", status.as_u16())
 }
 
 /// How long the server asks to wait in its own headers.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ContentBlock, ExecutionContext, Redactor, ToolError, ToolOutput, ToolSpec,
+    AgentError, ContentBlock, ErrorKind, ExecutionContext, Redactor, ToolError, ToolOutput, ToolSpec,
 };
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
@@ -23,7 +23,6 @@ use tokio::time::timeout;
 
 use super::server::{McpServer, Way};
 use super::toolbox::Close;
-use crate::kind::Kind;
 use crate::transport::http::Http;
 
 mod fault;
@@ -59,7 +58,7 @@ impl Connection {
         let told = |error: AgentError| {
             let message = format!("the MCP server `{name}` {}", error.message);
             AgentError { message: redactor.text(&message), ..error }
-                .kind("mcpServer")
+                .with_kind(ErrorKind::McpServer)
                 .with("server", name.as_str())
         };
         let us = ClientConfig::new(

@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, Redactor};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, Redactor};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::Value;
-
-use crate::kind::Kind;
 
 /// How long a server may take until it has told its tools, unless the options say otherwise.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -98,7 +96,9 @@ impl McpServer {
     fn read(name: &str, written: &Value, environment: &Environment) -> Result<Self, AgentError> {
         let invalid = |what: &str| {
             let message = format!("the MCP server `{name}` {what}");
-            AgentError::new(ErrorCode::ConfigInvalid, message).kind("mcpServer").with("server", name)
+            AgentError::new(ErrorCode::ConfigInvalid, message)
+                .with_kind(ErrorKind::McpServer)
+                .with("server", name)
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c);
         if name.trim().is_empty() || name.len() > 64 || name.contains("__") || !name.chars().all(plain) {
@@ -119,7 +119,9 @@ impl McpServer {
             expand(text, environment).map_err(|variable| {
                 let message =
                     format!("the MCP server `{name}` needs the variable {variable}, which is not set");
-                AgentError::new(ErrorCode::ConfigMissing, message).kind("mcpServer").with("server", name)
+                AgentError::new(ErrorCode::ConfigMissing, message)
+                    .with_kind(ErrorKind::McpServer)
+                    .with("server", name)
             })
         };
         let kind = match (written.kind.as_deref(), &written.url) {

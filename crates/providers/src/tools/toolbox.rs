@@ -7,14 +7,15 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, PermissionBroker, StreamEvent, ToolSpec};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionBroker, StreamEvent, ToolSpec,
+};
 use tokio::time::timeout;
 
 use super::call::{self, Call, Ran, Source, Tool, Until};
 use super::mcp::Connection;
 use super::rules::{Rules, Ruling};
 use super::server::ToolSettings;
-use crate::kind::Kind;
 use crate::transport::http::{Broken, Http};
 
 /// Calls of one message that run at once.
@@ -66,7 +67,7 @@ impl Toolbox {
                     let message =
                         format!("the MCP server `{name}` told no tools within {} ms", limit.as_millis());
                     let error = AgentError::new(ErrorCode::Timeout, message);
-                    Err(error.kind("mcpServer").with("server", name))
+                    Err(error.with_kind(ErrorKind::McpServer).with("server", name))
                 })
             });
         }
@@ -75,7 +76,7 @@ impl Toolbox {
             why = until.over() => {
                 return Err(match until.cancel.is_cancelled() {
                     true => Broken::Cancelled,
-                    false => Broken::Failed(AgentError::new(ErrorCode::Timeout, why).kind("deadline")),
+                    false => Broken::Failed(AgentError::new(ErrorCode::Timeout, why).with_kind(ErrorKind::Deadline)),
                 });
             }
             connected = join_all(connecting) => connected,

@@ -7,13 +7,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-
-use crate::kind::Kind;
 
 /// How long it may take until a connection stands.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -195,12 +193,12 @@ impl Clocks {
             () = sleep_until(deadline) => {
                 let limit = self.deadline.unwrap_or_default().as_millis();
                 let message = format!("the turn took longer than {limit} ms");
-                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).kind("deadline")))
+                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline)))
             }
             done = work => Ok(done),
             () = sleep(self.stall) => {
                 let message = format!("the server said nothing for {} ms", self.stall.as_millis());
-                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).kind("stall")))
+                Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall)))
             }
         }
     }
@@ -274,18 +272,18 @@ fn failed(error: reqwest::Error) -> AgentError {
     // Words are the last resort, but nothing else tells a server that speaks no HTTP from one that went away.
     if said.contains("invalid HTTP") || said.contains("head is too large") {
         let message = format!("the server does not speak HTTP: {said}");
-        return AgentError::new(ErrorCode::Protocol, message).kind("http");
+        return AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Http);
     }
     if said.contains("invalid peer certificate") {
         let message = format!("the server's certificate is not trusted: {said}");
-        return AgentError::new(ErrorCode::ConfigInvalid, message).kind("certificate");
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Certificate);
     }
     let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
-        (_, true) => (ErrorCode::Timeout, "connect", "no connection in time"),
-        (true, false) => (ErrorCode::Network, "connect", "the connection failed"),
-        (false, false) => (ErrorCode::Network, "broken", "the connection broke"),
+        (_, true) => (ErrorCode::Timeout, ErrorKind::Connect, "no connection in time"),
+        (true, false) => (ErrorCode::Network, ErrorKind::Connect, "the connection failed"),
+        (false, false) => (ErrorCode::Network, ErrorKind::Broken, "the connection broke"),
     };
-    AgentError::new(code, format!("{lead}: {said}")).kind(kind)
+    AgentError::new(code, format!("{lead}: {said}")).with_kind(kind)
 }
 
 /// An error and its causes, each said once.

@@ -116,5 +116,5 @@ pub(crate) fn thoughts(events: &[StreamEvent]) -> String {
 }
 
 pub(crate) fn kind(error: &AgentError) -> Value {
-    error.detail.as_ref().map_or(json!(null), |detail| detail["kind"].clone())
+    json!(error.kind().as_ref().map(|kind| kind.as_str()))
 }

@@ -1,6 +1,6 @@
 //! What is kept of a session, gone on with elsewhere, and let go of.
 
-use inspan_protocol::{Environment, Erased};
+use inspan_protocol::{Environment, Erased, ErrorKind};
 
 use super::*;
 
@@ -157,7 +157,7 @@ async fn sessions_and_their_chats_can_be_sent() {
 async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
     let unknown = || {
         let error = AgentError::new(ErrorCode::InvalidRequest, "no such conversation: s-1");
-        vec![Do::Fail(error.with_detail(json!({ "kind": "sessionNotFound" })))]
+        vec![Do::Fail(error.with_kind(ErrorKind::SessionNotFound))]
     };
     let script = Script::new([unknown(), turn("two"), turn("three"), unknown()]);
     let hub = hub();
@@ -188,5 +188,5 @@ async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
     assert_eq!(seen, [&one[..], &["agent:start", "retold", "agent:complete"], &one].concat());
     // Once it has answered, a conversation that is gone is an error.
     let error = session.chat("d").await.unwrap_err();
-    assert!(error.is_session_not_found());
+    assert!(error.is(ErrorKind::SessionNotFound));
 }

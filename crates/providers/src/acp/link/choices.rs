@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, StreamEvent, ThinkingLevel};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StreamEvent, ThinkingLevel};
 use serde_json::{Value, json};
 
 use super::super::decode::chosen_model;
-use super::super::error::Kind;
 use super::super::launch::Choices;
 use super::super::wire::{ConfigOption, Configured, Opened};
 use super::Link;
@@ -78,7 +77,7 @@ impl Link {
                 words(level)[0],
                 offers(words(level)[0], &values)
             );
-            return Err(AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered"));
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::NotOffered));
         };
         self.set(options, "thought_level", value, limit).await
     }
@@ -134,10 +133,10 @@ fn offered(values: &[String], wanted: &str, what: &str, code: ErrorCode) -> Resu
         return Ok(());
     }
     let message = format!("the agent does not offer the {what} `{wanted}`; {}", offers(wanted, values));
-    Err(AgentError::new(code, message).kind("notOffered"))
+    Err(AgentError::new(code, message).with_kind(ErrorKind::NotOffered))
 }
 
 fn not_offered(what: &str) -> AgentError {
     let message = format!("the agent offers no choice of its {what}; leave out the option `{what}`");
-    AgentError::new(ErrorCode::ConfigInvalid, message).kind("notOffered")
+    AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::NotOffered)
 }

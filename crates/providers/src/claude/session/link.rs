@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId, Redactor};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::decode::{Decoded, Decoder};
-use super::super::error::{Kind, died};
+use super::super::error::died;
 use super::super::launch::{Conversation, Launch};
 use super::super::outcome::{Asked, conclude};
 use super::super::wire;
@@ -84,7 +84,7 @@ impl Link {
                 link.break_off().await;
                 let message =
                     format!("the program did not answer within {} ms of its start", limit.as_millis());
-                Err(AgentError::new(ErrorCode::Timeout, message).kind("start"))
+                Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
             }
         }
     }

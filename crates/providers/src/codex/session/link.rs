@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, StreamEvent};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId, Redactor, StreamEvent,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::decode::{Decoded, Decoder};
-use super::super::error::{Kind, LOGIN_HINT, died, refused};
+use super::super::error::{LOGIN_HINT, died, refused};
 use super::super::launch::{Key, Launch, Retries, Store};
 use crate::transport::json_rpc::{CallError, Incoming, METHOD_NOT_FOUND, OurId, Peer, refuse};
 use crate::transport::process::{Exit, Start};
@@ -84,7 +86,7 @@ impl Link {
             Some(Err(_)) => {
                 let message =
                     format!("the program was not ready within {} ms of its start", limit.as_millis());
-                AgentError::new(ErrorCode::Timeout, message).kind("start")
+                AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start)
             }
             None => {
                 AgentError::new(ErrorCode::Aborted, "the call was cancelled before the program was ready")
@@ -160,7 +162,7 @@ impl Link {
             (Key::None, _) => {
                 self.break_off().await;
                 let message = format!("the program has no login and no key; {LOGIN_HINT}");
-                Err(AgentError::new(ErrorCode::Auth, message).kind("noLogin"))
+                Err(AgentError::new(ErrorCode::Auth, message).with_kind(ErrorKind::NoLogin))
             }
         }
     }
@@ -230,7 +232,7 @@ impl Link {
             }
             CallError::Late => {
                 let message = format!("the program did not answer `{method}` in time");
-                AgentError::new(ErrorCode::Timeout, message).kind("start")
+                AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start)
             }
             CallError::Failed(error) => self.redacted(error),
         })

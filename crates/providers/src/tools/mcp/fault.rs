@@ -6,8 +6,6 @@ use rmcp::service::{ClientInitializeError, ServiceError};
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
-use crate::kind::Kind;
-
 type Http = StreamableHttpError<reqwest::Error>;
 
 /// A fault while the connection is made; the words follow the server's name.
