@@ -1,14 +1,45 @@
-//! What was found to be other than it should be, in words that are the same in every run: no id, no time, no path.
-//! Whether it is a fault or a vendor's nature is left to the report.
+//! What differs from the expected behaviour: a deviation that a provider may declare, and a text for people.
 
 use std::fmt;
 
-/// A fragment that says what is wrong.
+use inspan_protocol::{AgentError, ErrorCode, StopReason};
+
+/// What a provider does instead of the expected behaviour. Declared deviations are compared by it, never by a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Deviation {
+    /// The turn fails with this code.
+    Fails(ErrorCode),
+    /// The turn ends with an output that has this stop reason.
+    Ends(StopReason),
+    /// The turn does not end.
+    NoEnd,
+    /// The text differs from the model's.
+    Text,
+    /// The text arrives as a whole.
+    TextInOnePiece,
+    /// The thinking differs from the model's.
+    Thinking,
+    /// The tokens differ from those that the server counted.
+    Usage,
+    /// The model does not receive the prompt as it is written.
+    Prompt,
+    /// The model does not receive an earlier part of the conversation.
+    History,
+    /// The error does not say how long the server asks to wait.
+    NoRetryAfter,
+    /// The model receives so many requests.
+    Requests(usize),
+}
+
+/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What is compared with a declared deviation.
+    /// The deviation, if a provider can declare it.
+    pub(crate) deviation: Option<Deviation>,
+    /// What is wrong, for people.
     pub(crate) text: String,
-    /// More for whoever looks into it, which may differ from run to run.
+    /// More for people, which may differ from run to run.
     pub(crate) more: Option<String>,
 }
 
@@ -16,6 +47,11 @@ pub(crate) struct Finding {
 pub(crate) type Proof<T = ()> = Result<T, Finding>;
 
 impl Finding {
+    /// The same finding as a deviation that can be declared.
+    pub(crate) fn deviation(self, deviation: Deviation) -> Self {
+        Self { deviation: Some(deviation), ..self }
+    }
+
     /// The same finding with more to look at.
     pub(crate) fn with(self, more: impl Into<String>) -> Self {
         Self { more: Some(more.into()), ..self }
@@ -31,7 +67,7 @@ impl fmt::Display for Finding {
 
 impl From<String> for Finding {
     fn from(text: String) -> Self {
-        Self { text, more: None }
+        Self { deviation: None, text, more: None }
     }
 }
 
@@ -48,6 +84,23 @@ const SHOWN: usize = 600;
 pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, actual: &T, expected: &T) -> Proof {
     let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
     holds(actual == expected, || format!("{what}: {}, not {}", shown(actual), shown(expected)))
+}
+
+/// Fails unless the error has this code.
+pub(crate) fn check_code(error: &AgentError, expected: ErrorCode) -> Proof {
+    same("the code", &error.code, &expected)
+        .map_err(|finding| finding.deviation(Deviation::Fails(error.code)).with(error.to_string()))
+}
+
+/// Fails unless the turn ended for this reason.
+pub(crate) fn check_stop_reason(actual: StopReason, expected: StopReason) -> Proof {
+    same("the stop reason", &actual, &expected).map_err(|finding| finding.deviation(Deviation::Ends(actual)))
+}
+
+/// Fails unless the model received so many requests.
+pub(crate) fn check_requests(actual: usize, expected: usize) -> Proof {
+    same("the requests of the model", &actual, &expected)
+        .map_err(|finding| finding.deviation(Deviation::Requests(actual)))
 }
 
 /// Fails with these words unless it holds.

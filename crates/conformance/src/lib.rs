@@ -18,6 +18,7 @@ mod shape;
 
 pub use behaviour::{Behaviour, Need};
 pub use behaviours::BEHAVIOURS;
+pub use finding::Deviation;
 pub use report::{Outcome, Report, Row};
 pub use rig::{Call, Exception, Kind, Place, Prompt, Reach, Rig, Tool};
 pub use run::{Settings, conform};

@@ -8,6 +8,8 @@ use inspan_protocol::{DynProvider, Environment};
 use inspan_testkit::{Block, Scenario};
 use serde_json::{Map, Value, json};
 
+use crate::finding::Deviation;
+
 /// One provider as the suite meets it. Only the first two have no usual answer.
 pub trait Rig: Send + Sync {
     /// A fresh instance, as a new process of ours would make it. Nothing is started before it is asked.
@@ -160,6 +162,7 @@ pub struct Exception {
 pub enum Kind {
     /// There is nothing to look at.
     NotApplicable,
-    /// It is the vendor's nature. What is found must be exactly this; if nothing is, the exception is out of date.
-    Deviates(&'static str),
+    /// The vendor's own behaviour. The suite must find exactly this deviation; if it finds none, the exception is out of
+    /// date.
+    Deviates(Deviation),
 }

@@ -121,19 +121,19 @@ fn exception(rig: &dyn Rig, name: &str) -> Option<&'static Exception> {
 /// What was found, beside what the rig declares.
 fn judge(rig: &dyn Rig, behaviour: &Behaviour, proof: Proof) -> Outcome {
     let declared = exception(rig, behaviour.name).and_then(|exception| match exception.kind {
-        Kind::Deviates(finding) => Some((finding, exception.reason)),
+        Kind::Deviates(deviation) => Some((deviation, exception.reason)),
         Kind::NotApplicable => None,
     });
     match (proof, declared) {
         (Ok(()), None) => Outcome::Holds,
-        (Ok(()), Some((finding, _))) => {
-            Outcome::Failed { finding: format!("it holds, and is declared to deviate: {finding}") }
+        (Ok(()), Some((declared, _))) => {
+            Outcome::Failed { finding: format!("it holds, and is declared to deviate: {declared:?}") }
         }
-        (Err(found), Some((finding, reason))) if found.text == finding => {
-            Outcome::Deviates { reason: reason.to_owned(), finding: finding.to_owned() }
+        (Err(found), Some((declared, reason))) if found.deviation == Some(declared) => {
+            Outcome::Deviates { reason: reason.to_owned(), finding: found.text }
         }
-        (Err(found), Some((finding, _))) => {
-            Outcome::Failed { finding: format!("{found}; it is declared to deviate otherwise: {finding}") }
+        (Err(found), Some((declared, _))) => {
+            Outcome::Failed { finding: format!("{found}; it is declared to deviate otherwise: {declared:?}") }
         }
         (Err(found), None) => Outcome::Failed { finding: found.to_string() },
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, OutputFacts, ProviderSessionId, StreamEvent};
 use serde_json::Value;
 
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, holds, same};
 use crate::secret;
 
 /// One turn from its first event to its end.
@@ -31,7 +31,9 @@ impl Said {
     /// The facts of the output.
     pub(crate) fn facts(&self) -> Proof<&OutputFacts> {
         self.end.as_ref().map_err(|error| {
-            Finding::from(format!("it fails with {}", error.code)).with(error.message.clone())
+            Finding::from(format!("it fails with {}", error.code))
+                .deviation(Deviation::Fails(error.code))
+                .with(error.message.clone())
         })
     }
 
@@ -40,15 +42,10 @@ impl Said {
         match &self.end {
             Err(error) => Ok(error),
             Ok(facts) => {
-                Err(Finding::from(format!("it does not fail and ends with {:?}", facts.stop_reason)))
+                Err(Finding::from(format!("it does not fail and ends with {:?}", facts.stop_reason))
+                    .deviation(Deviation::Ends(facts.stop_reason)))
             }
         }
-    }
-
-    /// The word in the error's detail by which programs tell errors of a code apart.
-    pub(crate) fn kind(&self) -> &str {
-        let detail = self.end.as_ref().err().and_then(|error| error.detail.as_deref());
-        detail.and_then(|detail| detail["kind"].as_str()).unwrap_or_default()
     }
 
     /// The text that stands after all retractions.

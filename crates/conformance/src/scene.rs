@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::finding::{Finding, Proof};
+use crate::finding::{Deviation, Finding, Proof};
 use crate::lane::Lane;
 use crate::rig::{MAKE_FILE, Prompt, Rig};
 use crate::said::Said;
@@ -168,7 +168,7 @@ impl Scene {
         let began = Instant::now();
         let last = loop {
             let item = timeout(PATIENCE.saturating_sub(began.elapsed()), stream.next()).await;
-            match item.map_err(|_| Finding::from("the turn does not end"))? {
+            match item.map_err(|_| Finding::from("the turn does not end").deviation(Deviation::NoEnd))? {
                 Some(Ok(ProviderItem::Event(event))) => {
                     watch(&event);
                     events.push(event);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::{AcpProvider, find_claude};
 use serde_json::{Map, Value, json};
 
@@ -18,72 +18,68 @@ const TRIES_AGAIN: &str = "the program tries again by itself for as long as it i
 const OPENCODE: &[Exception] = &[
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program tells an answer that was cut off as one that ended",
     },
     Exception {
         behaviour: "refusal",
-        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program does not read the part of an answer in which this vendor's model refuses",
     },
     Exception {
         behaviour: "prompt_as_written",
-        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        kind: Kind::Deviates(Deviation::Prompt),
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
     Exception {
         behaviour: "permission_denied",
-        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        kind: Kind::Deviates(Deviation::Text),
         reason: "the program ends its turn when a question is answered with no",
     },
     Exception {
         behaviour: "permission_nobody",
-        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        kind: Kind::Deviates(Deviation::Text),
         reason: "the program ends its turn when a question is answered with no",
     },
     Exception {
         behaviour: "key_nowhere",
-        kind: Kind::Deviates("the code: Network, not Auth"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "no key shows; the code is another one, since the protocol has no place for the status",
     },
     Exception {
         behaviour: "error_400",
-        kind: Kind::Deviates("the code: Network, not InvalidRequest"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: NO_STATUS,
     },
     Exception {
         behaviour: "error_401",
-        kind: Kind::Deviates("the code: Network, not Auth"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: NO_STATUS,
     },
     Exception {
         behaviour: "error_403",
-        kind: Kind::Deviates("the code: Network, not Auth"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: NO_STATUS,
     },
     Exception {
         behaviour: "error_404",
-        kind: Kind::Deviates("the code: Network, not ModelNotFound"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: NO_STATUS,
     },
-    Exception { behaviour: "error_429", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception { behaviour: "error_429", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the turn does not end"),
+        kind: Kind::Deviates(Deviation::NoEnd),
         reason: TRIES_AGAIN,
     },
-    Exception { behaviour: "error_500", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
-    Exception { behaviour: "error_529", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
-    Exception {
-        behaviour: "error_in_stream",
-        kind: Kind::Deviates("the turn does not end"),
-        reason: TRIES_AGAIN,
-    },
-    Exception { behaviour: "truncated", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
-    Exception { behaviour: "garbage", kind: Kind::Deviates("the turn does not end"), reason: TRIES_AGAIN },
+    Exception { behaviour: "error_500", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
+    Exception { behaviour: "error_in_stream", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
+    Exception { behaviour: "truncated", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
+    Exception { behaviour: "garbage", kind: Kind::Deviates(Deviation::NoEnd), reason: TRIES_AGAIN },
     Exception {
         behaviour: "connection_refused",
-        kind: Kind::Deviates("the turn does not end"),
+        kind: Kind::Deviates(Deviation::NoEnd),
         reason: TRIES_AGAIN,
     },
 ];
@@ -92,32 +88,32 @@ const OPENCODE: &[Exception] = &[
 const CLAUDE: &[Exception] = &[
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates("it fails with CONTEXT_LENGTH"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::ContextLength)),
         reason: "the program lets the model go on three times, and then tells an error",
     },
     Exception {
         behaviour: "prompt_as_written",
-        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        kind: Kind::Deviates(Deviation::Prompt),
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
     Exception {
         behaviour: "error_404",
-        kind: Kind::Deviates("the requests of the model: 2, not 1"),
+        kind: Kind::Deviates(Deviation::Requests(2)),
         reason: "the program asks a second time for a model that is not found",
     },
     Exception {
         behaviour: "error_413",
-        kind: Kind::Deviates("the code: InvalidRequest, not ContextLength"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::InvalidRequest)),
         reason: NO_STATUS,
     },
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        kind: Kind::Deviates(Deviation::NoRetryAfter),
         reason: "the program does not hand on how long the server asks to wait",
     },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("the code: Network, not Protocol"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program tells an event that it cannot read as a connection that failed",
     },
 ];

@@ -2,33 +2,30 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode};
 use inspan_providers::{ClaudeProvider, find_claude};
 
 /// What the program does in its own way.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates(concat!(
-            "the text: \"Oxen pull the plough in pairs.Oxen pull the plough in pairs.",
-            "Oxen pull the plough in pairs.Oxen pull the plough in pairs.\", not \"Oxen pull the plough in pairs.\""
-        )),
+        kind: Kind::Deviates(Deviation::Text),
         reason: "the program lets the model go on three times before it ends the turn",
     },
     Exception {
         behaviour: "error_404",
-        kind: Kind::Deviates("the requests of the model: 2, not 1"),
+        kind: Kind::Deviates(Deviation::Requests(2)),
         reason: "the program asks a second time for a model that is not found, whatever its retries are set to",
     },
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        kind: Kind::Deviates(Deviation::NoRetryAfter),
         reason: "the program does not hand on how long the server asks to wait",
     },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("the code: Network, not Protocol"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program tells an event that it cannot read as a connection that failed",
     },
 ];

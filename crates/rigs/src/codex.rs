@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::{CodexProvider, find_codex};
 use serde_json::{Map, Value, json};
 
@@ -12,17 +12,17 @@ use serde_json::{Map, Value, json};
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        kind: Kind::Deviates(Deviation::NoRetryAfter),
         reason: "the program does not hand on how long the server asks to wait",
     },
     Exception {
         behaviour: "error_in_stream",
-        kind: Kind::Deviates("the code: Network, not Overloaded"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program passes over an error within the stream, and tells that the stream ended early",
     },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program passes over an event that it cannot read",
     },
 ];

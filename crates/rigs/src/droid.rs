@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode};
 use inspan_providers::AcpProvider;
 use inspan_testkit::Endpoints;
 use serde_json::{Map, Value, json};
@@ -17,74 +17,62 @@ const AGAIN: &str = "the program tries again by itself";
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "text_in_pieces",
-        kind: Kind::Deviates("the text does not come in pieces"),
+        kind: Kind::Deviates(Deviation::TextInOnePiece),
         reason: "the program shows a message once it is whole",
     },
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates("the turn does not end"),
+        kind: Kind::Deviates(Deviation::NoEnd),
         reason: "the program asks the model to continue for as long as its answers hit the limit",
     },
     Exception {
         behaviour: "prompt_as_written",
-        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        kind: Kind::Deviates(Deviation::Prompt),
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
     Exception {
         behaviour: "cancel_mid_text",
-        kind: Kind::Deviates("the turn does not end"),
+        kind: Kind::Deviates(Deviation::NoEnd),
         reason: "the program shows a message once it is whole, so that nothing is said when it is cancelled",
     },
     Exception {
         behaviour: "usage",
-        kind: Kind::Deviates(
-            "the usage of the output: Usage { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_creation_tokens: 0, reasoning_tokens: 0 }, not Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, cache_creation_tokens: 0, reasoning_tokens: 0 }",
-        ),
+        kind: Kind::Deviates(Deviation::Usage),
         reason: "the program does not report tokens",
     },
     Exception {
         behaviour: "usage_per_turn",
-        kind: Kind::Deviates(
-            "the usage of the first turn: Usage { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_creation_tokens: 0, reasoning_tokens: 0 }, not Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 0, cache_creation_tokens: 0, reasoning_tokens: 0 }",
-        ),
+        kind: Kind::Deviates(Deviation::Usage),
         reason: "the program does not report tokens",
     },
     Exception {
         behaviour: "permission_denied",
-        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        kind: Kind::Deviates(Deviation::Text),
         reason: "the program ends its turn when a question is answered with no",
     },
     Exception {
         behaviour: "permission_nobody",
-        kind: Kind::Deviates("the text: \"\", not \"That is all.\""),
+        kind: Kind::Deviates(Deviation::Text),
         reason: "the program ends its turn when a question is answered with no",
     },
     Exception {
         behaviour: "error_413",
-        kind: Kind::Deviates("the requests of the model: 2, not 1"),
+        kind: Kind::Deviates(Deviation::Requests(2)),
         reason: "the program shortens the conversation and asks again",
     },
-    Exception {
-        behaviour: "error_429",
-        kind: Kind::Deviates("the requests of the model: 4, not 1"),
-        reason: AGAIN,
-    },
+    Exception { behaviour: "error_429", kind: Kind::Deviates(Deviation::Requests(4)), reason: AGAIN },
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        kind: Kind::Deviates(Deviation::NoRetryAfter),
         reason: "the program does not pass on how long the server asks to wait",
     },
-    Exception { behaviour: "error_500", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
-    Exception { behaviour: "error_529", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
-    Exception { behaviour: "error_in_stream", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
-    Exception {
-        behaviour: "truncated",
-        kind: Kind::Deviates("the requests of the model: 4, not 1"),
-        reason: AGAIN,
-    },
+    Exception { behaviour: "error_500", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "error_in_stream", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "truncated", kind: Kind::Deviates(Deviation::Requests(4)), reason: AGAIN },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("the code: Network, not Protocol"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program reports an event that it cannot read as a connection that failed",
     },
 ];

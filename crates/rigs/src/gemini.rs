@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::AcpProvider;
 use inspan_testkit::Endpoints;
 
@@ -21,90 +21,62 @@ const FORGETS: &str = "the program forgets a turn that was cancelled";
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "thinking",
-        kind: Kind::Deviates(
-            "the thinking: \"****\\nWhic****\\nh ani****\\nmal i****\\ns it?\", not \"Which animal is it?\"",
-        ),
+        kind: Kind::Deviates(Deviation::Thinking),
         reason: "the program puts a heading before each piece of a thought",
     },
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program reports an answer that was cut off as complete",
     },
     Exception {
         behaviour: "refusal",
-        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program reports a refusal as an answer",
     },
     Exception {
         behaviour: "prompt_as_written",
-        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        kind: Kind::Deviates(Deviation::Prompt),
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
     Exception { behaviour: "resume_in_a_new_process", kind: Kind::NotApplicable, reason: MINUTE },
-    Exception {
-        behaviour: "cancel_mid_text",
-        kind: Kind::Deviates("the model is not sent `Oxen pull the plough in pairs.`"),
-        reason: FORGETS,
-    },
+    Exception { behaviour: "cancel_mid_text", kind: Kind::Deviates(Deviation::History), reason: FORGETS },
     Exception {
         behaviour: "usage",
-        kind: Kind::Deviates(
-            "the usage of the output: Usage { input_tokens: 141, output_tokens: 23, cache_read_tokens: 0, cache_creation_tokens: 0, reasoning_tokens: 0 }, not Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, cache_creation_tokens: 0, reasoning_tokens: 0 }",
-        ),
+        kind: Kind::Deviates(Deviation::Usage),
         reason: "the program counts cached tokens as input, and does not say how many they are",
     },
     Exception { behaviour: "usage_per_turn", kind: Kind::NotApplicable, reason: MINUTE },
-    Exception {
-        behaviour: "message_steers",
-        kind: Kind::Deviates("the model is not sent `My ox is called Bo.`"),
-        reason: FORGETS,
-    },
+    Exception { behaviour: "message_steers", kind: Kind::Deviates(Deviation::History), reason: FORGETS },
     Exception {
         behaviour: "error_404",
-        kind: Kind::Deviates("the code: Overloaded, not ModelNotFound"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Overloaded)),
         reason: "the program reports a missing model as a failure of the server",
     },
-    Exception {
-        behaviour: "error_429",
-        kind: Kind::Deviates("the requests of the model: 3, not 1"),
-        reason: AGAIN,
-    },
+    Exception { behaviour: "error_429", kind: Kind::Deviates(Deviation::Requests(3)), reason: AGAIN },
     Exception {
         behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the wait that is asked for: None, not Some(7s)"),
+        kind: Kind::Deviates(Deviation::NoRetryAfter),
         reason: "the program does not pass on how long the server asks to wait",
     },
-    Exception {
-        behaviour: "error_500",
-        kind: Kind::Deviates("the requests of the model: 3, not 1"),
-        reason: AGAIN,
-    },
-    Exception {
-        behaviour: "error_529",
-        kind: Kind::Deviates("the requests of the model: 3, not 1"),
-        reason: AGAIN,
-    },
+    Exception { behaviour: "error_500", kind: Kind::Deviates(Deviation::Requests(3)), reason: AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates(Deviation::Requests(3)), reason: AGAIN },
     Exception {
         behaviour: "error_in_stream",
-        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program ignores an error within the stream",
     },
     Exception {
         behaviour: "truncated",
-        kind: Kind::Deviates("the code: Overloaded, not Network"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Overloaded)),
         reason: "the program reports a stream that breaks off as a failure of the server",
     },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("the code: Overloaded, not Protocol"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Overloaded)),
         reason: "the program reports an event that it cannot read as a failure of the server",
     },
-    Exception {
-        behaviour: "connection_refused",
-        kind: Kind::Deviates("the turn does not end"),
-        reason: AGAIN,
-    },
+    Exception { behaviour: "connection_refused", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
 ];
 
 /// The rig of `gemini`.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::{OpenCodeProvider, find_opencode};
 use serde_json::json;
 
@@ -12,12 +12,12 @@ use serde_json::json;
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "refusal",
-        kind: Kind::Deviates("it does not fail and ends with Complete"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program does not read the part of an answer in which this vendor's model refuses",
     },
     Exception {
         behaviour: "error_429",
-        kind: Kind::Deviates("the code: Overloaded, not RateLimited"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Overloaded)),
         reason: "the program tells the words of what it would try again, and neither status nor code",
     },
 ];

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased};
+use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::AcpProvider;
 use inspan_testkit::Endpoints;
 
@@ -17,30 +17,26 @@ const AGAIN: &str =
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         behaviour: "max_tokens",
-        kind: Kind::Deviates("the stop reason: Complete, not MaxTokens"),
+        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
         reason: "the program reports an answer that was cut off as complete",
     },
     Exception {
         behaviour: "refusal",
-        kind: Kind::Deviates("the code: Network, not Refused"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program does not read the part of an answer in which this vendor's model refuses",
     },
     Exception {
         behaviour: "prompt_as_written",
-        kind: Kind::Deviates("the model does not hear `/nosuch words` as it is written"),
+        kind: Kind::Deviates(Deviation::Prompt),
         reason: "the agent takes a word after `/` for a command unless something stands before it",
     },
-    Exception { behaviour: "error_429", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
-    Exception {
-        behaviour: "error_429_retry_after",
-        kind: Kind::Deviates("the turn does not end"),
-        reason: AGAIN,
-    },
-    Exception { behaviour: "error_500", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
-    Exception { behaviour: "error_529", kind: Kind::Deviates("the turn does not end"), reason: AGAIN },
+    Exception { behaviour: "error_429", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "error_429_retry_after", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "error_500", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
+    Exception { behaviour: "error_529", kind: Kind::Deviates(Deviation::NoEnd), reason: AGAIN },
     Exception {
         behaviour: "garbage",
-        kind: Kind::Deviates("the code: Network, not Protocol"),
+        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Network)),
         reason: "the program reports an event that it cannot read as a connection that failed",
     },
 ];

@@ -7,7 +7,7 @@ use inspan_protocol::{ErrorCode, ProviderItem, StopReason, StreamEvent};
 use inspan_testkit::{Block, Turn};
 use tokio::time::timeout;
 
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, check_code, check_stop_reason, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, PATIENCE, Scene};
 
@@ -43,7 +43,7 @@ pub(super) async fn text(scene: &Scene) -> Proof {
     let facts = said.facts()?;
     same("the streamed text", &said.text().trim(), &WORDS)?;
     same("the text of the output", &facts.text.trim(), &WORDS)?;
-    same("the stop reason", &facts.stop_reason, &StopReason::Complete)?;
+    check_stop_reason(facts.stop_reason, StopReason::Complete)?;
     same("the model turns", &facts.num_turns, &1)?;
     holds(facts.session.is_some(), || "the output names no conversation".to_owned())
 }
@@ -63,7 +63,8 @@ pub(super) async fn in_pieces(scene: &Scene) -> Proof {
     };
     timeout(PATIENCE, first).await.map_err(|_| Finding::from("no text comes"))?;
     // Otherwise the loop above has read the stream to its end.
-    holds(pieces == 2, || "the text does not come in pieces".to_owned())?;
+    holds(pieces == 2, || "the text does not come in pieces".to_owned())
+        .map_err(|finding| finding.deviation(Deviation::TextInOnePiece))?;
     let open = scene.requests().first().is_some_and(|request| request.ending == inspan_testkit::Ending::Open);
     let said = scene.rest(stream, events, |_| {}).await?;
     holds(open, || "the text comes once the model has said all".to_owned())?;
@@ -73,7 +74,8 @@ pub(super) async fn in_pieces(scene: &Scene) -> Proof {
 
 pub(super) async fn thinking(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS).option("thinking", "low")).await?;
-    same("the thinking", &said.thinking().trim(), &THOUGHT)?;
+    same("the thinking", &said.thinking().trim(), &THOUGHT)
+        .map_err(|finding| finding.deviation(Deviation::Thinking))?;
     same("the text", &said.text().trim(), &WORDS)?;
     same("the text of the output", &said.facts()?.text.trim(), &WORDS)
 }
@@ -81,13 +83,13 @@ pub(super) async fn thinking(scene: &Scene) -> Proof {
 pub(super) async fn max_tokens(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS)).await?;
     let facts = said.facts()?;
-    same("the stop reason", &facts.stop_reason, &StopReason::MaxTokens)?;
-    same("the text", &facts.text.trim(), &WORDS)
+    check_stop_reason(facts.stop_reason, StopReason::MaxTokens)?;
+    same("the text", &facts.text.trim(), &WORDS).map_err(|finding| finding.deviation(Deviation::Text))
 }
 
 pub(super) async fn refusal(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS)).await?;
-    same("the code", &said.error()?.code, &ErrorCode::Refused)
+    check_code(said.error()?, ErrorCode::Refused)
 }
 
 /// How long whatever follows a sign may take to follow.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inspan_protocol::{ErrorCode, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, ErrorKind, StopReason, StreamEvent};
 use inspan_testkit::{Block, Ending, Turn};
 use tokio::time::{Instant, sleep};
 
 use super::answers::{SOON, WORDS};
 use super::people::{Answer, Person};
 use super::tools::called;
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Finding, Proof, check_code, check_requests, check_stop_reason, holds, same};
 use crate::rig::{Rig, Tool};
 use crate::said::Said;
 use crate::scene::{Ask, Scene, mentions};
@@ -45,9 +45,9 @@ pub(super) async fn before_start(scene: &Scene) -> Proof {
     let ask = Ask::new(WORDS);
     ask.cancel.cancel();
     let said = scene.turn(ask).await?;
-    same("the stop reason", &said.facts()?.stop_reason, &StopReason::Aborted)?;
+    check_stop_reason(said.facts()?.stop_reason, StopReason::Aborted)?;
     same("the text", &said.text().as_str(), &"")?;
-    same("the requests of the model", &scene.requests().len(), &0)
+    check_requests(scene.requests().len(), 0)
 }
 
 pub(super) async fn before_text(scene: &Scene) -> Proof {
@@ -138,14 +138,14 @@ pub(super) async fn mid_question(scene: &Scene) -> Proof {
 
 pub(super) async fn deadline(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS).deadline(DEADLINE)).await?;
-    same("the code", &said.error()?.code, &ErrorCode::Timeout)?;
-    same("the kind", &said.kind(), &"deadline")?;
+    check_code(said.error()?, ErrorCode::Timeout)?;
+    same("the kind", &said.error()?.kind(), &Some(ErrorKind::Deadline))?;
     holds(said.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())
 }
 
 /// The turn ended as one that was cancelled at this moment.
 fn aborted(said: &Said, at: Instant) -> Proof {
-    same("the stop reason", &said.facts()?.stop_reason, &StopReason::Aborted)?;
+    check_stop_reason(said.facts()?.stop_reason, StopReason::Aborted)?;
     let took = at.elapsed();
     holds(took < GRACE, || "it does not end within the grace".to_owned())
         .map_err(|finding| finding.with(format!("{took:?}")))

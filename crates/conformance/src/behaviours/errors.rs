@@ -8,7 +8,7 @@ use inspan_protocol::ErrorCode;
 use inspan_testkit::{HttpError, Turn};
 
 use super::answers::WORDS;
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, Scene};
 use crate::secret::{self, PLANTED};
@@ -56,10 +56,10 @@ impl Fault {
 pub(crate) async fn prove(scene: &Scene, fault: Fault) -> Proof {
     let said = scene.turn(Ask::new(WORDS)).await?;
     let error = said.error()?;
-    let detail = || error.to_string();
-    same("the code", &error.code, &fault.code).map_err(|finding| finding.with(detail()))?;
-    same("the wait that is asked for", &error.retry_after, &fault.retry_after)?;
-    same("the requests of the model", &scene.requests().len(), &1)
+    check_code(error, fault.code)?;
+    same("the wait that is asked for", &error.retry_after, &fault.retry_after)
+        .map_err(|finding| finding.deviation(Deviation::NoRetryAfter))?;
+    check_requests(scene.requests().len(), 1)
 }
 
 /// A server that puts the key into its error.
@@ -80,7 +80,7 @@ pub(super) async fn key_nowhere(scene: &Scene) -> Proof {
         .map_err(|error| Finding::from("nothing can be recorded").with(error.to_string()))?;
     let provider = recorder.record(scene.lane().provider());
     let said = scene.turn(Ask::new(WORDS)).await?;
-    same("the code", &said.error()?.code, &ErrorCode::Auth)?;
+    check_code(said.error()?, ErrorCode::Auth)?;
     for _ in 0..2 {
         // What is looked at is the log of the run and its end, in the scene.
         drop(scene.run(&scene.hub(), Ask::new(WORDS), provider.clone()).await?);

@@ -2,11 +2,11 @@
 
 use std::net::TcpListener;
 
-use inspan_protocol::ErrorCode;
+use inspan_protocol::{ErrorCode, ErrorKind};
 use inspan_testkit::{Block, ErrorEvent, Turn};
 
 use super::answers::WORDS;
-use crate::finding::{Finding, Proof, same};
+use crate::finding::{Finding, Proof, check_code, check_requests, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, Scene};
 
@@ -49,8 +49,8 @@ pub(super) async fn protocol(scene: &Scene) -> Proof {
 
 pub(super) async fn stall(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS).option("stallTimeoutMs", STALL)).await?;
-    same("the code", &said.error()?.code, &ErrorCode::Timeout)?;
-    same("the kind", &said.kind(), &"stall")
+    check_code(said.error()?, ErrorCode::Timeout)?;
+    same("the kind", &said.error()?.kind(), &Some(ErrorKind::Stall))
 }
 
 pub(super) async fn refused(scene: &Scene) -> Proof {
@@ -60,12 +60,12 @@ pub(super) async fn refused(scene: &Scene) -> Proof {
     let env = scene.lane().environment(&format!("http://{address}"));
     let said = scene.turn(Ask::new(WORDS).env(env)).await?;
     let error = said.error()?;
-    same("the code", &error.code, &ErrorCode::Network).map_err(|finding| finding.with(error.to_string()))
+    check_code(error, ErrorCode::Network)
 }
 
 async fn fails(scene: &Scene, ask: Ask, code: ErrorCode) -> Proof {
     let said = scene.turn(ask).await?;
     let error = said.error()?;
-    same("the code", &error.code, &code).map_err(|finding| finding.with(error.to_string()))?;
-    same("the requests of the model", &scene.requests().len(), &1)
+    check_code(error, code)?;
+    check_requests(scene.requests().len(), 1)
 }

@@ -9,7 +9,7 @@ use inspan_testkit::{Block, Turn};
 
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, check_requests, check_stop_reason, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, Ran, Scene, mentions};
 
@@ -25,7 +25,7 @@ pub(super) async fn follows(scene: &Scene) -> Proof {
     let ran = told(scene, named, SECOND, MessageMode::FollowUp).await?;
     ended(scene, &ran, SECOND, ANSWERS[1], 2)?;
     let requests = scene.requests();
-    same("the requests of the model", &requests.len(), &2)?;
+    check_requests(requests.len(), 2)?;
     holds(mentions(&requests[1], ANSWERS[0]), || "the model is not sent its own answer".to_owned())
 }
 
@@ -74,14 +74,15 @@ fn ended(scene: &Scene, ran: &Ran, message: &str, answer: &str, turns: u32) -> P
         Finding::from(format!("the run fails with {}", error.code)).with(error.message.clone())
     })?;
     same("the turns of the run", &end.turns, &turns)?;
-    same("the stop reason", &end.facts.stop_reason, &StopReason::Complete)?;
+    check_stop_reason(end.facts.stop_reason, StopReason::Complete)?;
     same("the text", &end.facts.text.trim(), &answer)?;
     let starts = ran.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));
     same("the runs in the log", &starts.count(), &1)?;
     let requests = scene.requests();
     let last = requests.last().ok_or_else(|| Finding::from("the model is not asked"))?;
     for part in [FIRST, message] {
-        holds(mentions(last, part), || format!("the model is not sent `{part}`"))?;
+        holds(mentions(last, part), || format!("the model is not sent `{part}`"))
+            .map_err(|finding| finding.deviation(Deviation::History))?;
     }
     Ok(())
 }

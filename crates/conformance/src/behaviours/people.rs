@@ -7,7 +7,7 @@ use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, S
 
 use super::answers::WORDS;
 use super::tools::{ANSWER, MADE};
-use crate::finding::{Finding, Proof, same};
+use crate::finding::{Deviation, Finding, Proof, check_stop_reason, same};
 use crate::rig::Tool;
 use crate::said::Said;
 use crate::scene::{Ask, Scene};
@@ -86,8 +86,8 @@ fn not_used(scene: &Scene, said: &Said) -> Proof {
     let failed = said.used()?.iter().map(|one| one.failed).collect();
     same("the uses of the tool that failed", &failed, &vec![true])?;
     let facts = said.facts()?;
-    same("the stop reason", &facts.stop_reason, &StopReason::Complete)?;
-    same("the text", &facts.text.trim(), &ANSWER)?;
+    check_stop_reason(facts.stop_reason, StopReason::Complete)?;
+    same("the text", &facts.text.trim(), &ANSWER).map_err(|finding| finding.deviation(Deviation::Text))?;
     let denials = said.output["permissionDenials"].as_array().map_or(0, Vec::len);
     same("the denials in the output", &denials, &1)
 }

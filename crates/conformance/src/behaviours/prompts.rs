@@ -3,7 +3,7 @@
 use inspan_protocol::ErrorCode;
 
 use super::answers::WORDS;
-use crate::finding::{Proof, holds, same};
+use crate::finding::{Deviation, Proof, check_code, check_requests, holds};
 use crate::scene::{Ask, Scene, texts};
 
 /// Texts that programs take for something else, each in a conversation of its own.
@@ -18,11 +18,12 @@ pub(super) async fn as_written(scene: &Scene) -> Proof {
         let said = scene.turn(Ask::new(prompt)).await?;
         said.facts()?;
         let requests = scene.requests();
-        same("the requests of the model", &requests.len(), &(index + 1))?;
+        check_requests(requests.len(), index + 1)?;
         let texts = texts(&requests[index]);
-        holds(texts.contains(&prompt), || format!("the model does not hear `{prompt}` as it is written"))?;
+        holds(texts.contains(&prompt), || format!("the model does not receive `{prompt}` as it is written"))
+            .map_err(|finding| finding.deviation(Deviation::Prompt))?;
         let drawn_in = texts.iter().any(|text| text.contains(INSIDE));
-        holds(!drawn_in, || format!("the model hears a file beside `{prompt}`"))?;
+        holds(!drawn_in, || format!("the model receives a file beside `{prompt}`"))?;
     }
     Ok(())
 }
@@ -30,15 +31,15 @@ pub(super) async fn as_written(scene: &Scene) -> Proof {
 pub(super) async fn empty(scene: &Scene) -> Proof {
     for prompt in ["", " \n"] {
         let said = scene.turn(Ask::new(prompt)).await?;
-        same("the code", &said.error()?.code, &ErrorCode::ConfigInvalid)?;
+        check_code(said.error()?, ErrorCode::ConfigInvalid)?;
     }
-    same("the requests of the model", &scene.requests().len(), &0)
+    check_requests(scene.requests().len(), 0)
 }
 
 pub(super) async fn unknown_option(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS).option("noSuchOption", 1)).await?;
     let error = said.error()?;
-    same("the code", &error.code, &ErrorCode::ConfigInvalid)?;
+    check_code(error, ErrorCode::ConfigInvalid)?;
     holds(error.message.contains("noSuchOption"), || "the error does not name the option".to_owned())?;
-    same("the requests of the model", &scene.requests().len(), &0)
+    check_requests(scene.requests().len(), 0)
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_protocol::{ErrorCode, ProviderItem, ProviderSessionId, StreamEvent};
+use inspan_protocol::{ErrorCode, ErrorKind, ProviderItem, ProviderSessionId, StreamEvent};
 use inspan_testkit::Turn;
 use tokio::time::{sleep, timeout};
 
 use super::answers::WORDS;
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, PATIENCE, Scene, mentions};
 
@@ -60,7 +60,7 @@ pub(super) async fn first(scene: &Scene) -> Proof {
     })?;
     let said = scene.rest(stream, before, |_| {}).await?;
     same("the text", &said.text().trim(), &WORDS)?;
-    same("the requests of the model", &scene.requests().len(), &1)
+    check_requests(scene.requests().len(), 1)
 }
 
 pub(super) async fn resume(scene: &Scene) -> Proof {
@@ -85,16 +85,17 @@ async fn gone_on(scene: &Scene, session: ProviderSessionId) -> Proof {
     same("the text", &said.facts()?.text.trim(), &ANSWERS[1])?;
     same("the streamed text", &said.text().trim(), &ANSWERS[1])?;
     let requests = scene.requests();
-    same("the requests of the model", &requests.len(), &2)?;
+    check_requests(requests.len(), 2)?;
     for part in [FIRST, ANSWERS[0], SECOND] {
-        holds(mentions(&requests[1], part), || format!("the model is not sent `{part}`"))?;
+        holds(mentions(&requests[1], part), || format!("the model is not sent `{part}`"))
+            .map_err(|finding| finding.deviation(Deviation::History))?;
     }
     Ok(())
 }
 
 pub(super) async fn unknown(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS).resume(ProviderSessionId::from(NOBODYS))).await?;
-    same("the code", &said.error()?.code, &ErrorCode::InvalidRequest)?;
-    same("the kind", &said.kind(), &"sessionNotFound")?;
-    same("the requests of the model", &scene.requests().len(), &0)
+    check_code(said.error()?, ErrorCode::InvalidRequest)?;
+    same("the kind", &said.error()?.kind(), &Some(ErrorKind::SessionNotFound))?;
+    check_requests(scene.requests().len(), 0)
 }

@@ -7,7 +7,7 @@ use inspan_testkit::Turn;
 
 use super::answers::WORDS;
 use super::people::{Answer, Person};
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Finding, Proof, check_requests, check_stop_reason, holds, same};
 use crate::rig::{Call, Rig, Tool};
 use crate::scene::{Ask, Scene};
 
@@ -35,10 +35,10 @@ pub(super) async fn used(scene: &Scene) -> Proof {
     holds(!used[0].input.is_null(), || "the tool's arguments are not told".to_owned())?;
     holds(scene.work().join(MADE).exists(), || "the file is not made".to_owned())?;
     let facts = said.facts()?;
-    same("the stop reason", &facts.stop_reason, &StopReason::Complete)?;
+    check_stop_reason(facts.stop_reason, StopReason::Complete)?;
     same("the text", &facts.text.trim(), &ANSWER)?;
     let tool = said.events.iter().position(|event| matches!(event, StreamEvent::ToolComplete { .. }));
     let text = said.events.iter().position(|event| matches!(event, StreamEvent::Text { .. }));
     holds(tool < text, || "the text that follows the tool comes before its end".to_owned())?;
-    same("the requests of the model", &scene.requests().len(), &2)
+    check_requests(scene.requests().len(), 2)
 }

@@ -5,7 +5,7 @@ use inspan_testkit::Turn;
 
 use super::answers::WORDS;
 use super::sessions::{FIRST, SECOND};
-use crate::finding::{Finding, Proof, holds, same};
+use crate::finding::{Deviation, Finding, Proof, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, Scene};
 
@@ -38,7 +38,8 @@ pub(super) async fn counts(scene: &Scene) -> Proof {
     let said = scene.turn(Ask::new(WORDS)).await?;
     let usage = said.facts()?.usage;
     let expected = Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
-    same("the usage of the output", &usage, &expected)?;
+    same("the usage of the output", &usage, &expected)
+        .map_err(|finding| finding.deviation(Deviation::Usage))?;
     let last = said.events.iter().rev().find_map(|event| match event {
         StreamEvent::Usage { usage, .. } => Some(*usage),
         _ => None,
@@ -56,7 +57,8 @@ pub(super) async fn per_turn(scene: &Scene) -> Proof {
         [("first", first, 101, 23), ("second", second, 57, 9), ("third", third, 57, 9)]
     {
         let expected = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
-        same(&format!("the usage of the {turn} turn"), &said.facts()?.usage, &expected)?;
+        same(&format!("the usage of the {turn} turn"), &said.facts()?.usage, &expected)
+            .map_err(|finding| finding.deviation(Deviation::Usage))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use inspan_protocol::{
 use serde_json::{Value, json};
 
 use super::*;
+use crate::finding::Deviation;
 use crate::rig::{Place, Reach};
 use crate::secret::PLANTED;
 
@@ -24,6 +25,7 @@ enum Way {
     SaysMoreThanItGives,
     TellsTheKey,
     NamesNobody,
+    Fails,
 }
 
 #[derive(Clone, Copy)]
@@ -57,6 +59,9 @@ impl DynProvider for Odd {
             Way::SaysMoreThanItGives => vec![session, text(&prompt), text(" And more."), end()],
             Way::TellsTheKey => vec![session, text(&prompt), text(PLANTED), end()],
             Way::NamesNobody => vec![session, Err(AgentError::new(ErrorCode::Network, "gone"))],
+            Way::Fails => {
+                vec![session, Err(AgentError::new(ErrorCode::Network, "gone").from_provider("odd"))]
+            }
         };
         stream::iter(items).boxed()
     }
@@ -137,26 +142,24 @@ async fn each_misbehaviour_is_found() {
     }
 }
 
-const fn deviates(behaviour: &'static str, finding: &'static str) -> Exception {
-    Exception { behaviour, kind: Kind::Deviates(finding), reason: "it is odd" }
+const fn deviates(behaviour: &'static str, deviation: Deviation) -> Exception {
+    Exception { behaviour, kind: Kind::Deviates(deviation), reason: "it is odd" }
 }
 
 #[tokio::test]
 async fn a_declared_deviation_must_be_exactly_what_is_found() {
-    const RIGHT: &[Exception] = &[deviates("text", "something follows the end of the turn")];
-    const WRONG: &[Exception] = &[deviates("text", "it is late")];
-    const UNKNOWN: &[Exception] = &[deviates("no_such_behaviour", "it is late")];
+    const RIGHT: &[Exception] = &[deviates("text", Deviation::Fails(ErrorCode::Network))];
+    const WRONG: &[Exception] = &[deviates("text", Deviation::NoEnd)];
+    const UNKNOWN: &[Exception] = &[deviates("no_such_behaviour", Deviation::NoEnd)];
     const ABSENT: &[Exception] =
         &[Exception { behaviour: "text", kind: Kind::NotApplicable, reason: "it is odd" }];
-    let deviates = Outcome::Deviates {
-        reason: "it is odd".to_owned(),
-        finding: "something follows the end of the turn".to_owned(),
-    };
-    let otherwise = "something follows the end of the turn; it is declared to deviate otherwise: it is late";
+    let deviates =
+        Outcome::Deviates { reason: "it is odd".to_owned(), finding: "it fails with NETWORK".to_owned() };
+    let otherwise = "it fails with NETWORK (gone); it is declared to deviate otherwise: NoEnd";
     let rows = [
-        (Way::EndsTwice, RIGHT, vec![deviates]),
-        (Way::EndsTwice, WRONG, vec![failed(otherwise)]),
-        (Way::Well, WRONG, vec![failed("it holds, and is declared to deviate: it is late")]),
+        (Way::Fails, RIGHT, vec![deviates]),
+        (Way::Fails, WRONG, vec![failed(otherwise)]),
+        (Way::Well, WRONG, vec![failed("it holds, and is declared to deviate: NoEnd")]),
         (Way::Well, UNKNOWN, vec![Outcome::Holds, failed("the rig declares an exception to no behaviour")]),
         (Way::EndsTwice, ABSENT, vec![Outcome::NotApplicable { reason: "it is odd".to_owned() }]),
     ];
