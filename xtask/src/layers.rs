@@ -182,6 +182,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "console",
             "futures",
             "jiff",
+            "pty-process",
             "rustix",
             "schemars",
             "serde",
@@ -193,6 +194,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "tokio-util",
             "toml",
             "tracing-subscriber",
+            "vt100",
         ],
     },
     Layer {

@@ -1,4 +1,4 @@
-//! The program from outside: its verbs, its sessions, its examples.
+//! The program from outside: its commands, its sessions, its examples.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod agents;
@@ -19,6 +19,8 @@ mod openai;
 mod orphans;
 mod processes;
 mod program;
+#[cfg(unix)]
+mod pty;
 mod rest;
 #[cfg(unix)]
 mod secrets;

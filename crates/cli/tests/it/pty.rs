@@ -1,0 +1,133 @@
+//! The live console in a pseudo-terminal, whose screen a terminal emulator keeps: what a person sees and types.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::Path,
+    process::Child,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use pty_process::{
+    Size,
+    blocking::{Command, Pty},
+};
+use rustix::termios::{LocalModes, tcgetattr};
+use vt100::Parser;
+
+use crate::{
+    processes::until,
+    program::{inspan, program},
+};
+
+/// A question, then a step that never ends by itself.
+const FLOW: &str = r#"
+flow: { name: ship }
+nodes:
+  - { id: ok, type: human.input, input: { prompt: "Ship it?", choices: [ship, hold] } }
+  - { id: slow, type: exec, dependsOn: [ok], input: { argv: [sh, -c, "echo under way; sleep 60"] } }
+"#;
+
+/// The program in a terminal.
+struct Terminal {
+    pty: Arc<Pty>,
+    screen: Arc<Mutex<Parser>>,
+    child: Child,
+}
+
+impl Terminal {
+    fn run(folder: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
+        let (pty, pts) = pty_process::blocking::open().unwrap();
+        pty.resize(Size::new(rows, columns)).unwrap();
+        let mut command = program(folder, arguments);
+        command.env("TERM", "xterm-256color");
+        let child = Command::from(command).spawn(pts).unwrap();
+        let (pty, screen) = (Arc::new(pty), Arc::new(Mutex::new(Parser::new(rows, columns, 0))));
+        let (output, shown) = (Arc::clone(&pty), Arc::clone(&screen));
+        // It ends with the terminal, whose last user is the program.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = (&*output).read(&mut bytes) {
+                shown.lock().unwrap().process(&bytes[..read]);
+            }
+        });
+        Self { pty, screen, child }
+    }
+
+    fn screen(&self) -> MutexGuard<'_, Parser> {
+        self.screen.lock().unwrap()
+    }
+
+    fn text(&self) -> String {
+        self.screen().screen().contents()
+    }
+
+    /// Waits until the screen shows a text.
+    fn shows(&self, text: &str) {
+        until(&format!("the screen shows {text:?}"), || self.text().contains(text));
+    }
+
+    fn types(&self, keys: &str) {
+        (&*self.pty).write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        self.screen().screen_mut().set_size(rows, columns);
+        self.pty.resize(Size::new(rows, columns)).unwrap();
+    }
+
+    /// Whether the terminal shows what is typed and takes it line by line, as a shell expects it.
+    fn is_cooked(&self) -> bool {
+        let modes = tcgetattr(&*self.pty).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A failed test leaves nothing running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
+    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+
+    terminal.shows("type a number or a word");
+    let text = terminal.text();
+    for part in ["ship", "├─", "ok", "╰─", "slow", "? ok: Ship it?", "1  ship", "2  hold", "› ▏"]
+    {
+        assert!(text.contains(part), "{part:?} in\n{text}");
+    }
+    assert!(terminal.screen().screen().hide_cursor());
+    until("letters come at once", || !terminal.is_cooked());
+
+    terminal.resize(14, 44);
+    terminal.types("shi");
+    terminal.shows("› shi▏");
+    let text = terminal.text();
+    assert_eq!(text.matches("Ship it?").count(), 1, "{text}");
+    assert_eq!(text.matches("slow").count(), 1, "{text}");
+
+    terminal.resize(24, 100);
+    terminal.types("p\r");
+    terminal.shows("? ok: Ship it? ship");
+    terminal.shows("under way");
+    assert!(!terminal.text().contains("type a number"), "{}", terminal.text());
+
+    terminal.types("\u{3}");
+    until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(7));
+    terminal.shows("continue with `inspan resume s`");
+    let text = terminal.text();
+    assert_eq!(text.matches("Ship it?").count(), 1, "{text}");
+    assert!(!text.contains(['\u{1b}', '[', '▏', '⠋']), "{text}");
+    assert!(!terminal.screen().screen().hide_cursor());
+    assert!(terminal.is_cooked());
+    let shown = inspan(folder.path(), &["show", "s", "--json"]).stdout;
+    assert!(shown.contains("\"state\": \"paused\""), "{shown}");
+}
