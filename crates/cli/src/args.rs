@@ -30,7 +30,7 @@ Examples:
   inspan show                             show the last session of this folder
   inspan check flows/*.yaml               check flows without running them
   inspan run fix.yaml -i issue=42 --json  run for a script: one JSON object on stdout
-  inspan doctor                           check agent programs and API keys";
+  inspan doctor                           check agent CLIs and API keys";
 
 /// Examples, and the exit codes as the program has them.
 fn overview() -> String {
@@ -50,9 +50,9 @@ Examples:
   inspan run flow.yaml
   inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
   inspan run flow.yaml --input-file input.json --json > result.json
-  inspan run flow.yaml --record tapes         record what agents and programs answer
+  inspan run flow.yaml --record tapes         record answers of agents and programs
   inspan run flow.yaml --replay=tapes         run again from the recording
-  inspan run flow.yaml --provider plan=echo   try the flow without paying for `plan`
+  inspan run flow.yaml --provider plan=echo   try the flow without a real agent for `plan`
   inspan run flow.yaml --events - | jq .event.type
 
 Ctrl-C pauses the session; a second Ctrl-C stops it, a third kills it. Without FILE, ./flow.yaml is run.";
@@ -122,8 +122,8 @@ const OTHER_WORDS: [(&str, &str); 13] = [
     ("delete", "`inspan store gc` deletes old finished sessions"),
     ("clean", "`inspan store gc` deletes old finished sessions"),
     ("gc", "`inspan store gc` deletes old finished sessions"),
-    ("kill", "`inspan stop` stops a session for good, `inspan pause` pauses it"),
-    ("cancel", "`inspan stop` stops a session for good, `inspan pause` pauses it"),
+    ("kill", "`inspan stop` stops a session permanently, `inspan pause` pauses it"),
+    ("cancel", "`inspan stop` stops a session permanently, `inspan pause` pauses it"),
     ("start", "`inspan run` runs a flow"),
     ("exec", "`inspan run` runs a flow"),
     ("new", "`inspan init` creates a flow"),
@@ -210,9 +210,9 @@ pub(crate) enum Verb {
     Reject(DecideArgs),
     /// Pause a session; it can be resumed later
     Pause(StopArgs),
-    /// Stop a session for good
+    /// Stop a session permanently
     Stop(StopArgs),
-    /// End an agent run that waits for messages, once it has answered those it has
+    /// End an agent run that waits for messages, after it has answered the pending ones
     Close(CloseArgs),
     /// Run one agent without a flow
     #[command(after_help = AGENT_EXAMPLES)]
@@ -239,7 +239,7 @@ pub(crate) enum Verb {
     /// Print each setting and where it comes from
     #[command(after_help = CONFIG_FILES)]
     Config,
-    /// Check whether agent programs and API keys are set up, and how to fix what is missing
+    /// Check that agent CLIs and API keys are available, and suggest fixes
     Doctor(DoctorArgs),
     /// Run a scripted mock model server, to try flows without a vendor
     #[command(after_help = MODEL_SERVER_EXAMPLES)]
@@ -263,7 +263,7 @@ pub(crate) struct RunArgs {
     /// Change one input value of a node, for example `plan.options.model=sonnet`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
-    /// Let another provider do an agent node's work, as in `review=echo`
+    /// Use another provider for an agent node, for example `review=echo`
     #[arg(long, value_name = "NODE=TYPE", help_heading = "Input")]
     pub(crate) provider: Vec<NodeProvider>,
 
@@ -287,14 +287,14 @@ pub(crate) struct RunArgs {
     /// Exit with code 3 or 75 instead of waiting for a person or a usage limit
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
-    /// This is the process in the background
+    /// Marks the background process
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
     /// Store nothing: the session cannot be resumed or seen by other commands
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
 
-    /// Record what agents answer and what the programs of `exec` nodes print in DIR
+    /// Record the answers of agents and the output of `exec` programs in DIR
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
     /// Replay recordings and run nothing; the default DIR is `recordings` beside the flow
@@ -350,7 +350,7 @@ pub(crate) enum GraphFormat {
     Mermaid,
     /// For Graphviz
     Dot,
-    /// A picture
+    /// An image
     Svg,
 }
 
@@ -373,15 +373,15 @@ pub(crate) enum SchemaOf {
     Flow,
     /// One line of `run --events`
     Events,
-    /// What a provider takes and gives
+    /// Input and output of a provider
     Provider {
-        /// The provider, as in `claude`
+        /// The provider, for example `claude`
         #[arg(value_name = "TYPE")]
         name: String,
     },
-    /// What a node type takes and gives
+    /// Input and output of a node type
     Node {
-        /// The node type, as in `control.merge`
+        /// The node type, for example `control.merge`
         #[arg(value_name = "TYPE")]
         name: String,
     },
@@ -389,13 +389,13 @@ pub(crate) enum SchemaOf {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelServerArgs {
-    /// What the model answers
+    /// JSON file with the model's answers
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) scenario: PathBuf,
-    /// The port; without it the system chooses one that is free
+    /// Port to listen on; a free one if not given
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
-    /// Write every request as a JSON line to this file once it is answered, without its secrets
+    /// Write each answered request to FILE as a JSON line, without secrets
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) requests: Option<PathBuf>,
 }

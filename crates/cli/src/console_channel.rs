@@ -96,12 +96,12 @@ impl Drop for ConsoleChannel {
 
 impl Answers for Replies {
     fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
-        let hub = self.0.get().ok_or("the session has not begun")?;
+        let hub = self.0.get().ok_or("the session has not started")?;
         hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
     }
 
     fn message(&self, text: &str) -> Result<(), String> {
-        let hub = self.0.get().ok_or("the session has not begun")?;
+        let hub = self.0.get().ok_or("the session has not started")?;
         hub.send(text).map(drop).map_err(|error| error.to_string())
     }
 

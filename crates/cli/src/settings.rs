@@ -170,8 +170,7 @@ impl Settings {
         if let Some(store) = written.store {
             let start = store.span().start;
             if whose != Whose::User {
-                let why =
-                    "`store` can only be set in the user's own file: sessions are found from any folder";
+                let why = "`store` can only be set in the user's settings file, since sessions are found from any folder";
                 return Err(wrong(start, why));
             }
             let folder = store.into_inner();
@@ -299,7 +298,7 @@ fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> 
     let plain = known.input_facts(&json!({ "prompt": "x", "options": {} }));
     match known.input_facts(&json!({ "prompt": "x", "options": { key: value } })) {
         Err(error) if plain.is_ok() => {
-            Err(format!("provider `{provider}` does not take `{key}` so: {}", error.message))
+            Err(format!("provider `{provider}` does not accept `{key}`: {}", error.message))
         }
         _ => Ok(()),
     }

@@ -20,11 +20,8 @@ pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
         None => Settings::store(invocation)?,
     };
     let folder = named.or_else(|| invocation.state_folder()).ok_or_else(|| {
-        Failure::new(
-            Exit::Configuration,
-            "there is no folder for sessions: neither INSPAN_HOME nor HOME is set",
-        )
-        .with_hint("set INSPAN_HOME to a folder, or name the file with `--store FILE`")
+        Failure::new(Exit::Configuration, "no folder for sessions: neither INSPAN_HOME nor HOME is set")
+            .with_hint("set INSPAN_HOME to a folder, or name the file with `--store FILE`")
     })?;
     Ok(folder.join(FILE))
 }
@@ -64,12 +61,12 @@ impl From<StoreError> for Failure {
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
             StoreError::SessionEnded(id) => failure
-                .with_hint(format!("`inspan resume {id}` begins a new session that reuses what was done")),
+                .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
             StoreError::Held { session, .. } => failure.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
             StoreError::Damaged { .. } => failure.with_hint(
-                "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts what is left",
+                "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
             ),
             StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
                 failure.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")

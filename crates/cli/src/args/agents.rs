@@ -18,7 +18,7 @@ pub(crate) struct AgentArgs {
     /// Attach an image or a text file; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) attach: Vec<PathBuf>,
-    /// Answer with JSON that matches the JSON Schema in FILE, and print only that
+    /// Answer with JSON that matches the JSON Schema in FILE; print only that
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) schema: Option<PathBuf>,
     #[command(flatten)]

@@ -11,10 +11,10 @@ pub(crate) struct ShowArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
     #[arg(value_name = "ID", default_value = "@last", hide_default_value = true)]
     pub(crate) session: String,
-    /// Show the output, the program output and the error of this node instead
+    /// Show the output, program output and error of this node instead
     #[arg(value_name = "NODE")]
     pub(crate) node: Option<String>,
-    /// Print the session's state as the JSON that `FlowRunnerBuilder::restore` takes
+    /// Print the session's state as JSON for `FlowRunnerBuilder::restore`
     #[arg(long, conflicts_with = "node")]
     pub(crate) snapshot: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) struct ResumeArgs {
     /// Show what would be reused, without running (dry run)
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Raise a budget, for example `usd=20` or `tokens=2000000`; `NODE.usd=2` raises a node's own. What was spent stays spent
+    /// Raise a budget, for example `usd=20` or `tokens=2000000`; `NODE.usd=2` raises a node's own. Amounts already spent still count
     #[arg(long, value_name = "[NODE.]LIMIT=N")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Use the flow file as it is now: starts a new session that reuses finished work
@@ -49,7 +49,7 @@ pub(crate) struct ResumeArgs {
     pub(crate) going: GoingArgs,
 }
 
-/// How a session that continues is watched.
+/// How a resumed session is run.
 #[derive(Debug, Default, Args)]
 pub(crate) struct GoingArgs {
     /// Never ask: questions get their default answer, permissions are denied
@@ -61,7 +61,7 @@ pub(crate) struct GoingArgs {
     /// Exit with code 3 or 75 instead of waiting for a person or a usage limit
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
-    /// This is the process in the background
+    /// Marks the background process
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
     /// Write every event as a JSON line to FILE; `-` is stdout
@@ -74,7 +74,7 @@ pub(crate) struct ForkArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
     #[arg(value_name = "ID", default_value = "@last", hide_default_value = true)]
     pub(crate) session: String,
-    /// Where the fork begins: at a node, so that all that does not depend on it is reused, or after an event; without
+    /// Where the fork starts: at a node (everything that does not depend on it is reused) or after an event; without
     /// it all finished work is reused
     #[arg(long, value_name = "NODE|SEQ")]
     pub(crate) at: Option<String>,
@@ -93,7 +93,7 @@ pub(crate) struct ForkArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Include sessions that have ended
+    /// Include finished sessions
     #[arg(long, short)]
     pub(crate) all: bool,
     /// Show at most N sessions
@@ -222,13 +222,13 @@ pub(crate) enum StoreVerb {
         /// File to import; `-` is stdin
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// Import what is left of a session that was damaged
+        /// Import the readable part of a damaged session
         #[arg(long)]
         part: bool,
     },
-    /// Delete old finished sessions, or the ones that are named
+    /// Delete old finished sessions, or the given ones
     Gc {
-        /// Delete exactly these sessions, ended or not, also one that cannot be read
+        /// Delete exactly these sessions, finished or not, including unreadable ones
         #[arg(value_name = "ID", conflicts_with = "older_than")]
         sessions: Vec<String>,
         /// Minimum age, for example `30d`

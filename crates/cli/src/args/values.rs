@@ -134,7 +134,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         "w" => 7 * 86_400,
         _ => return Err("expected a time such as `90s`, `15m`, `12h`, `30d` or `4w`".to_owned()),
     };
-    let number: u64 = number.parse().map_err(|_| format!("`{text}` does not begin with a number"))?;
+    let number: u64 = number.parse().map_err(|_| format!("`{text}` does not start with a number"))?;
     let time = number.checked_mul(seconds).map(Duration::from_secs).filter(|time| *time <= LONGEST);
     time.ok_or_else(|| format!("`{text}` is longer than ten years (`3650d`)"))
 }

@@ -217,7 +217,7 @@ pub(super) fn report(end: &Result<AgentResult, AgentError>, exit: Exit) -> Value
 fn schema(file: &Path) -> Result<Value, Failure> {
     let broken = |why: String| Failure::usage(format!("cannot use the schema {}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| broken(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| broken(format!("it is no JSON: {error}")))
+    serde_json::from_str(&text).map_err(|error| broken(format!("it is not JSON: {error}")))
 }
 
 fn whole_stdin() -> Result<String, Failure> {

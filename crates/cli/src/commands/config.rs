@@ -30,7 +30,7 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         .collect();
     if rows.is_empty() {
         let file = invocation.config_file().map(|file| file.display().to_string()).unwrap_or_default();
-        terminal::progress(&format!("nothing is set; write {file}, or inspan.toml in a project\n"));
+        terminal::progress(&format!("no settings; create {file}, or inspan.toml in a project\n"));
         return Ok(Exit::Success);
     }
     let widest = |column: fn(&(&str, String, &str)) -> usize| rows.iter().map(column).max().unwrap_or(0);

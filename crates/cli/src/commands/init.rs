@@ -27,7 +27,7 @@ const PROJECT: [(&str, &str); 2] = [
 pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let paths = PROJECT.map(|(path, text)| (args.dir.join(path), text));
     if let Some((there, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
-        let failure = Failure::usage(format!("{} is there already; nothing was written", there.display()));
+        let failure = Failure::usage(format!("{} already exists; nothing was written", there.display()));
         return Err(failure.with_hint("name another folder: `inspan init DIR`"));
     }
     for (path, text) in &paths {
@@ -69,10 +69,10 @@ fn tell(written: &[String], invocation: &Invocation) {
         flow.to_owned()
     };
     say(&[]);
-    say(&[(Tone::Strong, "Run it now, without a key:")]);
+    say(&[(Tone::Strong, "Run it now, no API key needed:")]);
     say(&[(Tone::Accent, &format!("  inspan run {flow}"))]);
     say(&[]);
-    say(&[(Tone::Strong, "With a real agent, once `inspan doctor` is content:")]);
+    say(&[(Tone::Strong, "With a real agent (`inspan doctor` shows which are installed):")]);
     say(&[(Tone::Accent, &format!("  inspan run {flow} --provider verdict=claude"))]);
-    say(&[(Tone::Plain, "  or write `type: claude.agent` for `type: echo.agent` in the flow, for good")]);
+    say(&[(Tone::Plain, "  or change `type: echo.agent` to `type: claude.agent` in the flow")]);
 }

@@ -69,7 +69,7 @@ fn farewell(state: ServerState) -> String {
     let mut text = format!("Stopped after {requests}.\n");
     if state.aux > 0 {
         text.push_str(&format!(
-            "{} of them offered no tools and got the answer `aux`; `auxDetect: false` lets the turns answer those.\n",
+            "{} of them offered no tools and got the `aux` answer; with `auxDetect: false` the turns answer them.\n",
             state.aux
         ));
     }
@@ -98,7 +98,7 @@ fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
         return invocation.json(&summary(&endpoints, server.port(), scenario));
     }
     terminal::progress(&format!(
-        "The scripted model answers at {} as {} says. Ctrl-C ends it.\nTo lead clients there:\n",
+        "Mock model server listening on {}, scenario {}. Press Ctrl-C to stop it.\nTo use it, set:\n",
         server.base_url(),
         harmless(&scenario.display().to_string())
     ));
@@ -109,11 +109,11 @@ fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
     let opencode = endpoints.opencode_config().to_string().replace('\'', "'\\''");
     terminal::data_line(&format!("export {OPENCODE}='{opencode}'"));
     terminal::progress(&format!(
-        "Codex takes no variable for it. In config.toml of the folder that CODEX_HOME names:\n\n{}",
+        "Codex has no variable for it. Put this into config.toml in the folder that CODEX_HOME names:\n\n{}",
         endpoints.codex_config()
     ));
     terminal::progress(&format!(
-        "Neither does Droid. In .factory/settings.json of your home folder:\n\n{:#}\n",
+        "Droid has none either. Put this into .factory/settings.json in your home folder:\n\n{:#}\n",
         endpoints.droid_settings(ANY_KEY)
     ));
 }
@@ -147,11 +147,11 @@ fn refused(error: &ServerError, port: u16) -> Failure {
     let failure = Failure::new(Exit::Failed, told(error));
     match error {
         ServerError::Start(cause) if cause.kind() == io::ErrorKind::AddrInUse => {
-            Failure::usage(format!("port {port} is taken"))
-                .with_hint("take another, or leave `--port` out for one that is free")
+            Failure::usage(format!("port {port} is in use"))
+                .with_hint("choose another port, or omit `--port` to use a free one")
         }
         ServerError::Start(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
-            Failure::usage(format!("port {port} is not allowed")).with_hint("take one above 1023")
+            Failure::usage(format!("port {port} is not allowed")).with_hint("choose a port above 1023")
         }
         _ => failure,
     }

@@ -42,7 +42,7 @@ pub(crate) fn meant(wrong: &str, known: &[&str]) -> String {
         .min();
     match near {
         Some((_, name)) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", known.join(", ")),
+        None => format!("known names: {}", known.join(", ")),
     }
 }
 

@@ -47,7 +47,7 @@ fn able(capabilities: &ProviderCapabilities) -> String {
         (structured_output, "structured output"),
         (permissions, "permissions"),
         (tools, "tools"),
-        (host_tools, "tools of a program"),
+        (host_tools, "host tools"),
         (thinking, "thinking"),
         (images, "images"),
         (cost, "cost"),

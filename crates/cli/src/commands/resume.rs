@@ -68,8 +68,8 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         let paid: Vec<_> = plan.nodes.iter().filter(|node| again_paid(node)).collect();
         show(&plan, &kept.record.session, invocation);
         if !paid.is_empty() && !agreed(invocation, &args.going)? {
-            return Err(Failure::usage("the flow was edited, and finished work would be done again")
-                .with_hint("`--edited` uses the changed flow, `--as-started` the flow as it was"));
+            return Err(Failure::usage("the flow was edited, and finished nodes would run again")
+                .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
     }
     kept.anew(again, &args.going, invocation)
@@ -309,15 +309,15 @@ fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
     match fate {
         Fate::Finished => ("finished", None),
         Fate::Reused => ("reused", None),
-        Fate::GoesOn => ("goes on", Some("in its own conversation")),
+        Fate::GoesOn => ("resumes", Some("in its own conversation")),
         Fate::Skipped => ("skipped", None),
-        Fate::Follows => ("follows", Some("what runs before it decides")),
+        Fate::Follows => ("undecided", Some("it depends on nodes that run first")),
         Fate::Asks => ("asks", Some("it was interrupted and may have taken effect")),
         Fate::Runs(why) => (
             "runs",
             Some(match why {
                 Why::New => "it has not run yet",
-                Why::Asked => "the fork begins here",
+                Why::Asked => "the fork starts here",
                 Why::Type => "its type has changed",
                 Why::Input => "its input has changed",
                 Why::Failed => "it failed",

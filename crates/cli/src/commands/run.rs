@@ -60,7 +60,7 @@ fn warn_of_secrets(given: &Map<String, Value>, graph: &Graph, invocation: &Invoc
     let redactor = Redactor::new(&env);
     for (key, _) in given.iter().filter(|(_, value)| redactor.value((*value).clone()) != **value) {
         terminal::progress(&format!(
-            "warning: the input `{key}` holds a secret, and is stored with the session as it is given\n  help: let a \
+            "warning: the input `{key}` contains a secret and is stored with the session unchanged\n  help: let a \
              program read it from its environment: `secrets: [NAME]` in the flow\n"
         ));
     }

@@ -207,7 +207,7 @@ impl Session {
         let Some(result) = result else {
             // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
             let exit = by.unwrap_or(Exit::Interrupted);
-            return Err(Failure::new(exit, "stopped at once; what was running was killed"));
+            return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
         };
         self.providers.shutdown().await;
         let kept = match writing {
@@ -217,7 +217,12 @@ impl Session {
         let result = match result {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => return Err(refused(&error)),
-            Err(panic) => return Err(Failure::new(Exit::Failed, format!("the session broke down: {panic}"))),
+            Err(panic) => {
+                return Err(Failure::new(
+                    Exit::Failed,
+                    format!("internal error: the session panicked: {panic}"),
+                ));
+            }
         };
         let waiting = host.waiting();
         let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };

@@ -71,7 +71,7 @@ async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failu
         },
         "only" => |standing| !standing.has_ended(),
         other => {
-            return Err(Failure::usage(format!("`@{other}` names no session"))
+            return Err(Failure::usage(format!("`@{other}` is not a session"))
                 .with_hint("use a session ID, `@last` or `@last-failed`"));
         }
     };
@@ -199,7 +199,8 @@ impl Standing {
 pub(super) fn graph(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
     let broken = |why: String| {
         let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
-        Failure::new(Exit::Failed, message).with_hint("another version of inspan began the session: use that")
+        Failure::new(Exit::Failed, message)
+            .with_hint("the session was started by another version of inspan; use that version")
     };
     let loaded = Loaded::from_source(&record.flow).map_err(|error| broken(error.to_string()))?;
     let nodes = registries::nodes(&registries::providers());

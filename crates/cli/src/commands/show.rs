@@ -210,7 +210,7 @@ impl View {
         }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
             let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().node(ix).id));
-            fact("budget", format!("of {whose} is used up: {limit}"));
+            fact("budget", format!("used up for {whose}: {limit}"));
         }
         if let Some(parent) = &self.record.parent {
             let from = clean(parent.session.as_str());
@@ -234,7 +234,7 @@ impl View {
             _ => {}
         }
         if entry.unanswered > 0 && !standing.has_ended() {
-            fact("commands", format!("{} stored, to be applied", entry.unanswered));
+            fact("commands", format!("{} stored, not applied yet", entry.unanswered));
         }
         lines
     }

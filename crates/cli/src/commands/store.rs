@@ -114,7 +114,9 @@ async fn export(
         None => Ok(Exit::Success),
         Some(damage) => Err(Failure::new(
             Exit::Failed,
-            format!("session `{id}` is damaged, and only what comes before was exported: {damage}"),
+            format!(
+                "session `{id}` is damaged, and only the events before the damage were exported: {damage}"
+            ),
         )),
     }
 }
@@ -207,7 +209,7 @@ async fn gc(
     let count = report.sessions.len();
     terminal::progress(&match mode {
         Gc::Look => format!("{count} sessions that ended before {before} would be deleted\n"),
-        Gc::Delete => format!("{count} sessions deleted, {freed} bytes given back\n"),
+        Gc::Delete => format!("{count} sessions deleted, {freed} bytes freed\n"),
     });
     Ok(Exit::Success)
 }
@@ -215,11 +217,14 @@ async fn gc(
 fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
     SqliteStore::open(path, &SqliteOptions::default().accept_loss())?;
     match invocation.form {
-        Form::Json => {
-            invocation.json(&json!({ "store": path, "done": "what is there counts as all there was" }))
-        }
+        Form::Json => invocation.json(
+            &json!({ "store": path, "done": "damage accepted; what is stored now counts as complete" }),
+        ),
         Form::Text => {
-            terminal::progress(&format!("{}: what is there counts as all there was\n", path.display()));
+            terminal::progress(&format!(
+                "{}: damage accepted; what is stored now counts as complete\n",
+                path.display()
+            ));
         }
     }
     Ok(Exit::Success)

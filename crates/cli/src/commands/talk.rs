@@ -48,8 +48,9 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
         (None, None) => Command::Send { content },
     };
     with_session(session, invocation, async |target| {
-        target
-            .must_be_driven(|id| format!("`inspan resume {id} --message TEXT` tells its agents something"))?;
+        target.must_be_driven(|id| {
+            format!("`inspan resume {id} --message TEXT` resumes it with a message to its agents")
+        })?;
         match (target.post_and_wait(&command).await?, &command) {
             (Heard::Accepted, _) => match target.receivers().await? {
                 Some(1) => target.done("sent to 1 listener"),
@@ -60,10 +61,12 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
             (Heard::Open(_), Command::SendToRun { run, .. }) => {
                 let id = &target.entry.session;
                 Err(Failure::usage(format!("run `{run}` ended with its process; nothing was sent"))
-                    .with_hint(format!("`inspan resume {id} --message TEXT` tells the agents something")))
+                    .with_hint(format!(
+                        "`inspan resume {id} --message TEXT` resumes it with a message to its agents"
+                    )))
             }
             (Heard::Open(_), _) => target.done(
-                "stored: no process drives the session now; after `inspan resume` the next agent that takes \
+                "stored: no process runs the session; after `inspan resume` the next agent that takes \
                  messages gets it",
             ),
         }
@@ -84,7 +87,7 @@ pub(super) fn pause(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fa
         match target.entry.digest.status {
             SessionStatus::Paused => target.done(&format!("paused; continue with `inspan resume {id}`")),
             SessionStatus::Waiting if target.entry.owner.is_none() => {
-                target.done("no process drives it any more: it waits, see `inspan inbox`")
+                target.done("no longer running: it is waiting, see `inspan inbox`")
             }
             status if status.has_ended() => {
                 Err(Failure::usage(format!("session `{id}` ended before it could be paused")))
@@ -285,7 +288,7 @@ impl Target<'_> {
             return Err(inspan_flow::StoreError::SessionEnded(id.clone()).into());
         }
         if !self.is_driven() {
-            return Err(Failure::usage(format!("no process drives session `{id}`")).with_hint(hint(id)));
+            return Err(Failure::usage(format!("no process runs session `{id}`")).with_hint(hint(id)));
         }
         Ok(())
     }
@@ -318,9 +321,8 @@ impl Target<'_> {
         };
         tokio::time::timeout(ANSWER, answered).await.unwrap_or_else(|_| {
             let owner = self.entry.owner.as_ref().map(ToString::to_string).unwrap_or_default();
-            Err(Failure::new(Exit::Failed, format!("{owner} did not answer within {ANSWER:?}")).with_hint(
-                "the command stays stored, and is carried out or refused when the process goes on",
-            ))
+            Err(Failure::new(Exit::Failed, format!("{owner} did not respond within {ANSWER:?}"))
+                .with_hint("the command is stored; the process applies or refuses it when it continues"))
         })
     }
 
@@ -392,7 +394,10 @@ impl Target<'_> {
             }
         };
         tokio::time::timeout(ANSWER, came).await.unwrap_or_else(|_| {
-            Err(Failure::new(Exit::Failed, format!("it was accepted, and is not done after {ANSWER:?}")))
+            Err(Failure::new(
+                Exit::Failed,
+                format!("the command was accepted but is not done after {ANSWER:?}"),
+            ))
         })
     }
 
@@ -487,7 +492,7 @@ impl Target<'_> {
             return Ok(Some(self.store.post(id, &command, SystemClock.now()).await?));
         }
         // The agent that asked is gone with its process, and what it asks next may be something else.
-        Err(Failure::usage(format!("no process drives session `{id}`, and the agent that asked has ended"))
+        Err(Failure::usage(format!("no process runs session `{id}`, and the agent that asked has ended"))
             .with_hint(format!("`inspan resume {id}` continues; the agent asks again if it still needs to")))
     }
 

@@ -236,10 +236,7 @@ impl Inner {
         let mut lines = Vec::with_capacity(self.lines.len() + 1);
         if self.dropped > 0 {
             let mut line = Line::new();
-            line.push(
-                Tone::Warning,
-                &format!("… {} lines left out: the terminal was too slow", self.dropped),
-            );
+            line.push(Tone::Warning, &format!("… {} lines skipped: the terminal was too slow", self.dropped));
             lines.push(line);
             self.dropped = 0;
         }

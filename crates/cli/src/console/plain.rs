@@ -253,7 +253,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             let mut line = new(Tone::Accent, "↻");
             let of = state.loop_between(from.as_str(), to.as_str());
             let of = of.map(|edge| format!(" of {}", edge.max_iterations)).unwrap_or_default();
-            line.push(Tone::Plain, &format!("{from} sends it back to {to} ({iteration}{of})"));
+            line.push(Tone::Plain, &format!("{from} loops back to {to} ({iteration}{of})"));
             if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
                 line.push(Tone::Faint, &format!(": {reason}"));
             }

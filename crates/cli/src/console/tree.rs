@@ -45,7 +45,7 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
             line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             if state.course == Course::Stopping {
-                line.push(Tone::Warning, " stopping; press Ctrl-C again to stop at once");
+                line.push(Tone::Warning, " stopping; press Ctrl-C again to kill it");
             }
             started.map(|started| format!(" {}", format::duration(canvas.now.since(started))))
         }

@@ -127,7 +127,7 @@ fn what_it_cannot_serve_is_refused_at_once() {
     let rows: [(&[&str], &str); 4] = [
         (&["model.json"], "turn 0 of the scenario: `times` needs `when`"),
         (&["none.json"], "scenario none.json cannot be read: No such file or directory"),
-        (&["good.json", "--port", &port], &format!("port {port} is taken")),
+        (&["good.json", "--port", &port], &format!("port {port} is in use")),
         (&["good.json", "--requests", "none/requests.jsonl"], "none/requests.jsonl cannot be written"),
     ];
     for (arguments, expected) in rows {

@@ -84,7 +84,7 @@ fn a_killed_session_goes_on_without_doing_anything_twice_that_was_done() {
     let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
     let fates: Vec<_> =
         said(&plan)["nodes"].as_array().unwrap().iter().map(|node| node["fate"].clone()).collect();
-    assert_eq!(fates, ["finished", "runs", "follows", "follows"]);
+    assert_eq!(fates, ["finished", "runs", "undecided", "undecided"]);
     let waits = inspan(folder, &["resume", "s", "--json"]);
     assert_eq!(waits.code, Some(3), "{}", waits.stderr);
     assert_eq!(did(folder), ["first", "slow", "slow"]);

@@ -299,6 +299,6 @@ fn an_input_that_holds_a_secret_is_warned_of() {
     let ran = ran(folder.path(), command.env("MY_TOKEN", "planted-42-x"));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[redacted MY_TOKEN]\n"));
     let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
-    let expected = "warning: the input `key` holds a secret, and is stored with the session as it is given";
+    let expected = "warning: the input `key` contains a secret and is stored with the session unchanged";
     assert_eq!(warned, [expected]);
 }

@@ -50,7 +50,7 @@ fn a_wrong_setting_is_named_with_its_line() {
         ("x = 1\n", ":1: unknown field `x`"),
         ("\n[budget]\nusd = -1\n", ":3: a budget is an amount greater than 0"),
         ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
-        ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not take `maxTurn` so"),
+        ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not accept `maxTurn`: "),
         (
             "[providers.claude]\nmodel = \"sk-ant-api03-0123456789abcdefghij\"\n",
             ":2: `model` looks like a secret",
@@ -68,7 +68,7 @@ fn a_wrong_setting_is_named_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "inspan.toml", "store = \"/tmp\"\n");
     let ran = inspan(folder.path(), &["config"]);
-    let expected = "error: ~/inspan.toml:1: `store` can only be set in the user's own file";
+    let expected = "error: ~/inspan.toml:1: `store` can only be set in the user's settings file";
     assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
 }
 

@@ -42,7 +42,7 @@ impl Walk<'_> {
             Event::TaskCancelled { session_id, .. } => {
                 let (seq, why) = self.cancelled_by(envelope.seq);
                 let attempt = self.node(ix).attempt;
-                let kept = if session_id.is_some() { "; its conversation can be gone on with" } else { "" };
+                let kept = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
                 let text = format!("attempt {attempt} was cancelled: {why} [{seq}]{kept}");
                 self.say(envelope.seq, Some(self.path(ix)), Said::Cancelled, text);
             }
@@ -54,10 +54,10 @@ impl Walk<'_> {
                 let own =
                     from.strip_prefix(self.run.session().as_str()).is_some_and(|rest| rest.starts_with('/'));
                 let text = match (own, self.nodes[ix.0 as usize].answered) {
-                    (true, 0) => "a person says that it is done; it does not run again".to_owned(),
-                    (true, seq) => format!("a person says that it is done [{seq}]; it does not run again"),
+                    (true, 0) => "a person marked it as done; it does not run again".to_owned(),
+                    (true, seq) => format!("a person marked it as done [{seq}]; it does not run again"),
                     (false, _) => format!(
-                        "its output is taken from {from}: its type, its input and all it follows on are the same"
+                        "its output is reused from {from}: its type, its input and its dependencies are unchanged"
                     ),
                 };
                 self.say(envelope.seq, Some(self.path(ix)), Said::Reused, text);
@@ -72,7 +72,7 @@ impl Walk<'_> {
             && self.node(ix).status == NodeStatus::Paused
         {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            let text = format!("the session is paused{why}; the node goes on when it is resumed");
+            let text = format!("the session is paused{why}; the node resumes with it");
             self.say(envelope.seq, Some(self.path(ix)), Said::Paused, text);
             return;
         }
@@ -103,8 +103,8 @@ impl Walk<'_> {
             }
             Event::LimitWait { provider, until } => {
                 let text = format!(
-                    "attempt {attempt} was ended by a usage limit of {provider}; it goes on when the limit is lifted, \
-                     at {until}, and no try is used up"
+                    "attempt {attempt} hit a usage limit of {provider}; it resumes when the limit resets, \
+                     at {until}; this uses no attempt"
                 );
                 self.say(seq, path, Said::Limited, text);
             }
@@ -127,12 +127,12 @@ impl Walk<'_> {
                         when.holds(&self.run.scope(&self.run.locals(spec.from))) == Ok(true)
                     });
                 let why = if used_up {
-                    "its `maxIterations` is used up (`onExhausted: continue`)"
+                    "`maxIterations` is reached (`onExhausted: continue`)"
                 } else {
                     &reason.text
                 };
                 let text = format!(
-                    "the loop {name} ends; it fired {rounds} of {} times: {why}",
+                    "the loop {name} ended after {rounds} of {} iterations: {why}",
                     cycle.max_iterations
                 );
                 (Said::LoopEnded, reason, text)
@@ -159,7 +159,7 @@ impl Walk<'_> {
         let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&ix)) else { return };
         let reason = self.fired(edge);
         let text = format!(
-            "pass {} begins: the loop `{} -> {}` fired, {iteration} of {}: {}",
+            "pass {} started: the loop `{} -> {}` fired, iteration {iteration} of {}: {}",
             self.node(ix).pass + 1,
             graph.node(spec.from).id,
             graph.node(spec.to).id,
@@ -177,25 +177,25 @@ impl Walk<'_> {
         let path = Some(self.path(ix));
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
-            "the usage limit is lifted".to_owned()
+            "the usage limit has reset".to_owned()
         } else if node.interrupted {
             match node.more.as_ref().is_some_and(|more| more.resume.is_some()) {
-                true => "it goes on, in its own conversation, where the one before was cut short".to_owned(),
-                false => "it takes the place of the one that was cut short".to_owned(),
+                true => "it resumes the conversation of the interrupted attempt".to_owned(),
+                false => "it replaces the interrupted attempt".to_owned(),
             }
         } else if node.failures > 0 {
             format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts)
         } else if spec.incoming.is_empty() && node.pass <= 1 {
-            "no edge leads to it, so it runs at the start".to_owned()
+            "it has no incoming edges".to_owned()
         } else if node.sent_back {
             "a loop leads back to it".to_owned()
         } else {
             match spec.join {
                 _ if spec.incoming.len() == 1 => "the edge into it fired".to_owned(),
-                Join::All => format!("all of its {} edges fired", spec.incoming.len()),
-                Join::Any => "the first of its edges fired".to_owned(),
+                Join::All => format!("all {} edges into it fired", spec.incoming.len()),
+                Join::Any => "the first edge into it fired".to_owned(),
                 Join::Resolved => {
-                    format!("its edges are resolved, and {} of {} fired", node.fired, spec.incoming.len())
+                    format!("all edges into it are resolved, {} of {} fired", node.fired, spec.incoming.len())
                 }
             }
         };
@@ -204,7 +204,7 @@ impl Walk<'_> {
             self.say(envelope.seq, path.clone(), Said::Condition, format!("its `when` {}", reason.text));
             self.values(reason.values);
         }
-        self.say(envelope.seq, path, Said::Started, format!("attempt {attempt} began: {why}"));
+        self.say(envelope.seq, path, Said::Started, format!("attempt {attempt} started: {why}"));
     }
 
     fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason) {
@@ -214,15 +214,15 @@ impl Walk<'_> {
         let text = match reason {
             SkipReason::When => {
                 let reason = spec.when.as_ref().map(|when| self.condition(when, ix));
-                let text = reason.as_ref().map_or("its `when` does not hold".to_owned(), |reason| {
-                    format!("its `when` {}", reason.text)
-                });
+                let text = reason
+                    .as_ref()
+                    .map_or("its `when` is false".to_owned(), |reason| format!("its `when` {}", reason.text));
                 values = reason.map(|reason| reason.values).unwrap_or_default();
                 text
             }
             SkipReason::Edge => match spec.join {
-                Join::All => "not all of its edges fired, and it needs them all".to_owned(),
-                _ => "none of its edges fired".to_owned(),
+                Join::All => "not all edges into it fired".to_owned(),
+                _ => "no edge into it fired".to_owned(),
             },
             _ => self.blame(ix),
         };
@@ -237,9 +237,9 @@ impl Walk<'_> {
         let names = culprits.iter().map(|(seq, ix)| format!("`{}` [{seq}]", graph.node(*ix).id));
         let names = names.collect::<Vec<_>>().join(", ");
         if names.is_empty() {
-            "something before it failed".to_owned()
+            "a node before it failed".to_owned()
         } else {
-            format!("it follows on what failed: {names}")
+            format!("it depends on failed nodes: {names}")
         }
     }
 
@@ -249,7 +249,7 @@ impl Walk<'_> {
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
         if of == Some(ix) {
             self.nodes[ix.0 as usize].answered = envelope.seq;
-            self.say(envelope.seq, Some(self.path(ix)), Said::Answered, format!("the answer came: {answer}"));
+            self.say(envelope.seq, Some(self.path(ix)), Said::Answered, format!("answered: {answer}"));
         }
     }
 
@@ -260,21 +260,21 @@ impl Walk<'_> {
         let path = self.path(ix);
         let how = match node.status {
             NodeStatus::Running if self.state().status == SessionStatus::Waiting => {
-                "the process that waited has left; the session goes on".to_owned()
+                "the waiting process has exited; the session was resumed".to_owned()
             }
             NodeStatus::Running => format!(
-                "the process that ran attempt {} ended without a word of it; the session goes on",
+                "the process ended unexpectedly during attempt {}; the session was resumed",
                 node.attempt
             ),
-            NodeStatus::Paused => "the session goes on".to_owned(),
-            NodeStatus::Cancelled if self.state().ending.is_none() => "the session goes on".to_owned(),
+            NodeStatus::Paused => "the session was resumed".to_owned(),
+            NodeStatus::Cancelled if self.state().ending.is_none() => "the session was resumed".to_owned(),
             _ => return,
         };
         let told = messages.get(&path).unwrap_or(message);
         let then = if node_ids.contains(&path) {
-            format!(", and the agent is told: {told}")
+            format!(", with this message to the agent: {told}")
         } else if self.graph().node(ix).effects == crate::graph::Effects::External {
-            ", and a person is to say whether the attempt took effect".to_owned()
+            ", and a person must say whether the attempt took effect".to_owned()
         } else {
             ", and the node runs again".to_owned()
         };
@@ -287,23 +287,23 @@ impl Walk<'_> {
         let wait = node.retry_at.map(|due| due.since(envelope.timestamp)).unwrap_or_default();
         let asked = error.retry_after.filter(|asked| *asked <= policy.longest_wish());
         let wait = match (wait.is_zero(), asked) {
-            (true, _) => "at once".to_owned(),
-            (false, Some(_)) => format!("in {}, as the vendor asks", length(wait)),
+            (true, _) => "immediately".to_owned(),
+            (false, Some(_)) => format!("in {}, as the vendor requested", length(wait)),
             (false, None) => format!("in {}", length(wait)),
         };
-        format!("it is tried again {wait}, {} of {} tries used", node.failures, policy.max_attempts)
+        format!("retry {wait}, {} of {} attempts used", node.failures, policy.max_attempts)
     }
 
     fn not_tried_again(&self, ix: NodeIx, error: &AgentError) -> String {
         let graph = self.graph();
         let (retry, node) = (&graph.node(ix).policy.retry, self.node(ix));
         match retry.max_attempts {
-            0 | 1 => "it has one try".to_owned(),
-            max if node.failures >= max => format!("all {max} tries are used up"),
+            0 | 1 => "it has no retries".to_owned(),
+            max if node.failures >= max => format!("all {max} attempts are used"),
             _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
-                format!("another try would not help against {}", error.code)
+                format!("{} is not retryable", error.code)
             }
-            _ => "it is not tried again".to_owned(),
+            _ => "it is not retried".to_owned(),
         }
     }
 

@@ -36,9 +36,9 @@ impl Walk<'_> {
         let locals = self.run.locals(ix);
         let scope = self.run.scope(&locals);
         let verdict = match when.holds(&scope) {
-            Ok(true) => "holds".to_owned(),
-            Ok(false) => "does not hold".to_owned(),
-            Err(error) => format!("cannot be worked out: {}", error.reason),
+            Ok(true) => "is true".to_owned(),
+            Ok(false) => "is false".to_owned(),
+            Err(error) => format!("cannot be evaluated: {}", error.reason),
         };
         let values = when.seen(&scope);
         let seen: Vec<String> =
@@ -72,7 +72,7 @@ impl Walk<'_> {
             (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
             (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
             (_, Some(when)) => self.condition(when, spec.from),
-            (_, None) => Reason::plain("the loop has used up its `maxIterations`"),
+            (_, None) => Reason::plain("the loop has reached its `maxIterations`"),
         }
     }
 
@@ -125,21 +125,23 @@ impl Walk<'_> {
             let end = after.find(|envelope| ends(&envelope.event))?;
             Some((end.seq, self.cause_at(end.seq)))
         };
-        self.cause().or_else(later).unwrap_or_else(|| (seq, "the log does not say why".to_owned()))
+        self.cause().or_else(later).unwrap_or_else(|| (seq, "the reason is not in the log".to_owned()))
     }
 
     /// What an event that ends or pauses a session says of the reason.
     pub(super) fn cause_at(&self, seq: u64) -> String {
         let because =
             |reason: &Option<String>| reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        let Some(envelope) = self.event(seq) else { return "it was so when the log began".to_owned() };
+        let Some(envelope) = self.event(seq) else {
+            return "it was already so at the start of the log".to_owned();
+        };
         let task = envelope.context.task.as_ref().map_or("the flow", |task| task.as_str());
         match &envelope.event {
             Event::TaskFailed { error, .. } => format!("`{task}` failed: {}", in_short(error)),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
-            Event::SessionPause { reason } => format!("the session was to pause{}", because(reason)),
+            Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
-            Event::FlowResumed { .. } => "the process that drove the session came to its end".to_owned(),
+            Event::FlowResumed { .. } => "the process that ran the session ended".to_owned(),
             Event::BudgetExceeded { limit } if envelope.context.task.is_some() => {
                 format!("the budget of `{task}` is used up: {limit}")
             }
@@ -157,7 +159,7 @@ impl Walk<'_> {
         match self.marks.ending {
             Some(ending) if ending == seq => "that ends the flow",
             Some(_) => "the flow was ending already",
-            None => "what does not depend on it goes on (`failFast: false`)",
+            None => "nodes that do not depend on it continue (`failFast: false`)",
         }
     }
 }

@@ -76,16 +76,13 @@ impl Walk<'_> {
             }
             Event::LimitWait { provider, until } => {
                 let place = task.as_ref().map_or("an agent", |task| task.as_str());
-                (
-                    Said::Limited,
-                    format!("`{place}` ran into a usage limit of {provider}, which is lifted at {until}"),
-                )
+                (Said::Limited, format!("`{place}` hit a usage limit of {provider}, which resets at {until}"))
             }
             Event::SessionAbort { reason } => {
                 (Said::Stopped, format!("the session was stopped{}", because(reason)))
             }
             Event::SessionPause { reason } => {
-                (Said::Paused, format!("the session was to pause{}", because(reason)))
+                (Said::Paused, format!("a pause was requested{}", because(reason)))
             }
             Event::FlowPaused { node_ids, reason, .. } => {
                 let cut: Vec<String> = node_ids.iter().map(|path| format!("`{path}`")).collect();
@@ -99,7 +96,7 @@ impl Walk<'_> {
             Event::BudgetExceeded { .. } => (Said::Budget, self.cause_at(seq)),
             Event::BudgetCarried { from, spent, .. } => {
                 let text = format!(
-                    "session `{from}`, which this one continues, had spent {}; it counts against the budgets",
+                    "session `{from}`, which this one continues, spent {}; this counts against the budgets",
                     spent_words(*spent)
                 );
                 (Said::Budget, text)
@@ -125,7 +122,7 @@ impl Walk<'_> {
         let over = self.marks.over.unwrap_or(self.now());
         let (seq, text) = match (state.outcome, state.status) {
             (Some(outcome), _) => (over, format!("`{name}` {}: {}", ended(outcome), self.counts())),
-            (None, SessionStatus::Idle) => (self.now(), format!("`{name}` has not begun")),
+            (None, SessionStatus::Idle) => (self.now(), format!("`{name}` has not started")),
             (None, SessionStatus::Paused) => {
                 let seq = self.marks.paused.unwrap_or(self.now());
                 (seq, format!("`{name}` is paused: {}", self.counts()))
@@ -144,10 +141,9 @@ impl Walk<'_> {
                 };
                 (seq, format!("`{name}` waits {what}: {}", self.counts()))
             }
-            (None, _) if state.pausing.is_some() => (
-                self.marks.pause.unwrap_or(self.now()),
-                format!("`{name}` is about to pause: {}", self.counts()),
-            ),
+            (None, _) if state.pausing.is_some() => {
+                (self.marks.pause.unwrap_or(self.now()), format!("`{name}` is pausing: {}", self.counts()))
+            }
             (None, _) => (self.now(), format!("`{name}` runs: {}", self.counts())),
         };
         self.statement(seq, None, Said::Standing, text)
@@ -216,12 +212,7 @@ impl Walk<'_> {
                 (NodeStatus::Pending, None) if self.node(ix).retry_at.is_some() => {
                     let seq = self.nodes[at].failed;
                     let due = self.node(ix).retry_at.map(|due| due.to_string()).unwrap_or_default();
-                    self.say(
-                        seq,
-                        Some(path.clone()),
-                        Said::Waits,
-                        format!("`{path}` is tried again at {due}"),
-                    );
+                    self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` is retried at {due}"));
                 }
                 _ => {}
             }

@@ -75,18 +75,18 @@ impl Walk<'_> {
             let over = self.marks.over.unwrap_or(self.now());
             self.say_end(ix);
             self.say_open_edges(ix);
-            return (over, format!("`{id}` did not run: the session ended before its turn"));
+            return (over, format!("`{id}` did not run: the session ended first"));
         }
         if node.doubt {
             let seq = if mark.asked > 0 { mark.asked } else { mark.last };
-            let what = "was cut short and may have taken effect: a person has to say what is to be done";
+            let what = "was interrupted and may have taken effect: a person must decide";
             return (seq, format!("`{id}` {what}"));
         }
         if let Some(due) = node.retry_at {
-            return (mark.last, format!("`{id}` waits to be tried again, at {due}"));
+            return (mark.last, format!("`{id}` waits for its retry at {due}"));
         }
         if node.interrupted {
-            return (mark.last, format!("`{id}` was cut short, and runs again"));
+            return (mark.last, format!("`{id}` was interrupted and runs again"));
         }
         let ready = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
         if !ready {
@@ -94,7 +94,7 @@ impl Walk<'_> {
             let total = spec.incoming.len();
             return (
                 self.now(),
-                format!("`{id}` waits: {} of {total} edges into it are not resolved", node.unresolved),
+                format!("`{id}` waits: {} of {total} edges into it are pending", node.unresolved),
             );
         }
         if self.rests() {
@@ -103,8 +103,7 @@ impl Walk<'_> {
         }
         let (running, most) = (self.state().slots, self.run.max_concurrency());
         if running >= most && spec.occupies == crate::graph::Occupies::Slot {
-            let text =
-                format!("`{id}` is ready and waits for a place: {running} attempts run, and {most} may");
+            let text = format!("`{id}` is ready and waits for a free slot: {running} of {most} are in use");
             return (self.now(), text);
         }
         (self.now(), format!("`{id}` is ready to run"))
@@ -139,14 +138,14 @@ impl Walk<'_> {
                 NodeStatus::Paused => "is paused",
                 NodeStatus::Cancelled => "was cancelled",
                 NodeStatus::Failed => "failed",
-                NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits to be tried again",
+                NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits for its retry",
                 NodeStatus::Pending => "has not run",
-                _ if !graph.edge(edge).leaves.is_empty() => "has ended, and its loop has not",
+                _ if !graph.edge(edge).leaves.is_empty() => "has ended, but its loop has not",
                 _ => "has ended",
             };
             let last = self.asks(from).unwrap_or(self.nodes[from.0 as usize].last);
             let seq = if last > 0 { last } else { self.now() };
-            let text = format!("edge `{source} -> {}` is not resolved: `{source}` {how}", graph.node(ix).id);
+            let text = format!("edge `{source} -> {}` is pending: `{source}` {how}", graph.node(ix).id);
             let path = self.path(ix);
             self.say(seq, Some(path), Said::EdgePending, text);
         }

@@ -282,6 +282,6 @@ fn a_node_that_is_ready_waits_for_a_place() {
     let explanation = explain(&graph, &record, &log[..20], about);
     assert_eq!(
         (explanation.standing.text.as_str(), explanation.standing.seq),
-        ("`style` is ready and waits for a place: 2 attempts run, and 2 may", 20)
+        ("`style` is ready and waits for a free slot: 2 of 2 are in use", 20)
     );
 }

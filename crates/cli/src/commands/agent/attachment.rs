@@ -33,7 +33,7 @@ pub(super) fn read(file: &Path) -> Result<Attachment, Failure> {
     let name = file.file_name().map_or_else(|| file.display().to_string(), |name| name.display().to_string());
     match String::from_utf8(bytes) {
         Ok(content) => Ok(Attachment::Text { name, content }),
-        Err(_) => Err(broken("it is neither text nor a picture (PNG, JPEG, GIF, WebP)")),
+        Err(_) => Err(broken("it is neither text nor an image (PNG, JPEG, GIF, WebP)")),
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
             ),
             (
                 attached("a.bin", b"RIFF\xff"),
-                Err("cannot attach ~/a.bin: it is neither text nor a picture (PNG, JPEG, GIF, WebP)"
+                Err("cannot attach ~/a.bin: it is neither text nor an image (PNG, JPEG, GIF, WebP)"
                     .to_owned()),
             ),
         ];

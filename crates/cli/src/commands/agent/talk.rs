@@ -109,7 +109,7 @@ impl<'a> Talk<'a> {
                 Heard::Item(_) => break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early")),
                 Heard::Signal(exit) if by.is_some() => {
                     by = Some(exit);
-                    break Err(AgentError::new(ErrorCode::Aborted, "stopped at once"));
+                    break Err(AgentError::new(ErrorCode::Aborted, "stopped immediately"));
                 }
                 Heard::Signal(exit) => {
                     by = Some(exit);

@@ -65,7 +65,7 @@ impl Voice {
             }
             Event::AgentRetract { .. } => {
                 self.breaks = true;
-                self.note(Tone::Warning, "!", "the stream broke; the answer starts again");
+                self.note(Tone::Warning, "!", "the stream broke; the answer starts over");
             }
             Event::AgentToolStart { tool_name, input, .. } => {
                 self.breaks = true;

@@ -78,10 +78,10 @@ impl Lines {
             }
             Event::FlowResumed { message, node_ids, .. } => {
                 let mut line = new(Tone::Accent, "▸");
-                line.push(Tone::Plain, "goes on");
+                line.push(Tone::Plain, "resumed");
                 if !node_ids.is_empty() {
                     let nodes = node_ids.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
-                    line.push(Tone::Faint, &format!(", {nodes} told: {}", clean(message)));
+                    line.push(Tone::Faint, &format!(", message to {nodes}: {}", clean(message)));
                 }
                 line
             }
@@ -95,17 +95,17 @@ impl Lines {
             Event::AgentStart { provider, model, turn, .. } => {
                 let model = model.as_ref().map(|model| format!(" {}", clean(model))).unwrap_or_default();
                 let turn = if *turn > 1 { format!(", turn {turn}") } else { String::new() };
-                self.faint(envelope, "·", &format!("agent begins ({}{model}{turn})", clean(provider)))
+                self.faint(envelope, "·", &format!("agent started ({}{model}{turn})", clean(provider)))
             }
             Event::AgentUsage { usage, cost_usd, .. } => {
                 let cost = cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars);
                 self.faint(envelope, "·", &format!("{} tokens · {cost}", format::count(usage.total())))
             }
             Event::AgentToolComplete { tool_name, .. } => {
-                self.faint(envelope, "·", &format!("{} is done", clean(tool_name)))
+                self.faint(envelope, "·", &format!("{} completed", clean(tool_name)))
             }
             Event::AgentComplete { duration_ms, .. } => {
-                self.faint(envelope, "·", &format!("agent ends after {}", format::millis(*duration_ms)))
+                self.faint(envelope, "·", &format!("agent ended after {}", format::millis(*duration_ms)))
             }
             // Thinking comes in scraps; who wants it asks for it.
             Event::AgentThinking { .. } if !self.is_chosen => return None,

@@ -41,8 +41,8 @@ fn file(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
     match serde_json::from_str::<Value>(&text) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(refused("is no JSON object".to_owned()).with_hint("write `{ \"key\": value }`")),
-        Err(error) => Err(refused(format!("is no JSON: {error}"))),
+        Ok(_) => Err(refused("is not a JSON object".to_owned()).with_hint("write `{ \"key\": value }`")),
+        Err(error) => Err(refused(format!("is not JSON: {error}"))),
     }
 }
 

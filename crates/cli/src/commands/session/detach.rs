@@ -124,7 +124,7 @@ fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path) -> Resu
         },
         Err(_) => {
             let pid = child.id();
-            let message = format!("the background process {pid} did not begin within {BEGINS:?}");
+            let message = format!("the background process {pid} did not start within {BEGINS:?}");
             Err(Failure::new(Exit::Failed, message))
         }
     }
@@ -172,7 +172,7 @@ fn said(log: &Path, exit: Exit) -> Failure {
     let start = text.rfind("\nerror: ").map_or(0, |at| at + 1);
     let text = text[start..].strip_prefix("error: ").unwrap_or(text);
     match text.split_once("\n  help: ") {
-        _ if text.is_empty() => Failure::new(exit, "the background process ended at once"),
+        _ if text.is_empty() => Failure::new(exit, "the background process exited immediately"),
         Some((message, hint)) => Failure::new(exit, message).with_hint(hint),
         None => Failure::new(exit, text),
     }

@@ -79,7 +79,7 @@ impl Writing {
             // A reader that has gone has read what it wanted.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Ok(Err(error)) => lost(format!("not all events could be written: {error}")),
-            Err(_) => lost("the writer broke down".to_owned()),
+            Err(_) => lost("internal error: the writer panicked".to_owned()),
         }
     }
 }

@@ -131,12 +131,12 @@ impl Channel for Host {
 
 impl Answers for Desk {
     fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
-        let hub = self.hub.get().ok_or("the session has not begun")?;
+        let hub = self.hub.get().ok_or("the session has not started")?;
         hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
     }
 
     fn message(&self, text: &str) -> Result<(), String> {
-        let hub = self.hub.get().ok_or("the session has not begun")?;
+        let hub = self.hub.get().ok_or("the session has not started")?;
         hub.send(text).map(drop).map_err(|error| error.to_string())
     }
 
@@ -151,7 +151,7 @@ impl Answers for Desk {
         if self.unattended == Unattended::DefaultOrStop {
             let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("node `{task}`"));
             // A session that has ended meanwhile needs no stop.
-            let _ = hub.abort(Some(format!("{node} waits for a person, and nobody is there")));
+            let _ = hub.abort(Some(format!("{node} is waiting for a person, and no one can answer")));
         }
     }
 }

@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
                 let mut hints: Vec<_> = open.map(|open| answering(id, open, commands)).collect();
                 if hints.is_empty() {
                     let resume = commands.command("resume", id, "");
-                    hints.push(format!("continue with `{resume}` once the limit is lifted"));
+                    hints.push(format!("continue with `{resume}` when the limit resets"));
                 }
                 hints
             }

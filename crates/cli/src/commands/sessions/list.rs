@@ -48,8 +48,8 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
             None => "a usage limit".to_owned(),
         }),
         _ if entry.unanswered > 0 => Some(match entry.unanswered {
-            1 => "1 command to be applied".to_owned(),
-            count => format!("{count} commands to be applied"),
+            1 => "1 command not applied yet".to_owned(),
+            count => format!("{count} commands not applied yet"),
         }),
         _ => None,
     }
