@@ -19,7 +19,6 @@ use std::process::Command;
 use anyhow::Context as _;
 
 pub(crate) use crowd::run as crowd;
-pub(crate) use flow::chain;
 use measure::{HEAD, Row};
 
 /// A part of the benches.

@@ -10,7 +10,6 @@ mod time;
 mod world;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -129,18 +128,8 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
 
 /// As [`build`], with further arguments for cargo.
 pub(crate) fn build_with(root: &Path, arguments: &[&str]) -> anyhow::Result<PathBuf> {
-    build_by(root, "build", arguments)
-}
-
-/// As [`build`], by this command of cargo with its own arguments.
-pub(crate) fn build_by(
-    root: &Path,
-    command: &str,
-    arguments: &[impl AsRef<OsStr>],
-) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"))
-        .arg(command)
-        .args(["--quiet", "--bin", "inspan", "--message-format=json-render-diagnostics"])
+        .args(["build", "--quiet", "--bin", "inspan", "--message-format=json-render-diagnostics"])
         .args(arguments)
         .current_dir(root)
         .stdin(Stdio::null())

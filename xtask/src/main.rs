@@ -12,9 +12,7 @@ mod fixtures;
 mod form;
 mod generated;
 mod layers;
-mod layout;
 mod matrix;
-mod portrait;
 mod purity;
 mod record;
 mod replay;
@@ -82,13 +80,9 @@ enum Command {
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Draws the README's picture of the console from a real run
-    Picture,
     /// A part of `bench`, which has a process of its own
     #[command(hide = true)]
     Crowd { folder: std::path::PathBuf },
-    /// Builds the program as it is shipped: for release, with what a small flow calls side by side
-    Dist,
     /// Measures the hot paths, each beside a reference of the same run
     Bench {
         /// Only the parts whose names contain this
@@ -98,8 +92,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = layout::as_linker(std::env::args_os()).unwrap_or_else(|| run(Arguments::parse().command));
-    match outcome {
+    match run(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -130,14 +123,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Faults { full, filter } => {
             let size = if full { faults::Size::Full } else { faults::Size::Sample };
             Ok(code(faults::run(&root, &filter, size, &mut std::io::stdout())?))
-        }
-        Command::Picture => {
-            print_changed(&[portrait::draw(&root)?.to_owned()]);
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Dist => {
-            println!("built {}", layout::build(&root)?.display());
-            Ok(ExitCode::SUCCESS)
         }
         Command::Crowd { folder } => Ok(code(bench::crowd(&folder, &mut std::io::stdout())?)),
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),

@@ -2,7 +2,6 @@
 //! What the files do is left to their crates; the compiler hears the same rule from `clippy.toml`.
 
 use crate::finding::Finding;
-use crate::layers::LAYERS;
 use crate::source::{blank, lines_before_tests, mentions};
 use crate::workspace::Workspace;
 
@@ -62,8 +61,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
     for pure in PURE {
         let files: Vec<_> = workspace.rust().filter(|file| belongs(pure.module, &file.path)).collect();
-        let home = LAYERS.iter().find(|layer| pure.module.starts_with(layer.folder));
-        if files.is_empty() && home.is_none_or(|layer| !workspace.is_placeholder(layer.folder)) {
+        if files.is_empty() {
             let sentence =
                 format!("no file is {}: name the module's new place in PURE, or remove it", pure.module);
             findings.push(Finding::broken(HERE, sentence));

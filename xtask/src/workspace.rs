@@ -80,13 +80,6 @@ impl Workspace {
         self.ending(".md")
     }
 
-    /// Whether the crate in `folder` is still an empty place for what will come.
-    pub(crate) fn is_placeholder(&self, folder: &str) -> bool {
-        ["lib.rs", "main.rs"].iter().any(|name| {
-            self.text(&format!("{folder}/src/{name}")).is_some_and(|text| text.starts_with("//! Placeholder"))
-        })
-    }
-
     fn ending<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = &'a File> {
         self.files.iter().filter(move |file| file.path.ends_with(ending))
     }

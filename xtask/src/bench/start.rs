@@ -10,13 +10,12 @@ use cargo_metadata::Message;
 
 use super::measure::{Goal, Row, Unit, middle};
 use crate::e2e::Stopwatch;
-use crate::layout;
 
 const STARTS: usize = 40;
 
 /// All rows. Time is what passes here, since a start waits for the system.
 pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
-    let inspan = layout::build(root)?;
+    let inspan = crate::e2e::build_with(root, &["--release"])?;
     let empty = build_empty(root)?;
     let folder = tempfile::tempdir()?;
     let flow = folder.path().join("flow.yaml");
