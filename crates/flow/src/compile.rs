@@ -16,11 +16,13 @@ mod node;
 mod types;
 mod validate;
 
-use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use inspan_protocol::NodeId;
-use rustc_hash::{FxBuildHasher, FxHashMap};
-use smol_str::SmolStr;
 
 pub use given::check_input;
 
@@ -63,7 +65,7 @@ pub fn compile(loaded: &Loaded, registry: &NodeRegistry) -> Result<Compiled, Dia
 struct World<'a> {
     loaded: &'a Loaded,
     spec: &'a Spec<'a>,
-    index: FxHashMap<NodeId, NodeIx>,
+    index: HashMap<NodeId, NodeIx>,
     links: Links<'a>,
     types: Types<'a>,
     /// The keys of each node's output, where its type names them.
@@ -72,7 +74,7 @@ struct World<'a> {
     /// The keys that each node's structured output is declared to have.
     structured: Vec<Option<Arc<[String]>>>,
     /// The keys of the flow's input that are used for certain, with the node that does.
-    needs: RefCell<BTreeMap<SmolStr, NodeId>>,
+    needs: RefCell<BTreeMap<String, NodeId>>,
     unsaid: node::Unsaid,
 }
 
@@ -125,8 +127,8 @@ fn build(spec: &Spec<'_>, loaded: &Loaded, registry: &NodeRegistry, sink: &mut S
 }
 
 /// The places of the nodes by their ids; the first of two with one id keeps it.
-fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> FxHashMap<NodeId, NodeIx> {
-    let mut index = FxHashMap::with_capacity_and_hasher(nodes.len(), FxBuildHasher);
+fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
+    let mut index = HashMap::new();
     for (at, node) in nodes.iter().enumerate() {
         let (Some(id), Ok(at)) = (&node.id, u32::try_from(at)) else { continue };
         if let Some(NodeIx(first)) = index.get(id) {

@@ -1,13 +1,15 @@
 //! A compiled flow: immutable, every name resolved to an index, every template and condition parsed.
 //! Making one is the compiler's; running one is the scheduler's.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use inspan_protocol::NodeId;
-use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
-use smallvec::SmallVec;
-use smol_str::SmolStr;
 
 use crate::{
     expr::{Condition, Template},
@@ -22,9 +24,6 @@ pub struct NodeIx(pub u32);
 /// The place of an edge in [`Graph::edges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgeIx(pub u32);
-
-/// Edges of one node: most have so few that they need no room of their own.
-pub type EdgeList = SmallVec<[EdgeIx; 4]>;
 
 /// A compiled flow.
 #[derive(Debug)]
@@ -48,7 +47,7 @@ pub struct Graph {
     /// The schema that the input must fit.
     pub input_schema: Option<Value>,
     /// The keys of the input that templates use for certain, with a node that does.
-    pub(crate) needs: BTreeMap<SmolStr, NodeId>,
+    pub(crate) needs: BTreeMap<String, NodeId>,
     /// The flow's state at the start.
     pub state: Map<String, Value>,
     /// The environment variables that its programs may see although they hold keys; their values are secrets.
@@ -59,7 +58,7 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The edges: those written first, then those from `dependsOn`.
     pub edges: Vec<Edge>,
-    pub(crate) index: FxHashMap<NodeId, NodeIx>,
+    pub(crate) index: HashMap<NodeId, NodeIx>,
 }
 
 impl Graph {
@@ -103,11 +102,11 @@ pub struct Node {
     /// Whether it counts against `maxConcurrency`.
     pub occupies: Occupies,
     /// Edges into it that close no cycle.
-    pub incoming: EdgeList,
+    pub incoming: Vec<EdgeIx>,
     /// Edges out of it that close no cycle.
-    pub outgoing: EdgeList,
+    pub outgoing: Vec<EdgeIx>,
     /// Edges out of it that close a cycle: those of inner loops first, then in the author's order.
-    pub loops: EdgeList,
+    pub loops: Vec<EdgeIx>,
     /// The body of the loops that lead back to it, in the order of the graph; empty if none does.
     pub body: Arc<[NodeIx]>,
 }
@@ -161,7 +160,7 @@ pub struct Edge {
     /// Set if it closes a cycle.
     pub cycle: Option<Cycle>,
     /// The loop edges that must not fire in this pass before it is resolved: those of the bodies that it leaves.
-    pub leaves: EdgeList,
+    pub leaves: Vec<EdgeIx>,
 }
 
 /// What an edge that closes a cycle carries.
@@ -179,7 +178,7 @@ pub struct Cycle {
     /// that overlap it.
     pub(crate) quiet: Vec<NodeIx>,
     /// The loop edges whose counts begin anew when it fires.
-    pub(crate) inner: EdgeList,
+    pub(crate) inner: Vec<EdgeIx>,
     /// Of several loop edges that would fire, the one with the least rank does.
     pub(crate) rank: u32,
     /// The sources of the edges that wait for it.

@@ -25,8 +25,8 @@ pub use error::RunError;
 pub use explain::{About, Explanation, Said, Statement, explain};
 pub use expr::{BindingError, Condition, Part, Scope, Template};
 pub use graph::{
-    Budget, Cycle, Edge, EdgeIx, EdgeList, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx,
-    NodePolicy, Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
+    Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
+    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
 };
 pub use load::{FlowError, Loaded, load};
 pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};

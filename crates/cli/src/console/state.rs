@@ -10,7 +10,6 @@ use inspan_protocol::{
     SkipReason, Timestamp, WaitingOn,
 };
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use super::{
     agent::{AgentView, Doing, call},
@@ -26,12 +25,12 @@ pub(crate) const COLUMN: usize = 28;
 pub(crate) struct Plan {
     pub(crate) flow: String,
     /// Ids and types, in the author's order.
-    pub(crate) nodes: Vec<(SmolStr, Arc<str>)>,
+    pub(crate) nodes: Vec<(String, Arc<str>)>,
     pub(crate) loops: Vec<PlannedLoop>,
     /// Of nodes that are tried again, how.
-    pub(crate) retries: HashMap<SmolStr, Retry>,
+    pub(crate) retries: HashMap<String, Retry>,
     /// Of agents that wait for messages, how long at most, where it is not the default.
-    pub(crate) idle: HashMap<SmolStr, Duration>,
+    pub(crate) idle: HashMap<String, Duration>,
 }
 
 /// A loop edge.
@@ -60,7 +59,7 @@ pub(crate) struct ConsoleState {
     pub(crate) waiting: Option<(WaitingOn, Option<Timestamp>)>,
     pub(crate) error: Option<AgentError>,
     /// Budgets that were exceeded, of a node or of the flow.
-    pub(crate) budgets: Vec<(Option<SmolStr>, String)>,
+    pub(crate) budgets: Vec<(Option<String>, String)>,
     pub(crate) course: Course,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
@@ -68,10 +67,10 @@ pub(crate) struct ConsoleState {
     pub(crate) label_width: usize,
     last_seq: u64,
     loops: Vec<PlannedLoop>,
-    retries: HashMap<SmolStr, Retry>,
-    idle: HashMap<SmolStr, Duration>,
-    by_label: HashMap<SmolStr, u32>,
-    by_run: HashMap<RunId, SmolStr>,
+    retries: HashMap<String, Retry>,
+    idle: HashMap<String, Duration>,
+    by_label: HashMap<String, u32>,
+    by_run: HashMap<RunId, String>,
 }
 
 /// Whether the session goes on.
@@ -104,7 +103,7 @@ pub(crate) enum Cause {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     /// Its path without the pass.
-    pub(crate) label: SmolStr,
+    pub(crate) label: String,
     pub(crate) node_type: Arc<str>,
     pub(crate) status: NodeStatus,
     /// Which pass of its loop, counting from 1.

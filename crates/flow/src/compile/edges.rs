@@ -1,9 +1,9 @@
 //! Edges: their ends resolved, cycles without a bound found, conditions compiled.
 
+use std::collections::{HashMap, HashSet};
+
 use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
-use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 use super::{
     World, condition, exits,
@@ -16,17 +16,14 @@ use crate::{
     spec::{EdgeSpec, Spec, Text},
 };
 
-/// Nodes beside one.
-pub(super) type Neighbours = SmallVec<[NodeIx; 4]>;
-
 /// All edges of a flow, those of `dependsOn` after those written.
 pub(super) struct Links<'a> {
     pub(super) links: Vec<Link<'a>>,
     /// The sources of all edges into each node, those that close cycles included.
-    before: Vec<Neighbours>,
+    before: Vec<Vec<NodeIx>>,
     /// Over edges that close no cycle: the targets of each node, and the sources. Only loops ask for them.
-    pub(super) onward: Vec<Neighbours>,
-    pub(super) back: Vec<Neighbours>,
+    pub(super) onward: Vec<Vec<NodeIx>>,
+    pub(super) back: Vec<Vec<NodeIx>>,
 }
 
 pub(super) struct Link<'a> {
@@ -44,10 +41,9 @@ impl Link<'_> {
 }
 
 impl<'a> Links<'a> {
-    pub(super) fn read(spec: &'a Spec<'a>, index: &FxHashMap<NodeId, NodeIx>, sink: &mut Sink) -> Self {
-        let mut links: Vec<Link<'a>> = Vec::with_capacity(spec.edges.len() + spec.nodes.len());
-        let mut seen: FxHashMap<(NodeIx, NodeIx), Span> = FxHashMap::default();
-        seen.reserve(spec.edges.len() + spec.nodes.len());
+    pub(super) fn read(spec: &'a Spec<'a>, index: &HashMap<NodeId, NodeIx>, sink: &mut Sink) -> Self {
+        let mut links: Vec<Link<'a>> = Vec::new();
+        let mut seen: HashMap<(NodeIx, NodeIx), Span> = HashMap::new();
         for edge in &spec.edges {
             let key = |name: &str| format!("edges[{}].{name}", edge.at);
             let from = edge.from.and_then(|from| end(from, "an edge leaves", || key("from"), index, sink));
@@ -83,7 +79,7 @@ impl<'a> Links<'a> {
                 links.push(Link { from, to, spec: None, span: text.1 });
             }
         }
-        let empty = || vec![Neighbours::new(); spec.nodes.len()];
+        let empty = || vec![Vec::<NodeIx>::new(); spec.nodes.len()];
         let mut found = Self { links, before: empty(), onward: Vec::new(), back: Vec::new() };
         let has_loops = found.links.iter().any(Link::is_loop);
         if has_loops {
@@ -106,7 +102,7 @@ impl<'a> Links<'a> {
         if direct.contains(&first) {
             return true;
         }
-        let mut seen: FxHashSet<NodeIx> = direct.iter().copied().collect();
+        let mut seen: HashSet<NodeIx> = direct.iter().copied().collect();
         let mut open: Vec<NodeIx> = direct.to_vec();
         while let Some(node) = open.pop() {
             for &source in &self.before[node.0 as usize] {
@@ -138,7 +134,7 @@ impl<'a> Links<'a> {
         }
         // Of the two this is the one that does not call itself for every node on a way, and a way may be long.
         for part in kosaraju_scc(&graph).into_iter().filter(|part| part.len() > 1) {
-            let inside: FxHashSet<_> = part.iter().copied().collect();
+            let inside: HashSet<_> = part.iter().copied().collect();
             let Some(&start) = part.iter().min() else { continue };
             // Following any edge within the part must come back to a node already passed.
             let (mut path, mut at) = (Vec::new(), start);
@@ -170,7 +166,7 @@ impl<'a> Links<'a> {
 }
 
 /// All nodes that can be reached from one, itself included.
-pub(super) fn reach(start: NodeIx, next: &[Neighbours]) -> Vec<bool> {
+pub(super) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
     let mut open = vec![start];
     found[start.0 as usize] = true;
@@ -188,7 +184,7 @@ fn end(
     (id, span): Text<'_>,
     what: &str,
     key: impl FnOnce() -> String,
-    index: &FxHashMap<NodeId, NodeIx>,
+    index: &HashMap<NodeId, NodeIx>,
     sink: &mut Sink,
 ) -> Option<NodeIx> {
     let found = index.get(id).copied();

@@ -2,8 +2,6 @@
 //! type's schema.
 
 use serde_json::Value;
-use smallvec::SmallVec;
-use smol_str::{SmolStr, SmolStrBuilder};
 
 use super::{World, condition, files, names, names::User};
 use crate::{
@@ -140,14 +138,11 @@ impl Draw<'_, '_, '_> {
     }
 }
 
-/// Places within an input, as JSON pointers: most inputs have one that is bound.
-pub(super) type Places = SmallVec<[SmolStr; 1]>;
-
 /// What became of an input.
 pub(super) struct Parsed {
     pub(super) draft: Draft,
     /// The places whose values are known only when the node runs.
-    pub(super) bound: Places,
+    pub(super) bound: Vec<String>,
 }
 
 /// Parses the strings of an input. The schema is needed only if it is marked; `whole` is the schema in any case.
@@ -160,7 +155,7 @@ pub(super) fn parse(
     sink: &mut Sink,
 ) -> Parsed {
     let root = schema.unwrap_or(&Value::Null);
-    let mut parser = Parser { user, world, sink, root, whole, bound: Places::new() };
+    let mut parser = Parser { user, world, sink, root, whole, bound: Vec::new() };
     let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), schema);
     Parsed { draft, bound: parser.bound }
 }
@@ -171,7 +166,7 @@ struct Parser<'p, 'w> {
     sink: &'p mut Sink,
     root: &'p Value,
     whole: Option<&'p Value>,
-    bound: Places,
+    bound: Vec<String>,
 }
 
 impl Parser<'_, '_> {
@@ -254,29 +249,14 @@ impl Parser<'_, '_> {
     }
 }
 
-/// The JSON pointer, within an input, of what lies under a key.
-fn pointer(key: &Key<'_>) -> SmolStr {
-    let mut text = SmolStrBuilder::new();
-    spell(key, &mut text);
-    text.finish()
-}
-
-fn spell(key: &Key<'_>, pointer: &mut SmolStrBuilder) {
+/// The JSON pointer of a key, relative to the input.
+fn pointer(key: &Key<'_>) -> String {
     match key {
-        Key::Root | Key::Field(Key::Root, _) => {}
+        Key::Root | Key::Field(Key::Root, _) => String::new(),
         Key::Field(parent, name) => {
-            spell(parent, pointer);
-            pointer.push('/');
-            if name.contains(['~', '/']) {
-                pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
-            } else {
-                pointer.push_str(name);
-            }
+            format!("{}/{}", pointer(parent), name.replace('~', "~0").replace('/', "~1"))
         }
-        Key::Index(parent, at) => {
-            spell(parent, pointer);
-            pointer.push_str(&format!("/{at}"));
-        }
+        Key::Index(parent, at) => format!("{}/{at}", pointer(parent)),
     }
 }
 

@@ -4,30 +4,25 @@
 //! of inner loops, so a node that is only on the way back of an inner loop is in the body of the outer one too.
 //! Loops that lead back to one node have one body.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use petgraph::{algo::kosaraju_scc, graph::DiGraph};
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
-use super::edges::{Links, Neighbours, name, reach};
+use super::edges::{Links, name, reach};
 use crate::{
     diagnostic::{Code, Problem, Sink},
-    graph::{Cycle, EdgeIx, EdgeList, NodeIx},
+    graph::{Cycle, EdgeIx, NodeIx},
     spec::Spec,
 };
-
-/// Loops by their places in [`Loops::all`].
-type Places = SmallVec<[usize; 2]>;
 
 /// All loops of a flow.
 #[derive(Default)]
 pub(super) struct Loops {
     all: Vec<Loop>,
     /// The loops whose body each node is in.
-    around: Vec<Places>,
+    around: Vec<Vec<usize>>,
     /// For each edge the loops that it has to wait for.
-    leaves: FxHashMap<usize, Places>,
+    leaves: BTreeMap<usize, Vec<usize>>,
     /// Edges out of a loop that another loop would have resolved anew without running their sources again.
     crossed: Vec<(usize, [usize; 2])>,
 }
@@ -67,7 +62,7 @@ impl Loops {
     }
 
     /// What an edge carries if it closes a cycle, and the loop edges that it has to wait for.
-    pub(super) fn take(&mut self, edge: usize) -> (Option<Cycle>, EdgeList) {
+    pub(super) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
         let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();
         let cycle = place.and_then(|place| self.all[place].cycle.take());
         let leaves = self.leaves.get(&edge).into_iter().flatten();
@@ -97,7 +92,7 @@ impl Loops {
                 body: Arc::default(),
                 direct,
                 quiet: Vec::new(),
-                inner: EdgeList::new(),
+                inner: Vec::new(),
                 rank: 0,
                 releases: Vec::new(),
             };
@@ -108,11 +103,11 @@ impl Loops {
     /// Of all that can follow on a loop's target, what leads back to it: by edges, or by loops that begin there.
     fn bodies(&mut self, links: &Links<'_>) {
         let nodes = links.onward.len();
-        let mut back_by_loop = vec![Neighbours::new(); nodes];
+        let mut back_by_loop = vec![Vec::new(); nodes];
         for found in &self.all {
             back_by_loop[at(found.to)].push(found.from);
         }
-        let mut bodies: FxHashMap<NodeIx, Arc<[NodeIx]>> = FxHashMap::default();
+        let mut bodies: BTreeMap<NodeIx, Arc<[NodeIx]>> = BTreeMap::new();
         for found in &self.all {
             bodies.entry(found.to).or_insert_with(|| {
                 let after = reach(found.to, &links.onward);
@@ -129,7 +124,7 @@ impl Loops {
                 indices(nodes).filter(|ix| inside[at(*ix)]).collect()
             });
         }
-        self.around = vec![Places::new(); nodes];
+        self.around = vec![Vec::new(); nodes];
         for (place, found) in self.all.iter_mut().enumerate() {
             let Some(body) = bodies.get(&found.to) else { continue };
             body.iter().for_each(|ix| self.around[at(*ix)].push(place));
@@ -145,7 +140,7 @@ impl Loops {
         order.sort_by_key(|&place| (self.body(place).len(), self.direct(place).len(), place));
         let mut ranks = vec![0; order.len()];
         order.iter().zip(0..).for_each(|(&place, rank)| ranks[place] = rank);
-        let mut begin_at: FxHashMap<NodeIx, Places> = FxHashMap::default();
+        let mut begin_at: BTreeMap<NodeIx, Vec<usize>> = BTreeMap::default();
         for (place, found) in self.all.iter().enumerate() {
             begin_at.entry(found.to).or_default().push(place);
         }
@@ -175,8 +170,8 @@ impl Loops {
     }
 
     /// The loops that share nodes with each, and neither lies within the other.
-    fn overlaps(&self, ranks: &[u32]) -> FxHashMap<usize, Vec<usize>> {
-        let mut found: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+    fn overlaps(&self, ranks: &[u32]) -> BTreeMap<usize, Vec<usize>> {
+        let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::default();
         for around in &self.around {
             let mut around = around.clone();
             around.sort_by_key(|&place| ranks[place]);
@@ -211,7 +206,7 @@ impl Loops {
     fn exits(&mut self, links: &Links<'_>) {
         for (edge, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             let stays = |place: &usize| self.around[at(link.to)].binary_search(place).is_ok();
-            let mut left: Places =
+            let mut left: Vec<usize> =
                 self.around[at(link.from)].iter().copied().filter(|place| !stays(place)).collect();
             let mut next = 0;
             while let Some(&place) = left.get(next) {

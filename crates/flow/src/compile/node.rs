@@ -15,7 +15,7 @@ use super::{
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     expr::{Draft, Template},
-    graph::{Budget, EdgeList, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
+    graph::{Budget, Join, Node, NodeIx, NodePolicy, Occupies, OnUnknown, Retry, RetryOn},
     node::NodeKind,
     spec::{Data, NodeSpec, PolicySpec, Yaml},
 };
@@ -47,9 +47,9 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
         kind,
         join: if kind == NodeKind::Merge { join(&json) } else { Join::Resolved },
         occupies: known.as_ref().map_or(Occupies::Slot, |known| known.info().occupies),
-        incoming: EdgeList::new(),
-        outgoing: EdgeList::new(),
-        loops: EdgeList::new(),
+        incoming: Vec::new(),
+        outgoing: Vec::new(),
+        loops: Vec::new(),
         body: Arc::default(),
     }
 }

@@ -1,10 +1,9 @@
 //! Node types as the compiler needs them. Describing each once, and compiling its schema once, is the registry's.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use inspan_protocol::NodeId;
 use jsonschema::Validator;
-use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::input;
@@ -19,8 +18,8 @@ use crate::{
 pub(super) struct Types<'a> {
     registry: &'a NodeRegistry,
     packs: Option<&'a [Text<'a>]>,
-    known: FxHashMap<String, Arc<Known>>,
-    schemas: FxHashMap<String, Schema>,
+    known: HashMap<String, Arc<Known>>,
+    schemas: HashMap<String, Schema>,
 }
 
 /// A node type.
@@ -85,7 +84,7 @@ impl Schema {
 
 impl<'a> Types<'a> {
     pub(super) fn new(registry: &'a NodeRegistry, packs: Option<&'a [Text<'a>]>) -> Self {
-        Self { registry, packs, known: FxHashMap::default(), schemas: FxHashMap::default() }
+        Self { registry, packs, known: HashMap::new(), schemas: HashMap::new() }
     }
 
     /// The type that a node names, or a problem.

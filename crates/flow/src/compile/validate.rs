@@ -7,7 +7,6 @@ use jsonschema::{
     error::{TypeKind, ValidationErrorKind as Kind},
 };
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use super::types::Schema;
 use crate::{
@@ -20,7 +19,7 @@ pub(super) struct Subject<'v> {
     pub(super) input: Yaml<'v>,
     pub(super) json: &'v Value,
     /// The places whose values are not known yet.
-    pub(super) bound: &'v [SmolStr],
+    pub(super) bound: &'v [String],
     pub(super) schema: &'v Schema,
     pub(super) node_type: &'v str,
     pub(super) id: Option<&'v NodeId>,

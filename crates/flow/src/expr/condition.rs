@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use crate::expr::{
     BindingError, Scope, SyntaxFault,
     bounds::Bounds,
     path::{Path, plain_path},
-    program::{Program, Resolver, Strictness, Use, Uses},
+    program::{Program, Resolver, Strictness, Use},
 };
 
 /// A condition, parsed.
@@ -112,7 +111,7 @@ fn is_true(value: &Value) -> bool {
 }
 
 /// Reads a condition that is written as an expression; braces around the whole are allowed.
-pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Test, Uses), SyntaxFault> {
+pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Test, Vec<Use>), SyntaxFault> {
     let (source, shift) = strip_braces(text);
     let (source, negated) = match source.trim_start().strip_prefix("not ") {
         Some(rest) if plain_path(rest).is_some() => (rest, true),
@@ -128,7 +127,7 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
             None => Test::Constant(false),
         };
         let test = if negated { Test::Not(Box::new(test)) } else { test };
-        return Ok((test, Uses::from([used])));
+        return Ok((test, vec![used]));
     }
     let (program, mut uses) = Program::parse(source.trim(), Strictness::Condition, resolver)?;
     let shift = shift + (source.len() - source.trim_start().len());
@@ -143,7 +142,7 @@ pub(crate) fn parse_variable(
     text: &str,
     value: Value,
     resolver: &dyn Resolver,
-) -> Result<(Test, Uses), SyntaxFault> {
+) -> Result<(Test, Vec<Use>), SyntaxFault> {
     let reason = "`var` is a path such as `review.structuredOutput.passed`, without braces";
     let (name, steps) =
         plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
@@ -152,11 +151,11 @@ pub(crate) fn parse_variable(
         Some(root) => Test::Equals(Path::new(root, steps, text.trim()), value),
         None => Test::Constant(false),
     };
-    Ok((test, Uses::from([used])))
+    Ok((test, vec![used]))
 }
 
 /// The part of a path before any brackets.
-pub(super) fn dotted(path: &str) -> SmolStr {
+pub(super) fn dotted(path: &str) -> String {
     path.trim().split('[').next().unwrap_or_default().into()
 }
 

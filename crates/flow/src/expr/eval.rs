@@ -9,7 +9,6 @@ use minijinja::{
     value::{Kwargs, Serde, ValueKind},
 };
 use serde_json::Value as Json;
-use smol_str::SmolStr;
 
 use super::{
     Scope,
@@ -31,7 +30,7 @@ pub(super) const OPERATION: u64 = 5;
 pub(super) type Outcome = Result<Value, String>;
 
 /// Arguments that are given by name.
-type Named = Vec<(SmolStr, Value)>;
+type Named = Vec<(String, Value)>;
 
 /// What a statement could not work out, and why.
 pub(super) struct Broken<'t> {
@@ -122,7 +121,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn name(&mut self, name: &SmolStr, path: Option<&'t Path>) -> Outcome {
+    fn name(&mut self, name: &str, path: Option<&'t Path>) -> Outcome {
         if let Some(value) = self.locals.get(name) {
             return Ok(value.clone());
         }
@@ -164,12 +163,12 @@ impl<'t, 's> Evaluator<'t, 's> {
         instead.map_or_else(|| Ok(Value::from("")), |instead| self.eval(instead))
     }
 
-    fn filter(&mut self, name: &'t SmolStr, input: Option<&'t Expr>, args: &'t Args) -> Outcome {
+    fn filter(&mut self, name: &'t str, input: Option<&'t Expr>, args: &'t Args) -> Outcome {
         let input = input.map_or(Ok(Value::from("")), |input| self.value(input))?;
         self.apply(name, input, args)
     }
 
-    fn test(&mut self, name: &'t SmolStr, subject: &'t Expr, args: &'t Args) -> Outcome {
+    fn test(&mut self, name: &'t str, subject: &'t Expr, args: &'t Args) -> Outcome {
         let subject = self.eval(subject)?;
         let (mut values, _) = self.args(args)?;
         values.insert(0, subject);
@@ -209,7 +208,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(value)
     }
 
-    fn attr(&mut self, base: &'t Expr, key: &SmolStr) -> Outcome {
+    fn attr(&mut self, base: &'t Expr, key: &str) -> Outcome {
         let value = self.eval(base)?;
         if value.is_undefined() {
             return Ok(value);
@@ -548,7 +547,7 @@ fn pairs(value: &Value) -> Result<BTreeMap<Value, Value>, String> {
 }
 
 /// Arguments by name, as minijinja takes them.
-pub(super) fn named_args(names: &[(SmolStr, Value)]) -> Option<Value> {
+pub(super) fn named_args(names: &[(String, Value)]) -> Option<Value> {
     let pairs = names.iter().map(|(name, value)| (name.as_str(), value.clone()));
     (!names.is_empty()).then(|| Value::from(pairs.collect::<Kwargs>()))
 }

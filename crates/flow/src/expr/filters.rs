@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 use minijinja::{
     Environment, Error, ErrorKind, Expression, State, UndefinedBehavior, Value, value::ValueKind,
 };
-use smol_str::SmolStr;
 
 use super::{
     bounds::{ITEM, Size},
@@ -90,7 +89,7 @@ pub(super) fn filter(
     name: &str,
     input: Value,
     places: Vec<Value>,
-    names: &[(SmolStr, Value)],
+    names: &[(String, Value)],
 ) -> Outcome {
     evaluator.bounds.step(OPERATION)?;
     match name {
@@ -118,7 +117,7 @@ fn pay(
     name: &str,
     input: &Value,
     places: &[Value],
-    names: &[(SmolStr, Value)],
+    names: &[(String, Value)],
 ) -> Result<(), String> {
     let bounds = evaluator.bounds;
     let size = bounds.look(input)?;
@@ -206,7 +205,7 @@ fn map(
     evaluator: &mut Evaluator<'_, '_>,
     input: &Value,
     mut places: Vec<Value>,
-    names: &[(SmolStr, Value)],
+    names: &[(String, Value)],
 ) -> Outcome {
     let items = evaluator.items(input)?;
     let named = |key: &str| names.iter().find(|(name, _)| name == key).map(|(_, value)| value);

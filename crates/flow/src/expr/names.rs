@@ -10,11 +10,10 @@ use minijinja::{
     Error, ErrorKind, State, Value,
     value::{Object, ObjectRepr},
 };
-use smol_str::SmolStr;
 
 /// Variables of the open blocks, the innermost last.
 #[derive(Debug)]
-pub(super) struct Locals(Vec<Vec<(SmolStr, Value)>>);
+pub(super) struct Locals(Vec<Vec<(String, Value)>>);
 
 impl Default for Locals {
     fn default() -> Self {
@@ -35,11 +34,11 @@ impl Locals {
         self.0.iter().rev().flatten().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    pub(super) fn set(&mut self, name: &SmolStr, value: Value) {
+    pub(super) fn set(&mut self, name: &str, value: Value) {
         let Some(block) = self.0.last_mut() else { return };
         match block.iter_mut().find(|(known, _)| known == name) {
             Some((_, old)) => *old = value,
-            None => block.push((name.clone(), value)),
+            None => block.push((name.to_owned(), value)),
         }
     }
 }

@@ -2,8 +2,6 @@
 //! richer is left to `program`.
 
 use serde_json::Value;
-use smallvec::SmallVec;
-use smol_str::SmolStr;
 
 use crate::{expr::Scope, graph::NodeIx};
 
@@ -31,7 +29,7 @@ pub(crate) enum Root {
     /// `state`.
     State,
     /// A name of a frame.
-    Local(SmolStr),
+    Local(String),
 }
 
 impl Root {
@@ -41,7 +39,7 @@ impl Root {
             Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
-            Self::Local(name) => scope.locals.get(name.as_str()),
+            Self::Local(name) => scope.locals.get(name),
         }
     }
 }
@@ -50,7 +48,7 @@ impl Root {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Into an object.
-    Key(SmolStr),
+    Key(String),
     /// Into a list; negative counts from its end.
     Index(i64),
 }
@@ -58,7 +56,7 @@ pub(crate) enum Step {
 impl Step {
     fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         match (self, value) {
-            (Self::Key(key), object) => object.get(key.as_str()),
+            (Self::Key(key), object) => object.get(key),
             (Self::Index(index), Value::Array(list)) => {
                 let index = if *index < 0 { index + i64::try_from(list.len()).ok()? } else { *index };
                 list.get(usize::try_from(index).ok()?)
@@ -68,20 +66,17 @@ impl Step {
     }
 }
 
-/// The steps of a path: most have one.
-pub(crate) type Steps = SmallVec<[Step; 1]>;
-
 /// A path with its root resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     root: Root,
-    steps: Steps,
+    steps: Vec<Step>,
     /// As the author wrote it.
-    pub(super) source: SmolStr,
+    pub(super) source: String,
 }
 
 impl Path {
-    pub(super) fn new(root: Root, steps: Steps, source: &str) -> Self {
+    pub(super) fn new(root: Root, steps: Vec<Step>, source: &str) -> Self {
         Self { root, steps, source: source.into() }
     }
 
@@ -130,13 +125,13 @@ fn spell(name: &str, steps: &[Step]) -> String {
 }
 
 /// Reads a plain path: its first name and the steps from there. None if the text is anything else.
-pub(crate) fn plain_path(text: &str) -> Option<(&str, Steps)> {
+pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
     let text = text.trim();
     let (name, mut rest) = identifier(text)?;
     if WORDS.contains(&name) {
         return None;
     }
-    let mut steps = Steps::new();
+    let mut steps = Vec::new();
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let (key, after) = identifier(after)?;

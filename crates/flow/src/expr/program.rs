@@ -9,8 +9,6 @@ use minijinja::{
     syntax::SyntaxConfig,
 };
 use serde_json::Value;
-use smallvec::SmallVec;
-use smol_str::SmolStr;
 
 use crate::expr::{
     Scope, SyntaxFault,
@@ -37,15 +35,12 @@ pub(super) fn to_json(value: &minijinja::Value) -> Result<Value, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
     /// As `flow.input.topic`.
-    pub(crate) path: SmolStr,
+    pub(crate) path: String,
     /// Where in the text, in bytes.
     pub(crate) offset: usize,
     /// Whether it fails for certain if it is undefined.
     pub(crate) bare: bool,
 }
-
-/// The names that a text uses: most use one.
-pub(crate) type Uses = SmallVec<[Use; 1]>;
 
 impl Use {
     pub(crate) fn root(&self) -> &str {
@@ -81,7 +76,7 @@ impl Program {
         source: &str,
         strictness: Strictness,
         resolver: &dyn Resolver,
-    ) -> Result<(Self, Uses), SyntaxFault> {
+    ) -> Result<(Self, Vec<Use>), SyntaxFault> {
         vocabulary::check(source)?;
         let read = parse_expr(source).map_err(|error| fault(&error, source))?;
         let mut reader = Reader::new(source, strictness, resolver);
@@ -123,7 +118,7 @@ static SYNTAX: LazyLock<SyntaxConfig> =
 
 impl Script {
     /// Reads a template.
-    pub(super) fn parse(source: &str, resolver: &dyn Resolver) -> Result<(Self, Uses), SyntaxFault> {
+    pub(super) fn parse(source: &str, resolver: &dyn Resolver) -> Result<(Self, Vec<Use>), SyntaxFault> {
         let read = parse(source, "template", SYNTAX.clone()).map_err(|error| {
             let line = error.line().unwrap_or(1).saturating_sub(1);
             let offset = source.split_inclusive('\n').take(line).map(str::len).sum();
@@ -141,7 +136,7 @@ impl Script {
     }
 }
 
-fn sorted(mut uses: Uses) -> Uses {
+fn sorted(mut uses: Vec<Use>) -> Vec<Use> {
     uses.sort_by(|a, b| a.offset.cmp(&b.offset).then_with(|| a.path.cmp(&b.path)));
     uses
 }

@@ -3,14 +3,13 @@
 
 use inspan_protocol::NodeId;
 use serde_json::{Map, Value};
-use smol_str::SmolStr;
 
 use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
     bounds::Bounds,
     condition::dotted,
     path::{Path, plain_path},
-    program::{Program, Resolver, Script, Strictness, Use, Uses},
+    program::{Program, Resolver, Script, Strictness, Use},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
@@ -52,7 +51,7 @@ pub(crate) enum Draft {
     /// A list with bindings somewhere.
     List(Vec<Draft>),
     /// An object with bindings somewhere.
-    Object(Vec<(SmolStr, Draft)>),
+    Object(Vec<(String, Draft)>),
 }
 
 /// A string with bindings. The large ones are boxed, since a flow has many nodes and few of those.
@@ -129,10 +128,9 @@ impl Draft {
     }
 
     /// An object, which is a literal if all its values are.
-    pub(crate) fn object(entries: Vec<(SmolStr, Draft)>) -> Self {
+    pub(crate) fn object(entries: Vec<(String, Draft)>) -> Self {
         if entries.iter().all(|(_, value)| matches!(value, Self::Literal(_))) {
-            let entries =
-                entries.into_iter().filter_map(|(key, value)| Some((key.into(), value.into_literal()?)));
+            let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value.into_literal()?)));
             Self::Literal(Value::Object(entries.collect()))
         } else {
             Self::Object(entries)
@@ -177,7 +175,7 @@ impl Draft {
             Self::Object(entries) => {
                 let mut map = Map::new();
                 for (name, value) in entries {
-                    map.insert(name.to_string(), value.resolve(scope, bounds, node, &Key::Field(key, name))?);
+                    map.insert(name.clone(), value.resolve(scope, bounds, node, &Key::Field(key, name))?);
                 }
                 Value::Object(map)
             }
@@ -232,7 +230,7 @@ impl Binding {
 pub(crate) fn parse_template(
     text: &str,
     resolver: &dyn Resolver,
-) -> Result<Option<(Binding, Uses)>, SyntaxFault> {
+) -> Result<Option<(Binding, Vec<Use>)>, SyntaxFault> {
     if !has_segments(text) {
         return Ok(None);
     }
@@ -272,7 +270,7 @@ fn lone_name(text: &str) -> Option<(&str, usize)> {
     vocabulary::is_plain(inner).then_some((inner, offset))
 }
 
-fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Uses), SyntaxFault> {
+fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Vec<Use>), SyntaxFault> {
     let offset = offset + source.len() - source.trim_start().len();
     let source = source.trim();
     if let Some((name, steps)) = plain_path(source) {
@@ -282,7 +280,7 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
             // The compiler refuses the unknown name.
             None => Binding::Text(Vec::new()),
         };
-        return Ok((binding, Uses::from([used])));
+        return Ok((binding, vec![used]));
     }
     let (program, mut uses) = Program::parse(source, Strictness::Template, resolver)
         .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
@@ -292,9 +290,9 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
     Ok((Binding::Program(source.to_owned(), Box::new(program)), uses))
 }
 
-fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Uses) {
+fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
     let mut found = Vec::with_capacity(parts.len());
-    let mut uses = Uses::new();
+    let mut uses = Vec::new();
     for part in parts {
         match part {
             Segment::Text(text) => found.push(Piece::Text((*text).to_owned())),
@@ -317,7 +315,7 @@ fn script(
     text: &str,
     parts: &[Segment<'_>],
     resolver: &dyn Resolver,
-) -> Result<(Binding, Uses), SyntaxFault> {
+) -> Result<(Binding, Vec<Use>), SyntaxFault> {
     check_depth(parts)?;
     let (script, uses) = Script::parse(text, resolver)?;
     Ok((Binding::Script(Box::new(script)), uses))

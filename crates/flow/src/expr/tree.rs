@@ -3,7 +3,6 @@
 mod read;
 
 use minijinja::Value;
-use smol_str::SmolStr;
 
 pub(super) use self::read::Reader;
 use super::path::Path;
@@ -14,8 +13,8 @@ pub(super) enum Expr {
     /// A plain path into the scope.
     Path(Path),
     /// A name that the template sets somewhere, and what it is where the template has not set it.
-    Name(SmolStr, Option<Path>),
-    Attr(Box<Expr>, SmolStr),
+    Name(String, Option<Path>),
+    Attr(Box<Expr>, String),
     Item(Box<(Expr, Expr)>),
     Slice(Box<(Expr, [Option<Expr>; 3])>),
     Not(Box<Expr>),
@@ -27,8 +26,8 @@ pub(super) enum Expr {
     If(Box<(Expr, Expr, Option<Expr>)>),
     Default(Box<(Expr, Option<Expr>, Option<Expr>)>),
     /// The input is absent in `{% filter … %}`, where it is what the block wrote.
-    Filter(SmolStr, Option<Box<Expr>>, Args),
-    Test(SmolStr, Box<Expr>, Args),
+    Filter(String, Option<Box<Expr>>, Args),
+    Test(String, Box<Expr>, Args),
     Call(Function, Args),
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
@@ -66,35 +65,35 @@ pub(super) enum Function {
     /// `loop(…)` in a recursive loop.
     Loop,
     /// `loop.cycle(…)` and the like.
-    Method(Box<Expr>, SmolStr),
+    Method(Box<Expr>, String),
 }
 
 /// Arguments: those by place, and those by name.
 #[derive(Debug, Default)]
 pub(super) struct Args {
     pub(super) places: Vec<Expr>,
-    pub(super) names: Vec<(SmolStr, Expr)>,
+    pub(super) names: Vec<(String, Expr)>,
 }
 
 #[derive(Debug)]
 pub(super) enum Stmt {
     Text(String),
     /// The source of an expression is kept for errors.
-    Emit(Expr, SmolStr),
+    Emit(Expr, String),
     For(Box<For>),
-    If(Box<(Expr, SmolStr, Vec<Stmt>, Vec<Stmt>)>),
-    With(Vec<(Target, Expr, SmolStr)>, Vec<Stmt>),
-    Set(Target, Expr, SmolStr),
+    If(Box<(Expr, String, Vec<Stmt>, Vec<Stmt>)>),
+    With(Vec<(Target, Expr, String)>, Vec<Stmt>),
+    Set(Target, Expr, String),
     SetBlock(Target, Option<Expr>, Vec<Stmt>),
     Filter(Expr, Vec<Stmt>),
-    Do(Expr, SmolStr),
+    Do(Expr, String),
 }
 
 #[derive(Debug)]
 pub(super) struct For {
     pub(super) target: Target,
     pub(super) items: Expr,
-    pub(super) source: SmolStr,
+    pub(super) source: String,
     pub(super) filter: Option<Expr>,
     pub(super) is_recursive: bool,
     pub(super) body: Vec<Stmt>,
@@ -104,8 +103,8 @@ pub(super) struct For {
 /// What is assigned to.
 #[derive(Debug)]
 pub(super) enum Target {
-    Name(SmolStr),
+    Name(String),
     /// `ns.x`.
-    Member(SmolStr, SmolStr),
+    Member(String, String),
     Many(Vec<Target>),
 }

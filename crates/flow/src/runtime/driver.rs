@@ -2,14 +2,13 @@
 
 mod commands;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Prompt, Subscription};
 use inspan_protocol::{
     Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, Redactor, RunSnapshot,
     SessionStatus, Supervisor, Timestamp,
 };
-use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -67,7 +66,7 @@ pub(super) struct Driver {
     tasks: JoinSet<Ended>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
-    tokens: FxHashMap<(NodeIx, u32), CancellationToken>,
+    tokens: HashMap<(NodeIx, u32), CancellationToken>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     waiting: Waiting,
     stage: Stage,
@@ -104,7 +103,7 @@ impl Driver {
             around,
             tasks: JoinSet::new(),
             asked: JoinSet::new(),
-            tokens: FxHashMap::default(),
+            tokens: HashMap::new(),
             questions,
             waiting: Waiting::default(),
             stage: Stage::Running,

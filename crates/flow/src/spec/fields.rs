@@ -4,7 +4,6 @@
 use std::fmt;
 
 use serde_json::{Map, Value};
-use smallvec::SmallVec;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
@@ -41,35 +40,20 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// As many keys as most mappings may have.
-const USUAL_KEYS: usize = 16;
-
-/// Every key that was asked for, kept without a trip to the heap: there is one of these for each mapping of a file.
-type Asked = SmallVec<[&'static str; USUAL_KEYS]>;
-
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
     entries: Entries<'a>,
-    /// How long the first keys are: of the many that are asked for few are there, and most are told apart by this.
-    lengths: [u8; USUAL_KEYS],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
-    asked: Asked,
-    /// Which of the first entries were asked for, a bit for each.
-    known: u64,
+    /// Every key that was asked for.
+    asked: Vec<&'static str>,
 }
 
 impl<'a, 'k> Fields<'a, 'k> {
     /// Opens a value that must be a mapping.
     pub(super) fn open(value: Yaml<'a>, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match value.data() {
-            Data::Map(entries) => {
-                let mut lengths = [0; USUAL_KEYS];
-                for (at, length) in lengths.iter_mut().enumerate().take(entries.len()) {
-                    *length = entries.key(at).len() as u8;
-                }
-                Some(Self { entries, lengths, span: value.span(), key, asked: Asked::new(), known: 0 })
-            }
+            Data::Map(entries) => Some(Self { entries, span: value.span(), key, asked: Vec::new() }),
             _ => {
                 let what = match key {
                     Key::Root => "a flow file is a mapping".to_owned(),
@@ -86,12 +70,8 @@ impl<'a, 'k> Fields<'a, 'k> {
     /// The value under a key, whatever it is; nothing written counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<Yaml<'a>> {
         self.asked.push(name);
-        let length = name.len() as u8;
-        let at = (0..self.entries.len()).find(|&at| {
-            self.lengths.get(at).is_none_or(|known| *known == length) && self.entries.key(at) == name
-        })?;
-        self.known |= 1_u64.checked_shl(at as u32).unwrap_or(0);
-        Some(self.entries.value(at)).filter(|value| !matches!(value.data(), Data::Null))
+        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        Some(entry.value).filter(|value| !matches!(value.data(), Data::Null))
     }
 
     /// The place of a key that was found.
@@ -176,11 +156,7 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     /// Likewise, with better advice on some keys.
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
-        for (at, entry) in self.entries.iter().enumerate() {
-            let asked = 1_u64.checked_shl(at as u32).is_some_and(|bit| self.known & bit != 0);
-            if asked || self.asked.contains(&entry.key) {
-                continue;
-            }
+        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key)) {
             let help = advice(entry.key).or_else(|| {
                 did_you_mean(entry.key, self.asked.iter().copied()).or_else(|| {
                     // Some are asked for twice, one time after the other.

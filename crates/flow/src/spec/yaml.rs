@@ -10,9 +10,9 @@ pub(crate) use tree::{Data, Entries, Items, Layout, Node, Tree, Yaml};
 
 use std::slice;
 
-use rustc_hash::FxHashMap;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as Range, Tag};
 use smol_str::SmolStr;
+use std::collections::HashMap as FxHashMap;
 
 use crate::diagnostic::{Code, Position, Problem, Span};
 use tree::{Kept, Pair};

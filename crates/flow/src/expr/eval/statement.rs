@@ -2,7 +2,6 @@
 
 use minijinja::Value;
 use serde_json::Value as Json;
-use smol_str::SmolStr;
 
 use super::{Broken, Evaluator, Outcome};
 use crate::expr::{
@@ -181,7 +180,7 @@ impl<'t> Evaluator<'t, '_> {
             let (before, after) = (near(index.checked_sub(1)), near(index.checked_add(1)));
             let about = Loop { index, length, depth: self.depth, before, after, changed: changed.clone() };
             self.locals.open();
-            self.locals.set(&SmolStr::new_static("loop"), Value::from_object(about));
+            self.locals.set("loop", Value::from_object(about));
             let paid = self.bounds.step(1).and_then(|()| self.assign(&each.target, item.clone()));
             let done = paid
                 .map_err(|reason| Broken { source: &each.source, reason })

@@ -9,15 +9,14 @@ use minijinja::{
         ast::{self, BinOpKind, CallArg, CompareOpKind, UnaryOpKind},
     },
 };
-use smol_str::SmolStr;
 
 use super::{Args, Comparison, Expr, For, Function, Math, Stmt, Target};
 use crate::{
     diagnostic::did_you_mean,
     expr::{
         SyntaxFault,
-        path::{Path, Root, Step, Steps, is_word},
-        program::{Resolver, Strictness, Use, Uses},
+        path::{Path, Root, Step, is_word},
+        program::{Resolver, Strictness, Use},
         vocabulary,
     },
 };
@@ -51,12 +50,12 @@ pub(in crate::expr) struct Reader<'r> {
     resolver: &'r dyn Resolver,
     strictness: Strictness,
     /// The names that the template sets.
-    own: BTreeSet<SmolStr>,
+    own: BTreeSet<String>,
     /// Whether what is read is evaluated for certain.
     certain: bool,
     /// How many loops are open.
     loops: usize,
-    pub(in crate::expr) uses: Uses,
+    pub(in crate::expr) uses: Vec<Use>,
 }
 
 type Read<T> = Result<T, SyntaxFault>;
@@ -71,15 +70,7 @@ use Undefined::{Allowed, Refused};
 
 impl<'r> Reader<'r> {
     pub(in crate::expr) fn new(source: &'r str, strictness: Strictness, resolver: &'r dyn Resolver) -> Self {
-        Self {
-            source,
-            resolver,
-            strictness,
-            own: BTreeSet::new(),
-            certain: true,
-            loops: 0,
-            uses: Uses::new(),
-        }
+        Self { source, resolver, strictness, own: BTreeSet::new(), certain: true, loops: 0, uses: Vec::new() }
     }
 
     pub(in crate::expr) fn expression(&mut self, expression: &ast::Expr<'_>) -> Read<Expr> {
@@ -321,7 +312,7 @@ impl<'r> Reader<'r> {
 
     /// A name, or a plain path that begins with one that the template does not set itself.
     fn path(&mut self, expr: &ast::Expr<'_>, undefined: Undefined) -> Read<Option<Expr>> {
-        let mut steps = Steps::new();
+        let mut steps = Vec::new();
         let mut at = expr;
         let var = loop {
             match at {
@@ -350,7 +341,7 @@ impl<'r> Reader<'r> {
         steps.reverse();
         let root = self.resolver.root(var.id);
         if self.own.contains(var.id) {
-            let path = root.map(|root| Path::new(root, Steps::new(), var.id));
+            let path = root.map(|root| Path::new(root, Vec::new(), var.id));
             return Ok(Some(Expr::Name(var.id.into(), path)));
         }
         let keys = steps.iter().map_while(|step| match step {
@@ -471,11 +462,11 @@ impl<'r> Reader<'r> {
     }
 
     /// An expression as it was written.
-    fn source(&self, expr: &ast::Expr<'_>) -> SmolStr {
+    fn source(&self, expr: &ast::Expr<'_>) -> String {
         self.slice(Span { start_offset: start(expr), ..expr.span() })
     }
 
-    fn slice(&self, span: Span) -> SmolStr {
+    fn slice(&self, span: Span) -> String {
         self.source.get(offset(span)..span.end_offset as usize).unwrap_or_default().trim().into()
     }
 }

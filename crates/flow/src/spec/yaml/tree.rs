@@ -260,16 +260,6 @@ impl<'t> Entries<'t> {
         self.pairs.get(at).map(|pair| self.entry(pair))
     }
 
-    /// The key at a place that there is.
-    pub(crate) fn key(self, at: usize) -> &'t str {
-        &self.pairs[at].key
-    }
-
-    /// The value at a place that there is.
-    pub(crate) fn value(self, at: usize) -> Yaml<'t> {
-        self.tree.value(&self.pairs[at].value)
-    }
-
     pub(crate) fn len(self) -> usize {
         self.pairs.len()
     }
