@@ -75,6 +75,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "async-stream",
             "futures",
             "jsonschema",
+            "parking_lot",
             "rustc-hash",
             "rustix",
             "schemars",

@@ -27,11 +27,9 @@ impl Channel for Desk {
     fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
         async move {
             println!("{}", envelope.event.name());
-            if let (Some(hub), Event::SessionPrompt { prompt_id, prompt, .. }) =
-                (self.0.get(), &envelope.event)
-            {
-                println!("  {prompt} allow");
-                hub.reply(prompt_id.clone(), "allow", Some("allow".to_owned()))
+            if let (Some(hub), Event::SessionPrompt(prompt)) = (self.0.get(), &envelope.event) {
+                println!("  {} allow", prompt.prompt);
+                hub.reply(prompt.prompt_id.clone(), "allow", Some("allow".to_owned()))
                     .map_err(|why| why.to_string())?;
             }
             Ok(())

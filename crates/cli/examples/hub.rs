@@ -4,7 +4,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use inspan_engine::{Filter, Hub, Prompt, RandomIds, SystemClock};
+use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{Envelope, Event, LogLevel, PromptKind, SessionId};
 
 #[tokio::main]
@@ -19,13 +19,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let answering = hub.clone();
     let answer = move |envelope: &Arc<Envelope>| {
-        if let Event::SessionPrompt { prompt_id, .. } = &envelope.event {
+        if let Event::SessionPrompt(prompt) = &envelope.event {
             // It fails if somebody else was faster.
-            let _ = answering.reply(prompt_id.clone(), "yes", None);
+            let _ = answering.reply(prompt.prompt_id.clone(), "yes", None);
         }
     };
     let observer = hub.observe(Filter::name("session:prompt"), Arc::new(answer));
-    let reply = hub.ask(Prompt::new(PromptKind::Input, "Shall we go on?")).await?;
+    let reply = hub.ask(hub.new_prompt(PromptKind::Input, "Shall we go on?")).await?;
     println!("the answer is {}", reply.content);
     drop(observer);
 

@@ -1,18 +1,17 @@
 //! Time and fresh identifiers as parameters, so that a session can be replayed exactly.
-//! What the identifiers name, and their text forms on the wire, are the protocol's.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use inspan_protocol::{EventId, PromptId, RunId, SessionId, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
-use uuid::Uuid;
+use uuid::{ContextV7, Uuid};
 
 /// Tells the time.
 pub trait Clock: Send + Sync {
@@ -96,32 +95,23 @@ impl Clock for LaterClock {
     }
 }
 
-#[cfg(unix)]
-fn millis_of(clock: rustix::time::ClockId) -> i64 {
-    let now = rustix::time::clock_gettime(clock);
-    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
-}
-
-#[cfg(unix)]
-fn wall_millis() -> i64 {
-    millis_of(rustix::time::ClockId::Realtime)
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn passed_millis() -> i64 {
-    millis_of(rustix::time::ClockId::Boottime)
-}
-
-#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
-fn passed_millis() -> i64 {
-    millis_of(rustix::time::ClockId::Monotonic)
-}
-
-#[cfg(not(unix))]
 #[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
 fn wall_millis() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A count of time that passes, sleep of the machine included where the system can tell.
+#[cfg(unix)]
+fn passed_millis() -> i64 {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = ClockId::Monotonic;
+    let now = clock_gettime(clock);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
 #[cfg(not(unix))]
@@ -155,10 +145,6 @@ impl Clock for VirtualClock {
 pub trait IdSource: Send + Sync {
     /// An event's identifier, a UUID of version 7; `now` is the time of the event.
     fn event_id(&self, now: Timestamp) -> EventId;
-    /// The identifiers of one hub's events, for a source that can give them without being asked for each.
-    fn event_ids(&self) -> Option<EventIds> {
-        None
-    }
     /// An agent run's identifier.
     fn run_id(&self) -> RunId;
     /// A session's identifier, `flow-…`.
@@ -167,86 +153,43 @@ pub trait IdSource: Send + Sync {
     fn prompt_id(&self) -> PromptId;
 }
 
-/// The event identifiers of one hub, made of each event's time and its `seq`, which the hub gives only once.
-#[derive(Clone, Copy, Debug)]
-pub struct EventIds {
-    start: u64,
-    tail: u64,
-}
-
-impl EventIds {
-    /// The identifier of the event with this `seq`.
-    #[inline]
-    pub fn of(&self, now: Timestamp, seq: u64) -> EventId {
-        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        let count = self.start.wrapping_add(seq);
-        let high = (millis << 16) | 0x7000 | ((count >> COUNTER_LOW_BITS) & 0xfff);
-        let low = (0b10 << 62) | ((count & ((1 << COUNTER_LOW_BITS) - 1)) << 32) | self.tail;
-        EventId(Uuid::from_u64_pair(high, low))
-    }
-}
-
-/// Identifiers that are unique across processes. The operating system is asked for randomness once, when
-/// the source is made; event identifiers grow within a source, and those of a hub within that hub, also within
-/// one millisecond.
-#[derive(Debug)]
+/// Identifiers that are unique across processes. Event identifiers of one source grow, also within one millisecond.
+#[derive(Debug, Default)]
 pub struct RandomIds {
-    random: RandomState,
-    events: EventIds,
-    counter: AtomicU64,
-}
-
-/// Bits of an event identifier that come from the counter: 12 beside the version and 30 beside the variant.
-const COUNTER_LOW_BITS: u32 = 30;
-
-impl Default for RandomIds {
-    fn default() -> Self {
-        Self::new()
-    }
+    sequence: Mutex<ContextV7>,
 }
 
 impl RandomIds {
-    /// A source with its own random seed.
+    /// A source that has made nothing yet.
     pub fn new() -> Self {
-        let random = RandomState::new();
-        let events = series(&random, 0);
-        Self { random, events, counter: AtomicU64::new(1) }
+        Self::default()
     }
+}
 
-    fn word(&self, what: &str) -> String {
-        let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        format!("{what}-{:016x}", self.random.hash_one((what, count)))
-    }
+/// A word with 62 random bits.
+fn random_word(what: &str) -> String {
+    format!("{what}-{:016x}", Uuid::new_v4().as_u64_pair().1)
 }
 
 impl IdSource for RandomIds {
     fn event_id(&self, now: Timestamp) -> EventId {
-        self.events.of(now, self.counter.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn event_ids(&self) -> Option<EventIds> {
-        Some(series(&self.random, self.counter.fetch_add(1, Ordering::Relaxed)))
+        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
+        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
+        let sequence = self.sequence.lock();
+        EventId(Uuid::new_v7(uuid::Timestamp::from_unix(&*sequence, millis / 1000, nanos)))
     }
 
     fn run_id(&self) -> RunId {
-        RunId::from(self.word("run"))
+        RunId::from(random_word("run"))
     }
 
     fn session_id(&self) -> SessionId {
-        SessionId::from(self.word("flow"))
+        SessionId::from(random_word("flow"))
     }
 
     fn prompt_id(&self) -> PromptId {
-        PromptId::from(self.word("prompt"))
+        PromptId::from(random_word("prompt"))
     }
-}
-
-/// A series starts at a random place in the lower half of its 42 bits: two series that make identifiers in the same
-/// millisecond then differ in 73 random bits, and there is room to count.
-fn series(random: &RandomState, number: u64) -> EventIds {
-    let start = random.hash_one(("start", number)) >> 23;
-    let tail = random.hash_one(("tail", number)) & 0xffff_ffff;
-    EventIds { start, tail }
 }
 
 /// Identifiers that count from 1, each kind on its own: `run-1`, `prompt-1`, `flow-1`. For replay and tests.
@@ -297,17 +240,8 @@ mod tests {
     fn random_event_ids_are_version_7_grow_and_carry_the_time() {
         let ids = RandomIds::new();
         let now = Timestamp::from_millis(1_767_780_000_000);
-        let series = ids.event_ids().unwrap();
         let made = (0..1000).map(|_| ids.event_id(now).0).collect::<Vec<_>>();
-        let of_hub = (1..=1000).map(|seq| series.of(now, seq).0).collect::<Vec<_>>();
-        assert!(made.iter().all(|id| !of_hub.contains(id)));
-        for made in [made, of_hub] {
-            check_series(&made);
-        }
-    }
-
-    fn check_series(made: &[Uuid]) {
-        let mut sorted = made.to_vec();
+        let mut sorted = made.clone();
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(made, sorted);

@@ -1,44 +1,42 @@
-//! The hub: gives each event its place in the session's order, its identity, time and context, and delivers
-//! it. Commands stand in `hub/session`, prompts in `hub/prompt`, queues in `hub/subscription`.
+//! The hub gives each event its place in the session's order, its identity, time and context, and delivers it.
 //!
-//! One lock, the line, is held from the giving of a `seq` to the end of the delivery: that makes the order of
-//! delivery to every subscriber the order of `seq`. Observers are called under it; an event that an observer
-//! emits gets its `seq` at once and is delivered right after the present one. An observer must therefore not
-//! wait for another thread that emits, and must not answer every event with one more.
+//! One re-entrant lock is held from the giving of a `seq` to the end of the delivery, so each subscriber gets the events
+//! in the order of `seq`. Observers are called under it. An event that an observer emits gets its `seq` at once and waits
+//! in a queue until the present event is delivered. An observer must therefore not wait for another thread that emits,
+//! and must not answer every event with one more.
 
 use std::{
+    cell::{Cell, RefCell},
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-use inspan_protocol::{
-    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId, Timestamp,
-};
+use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, NodePath, RunId, SessionId};
+use parking_lot::{Mutex, ReentrantMutex};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, EventIds, IdSource};
+use crate::clock::{Clock, IdSource};
 
+mod dispatch;
 mod filter;
-mod kept;
 mod prompt;
 mod session;
+mod stored;
 mod subscription;
-mod table;
 
+pub use dispatch::Callback;
 pub use filter::{Filter, InvalidFilter};
-pub use prompt::{Asked, Prompt, Reply, Unanswered, check_reply};
+pub use prompt::{PendingReply, Unanswered};
 pub use subscription::{BoundedSubscription, DEFAULT_SUBSCRIPTION_LIMIT, Lagged, Observer, Subscription};
 
-pub use table::Callback;
-
+use dispatch::{Sink, Subscribers};
 pub(crate) use filter::run_of;
-use kept::Kept;
 use session::Session;
+use stored::StoredUpTo;
 use subscription::{Queue, Registration, WhenFull};
-use table::{Sink, Subscribers, Table};
 
 /// A cheap handle to a session's hub. Clones share everything but the context.
 #[derive(Clone)]
@@ -51,31 +49,22 @@ pub(crate) struct Shared {
     session_id: SessionId,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
-    event_ids: Option<EventIds>,
     subscribers: Subscribers,
-    line: Mutex<Table>,
-    /// The thread that holds the line, by the address of its mark; 0 if none.
-    holder: AtomicUsize,
-    /// The last `seq` given. Written only by the holder of the line.
+    delivery: ReentrantMutex<Delivery>,
+    /// The last `seq` given. Written only under the delivery lock.
     seq: AtomicU64,
-    /// Events that observers emitted during the present delivery.
-    pending: Mutex<VecDeque<Arc<Envelope>>>,
-    has_pending: AtomicBool,
     session: Mutex<Session>,
     abort: CancellationToken,
-    /// How far the events are kept.
-    kept: Kept,
+    stored: StoredUpTo,
 }
 
-/// A panic under one of the engine's locks leaves nothing half done, so a poisoned lock is as good as new.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An address that no other live thread has.
-fn thread_mark() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
+/// What the delivery lock protects.
+#[derive(Default)]
+struct Delivery {
+    /// Whether a delivery is in progress. Who holds the lock then is an observer that emits.
+    running: Cell<bool>,
+    /// Events that have a `seq` and are not delivered yet.
+    pending: RefCell<VecDeque<Arc<Envelope>>>,
 }
 
 impl Hub {
@@ -95,17 +84,13 @@ impl Hub {
         let shared = Shared {
             session_id,
             clock,
-            event_ids: ids.event_ids(),
             ids,
             subscribers: Subscribers::default(),
-            line: Mutex::default(),
-            holder: AtomicUsize::new(0),
+            delivery: ReentrantMutex::default(),
             seq: AtomicU64::new(last_seq),
-            pending: Mutex::default(),
-            has_pending: AtomicBool::new(false),
             session: Mutex::default(),
             abort: CancellationToken::new(),
-            kept: Kept::default(),
+            stored: StoredUpTo::default(),
         };
         Self { shared: Arc::new(shared), context }
     }
@@ -124,58 +109,31 @@ impl Hub {
     }
 
     /// Emits an event and does nothing else.
-    #[inline]
     fn emit_as_is(&self, event: Event) -> Arc<Envelope> {
-        let Some(mut line) = self.line() else { return self.postpone(event) };
-        let envelope = self.place().envelope(event);
-        self.shared.deliver(&mut line.table, &envelope);
+        let delivery = self.shared.delivery.lock();
+        let envelope = self.envelope(event);
+        self.shared.deliver(&delivery, &envelope);
         envelope
     }
 
-    /// Decides under the line whether to emit: what `decide` changes takes effect exactly at the event's
-    /// place in the order.
+    /// Decides under the delivery lock whether to emit: what `decide` changes takes effect exactly at the event's place in
+    /// the order.
     pub(crate) fn emit_when<E>(&self, decide: impl FnOnce() -> Result<Event, E>) -> Result<Arc<Envelope>, E> {
-        let Some(mut line) = self.line() else { return Ok(self.postpone(decide()?)) };
-        let event = decide()?;
-        let envelope = self.place().envelope(event);
-        self.shared.deliver(&mut line.table, &envelope);
+        let delivery = self.shared.delivery.lock();
+        let envelope = self.envelope(decide()?);
+        self.shared.deliver(&delivery, &envelope);
         Ok(envelope)
     }
 
-    /// Waits for the line and takes it; none if this thread holds it already.
-    #[inline]
-    fn line(&self) -> Option<Line<'_>> {
-        let shared = &*self.shared;
-        let mark = thread_mark();
-        if shared.holder.load(Ordering::Relaxed) == mark {
-            return None;
-        }
-        let table = lock(&shared.line);
-        shared.holder.store(mark, Ordering::Relaxed);
-        Some(Line { _release: Release(&shared.holder), table })
-    }
-
-    /// An event that an observer emits: it gets its place now and is delivered after the present one.
-    #[cold]
-    fn postpone(&self, event: Event) -> Arc<Envelope> {
-        let envelope = self.place().envelope(event);
-        lock(&self.shared.pending).push_back(Arc::clone(&envelope));
-        self.shared.has_pending.store(true, Ordering::Relaxed);
-        envelope
-    }
-
-    /// The next place in the order. Only the holder of the line may ask.
-    #[inline]
-    fn place(&self) -> Place<'_> {
+    /// Gives an event the next place in the order. Only under the delivery lock.
+    fn envelope(&self, event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;
         let timestamp = shared.clock.now();
         let seq = shared.seq.load(Ordering::Relaxed) + 1;
         shared.seq.store(seq, Ordering::Relaxed);
-        let id = match &shared.event_ids {
-            Some(ids) => ids.of(timestamp, seq),
-            None => shared.ids.event_id(timestamp),
-        };
-        Place { id, seq, timestamp, context: &self.context }
+        let id = shared.ids.event_id(timestamp);
+        let context = Arc::clone(&self.context);
+        Arc::new(Envelope { v: ENVELOPE_VERSION, id, seq, timestamp, context, event })
     }
 
     /// A handle whose events carry this context: what `context` does not say, this handle's says. The
@@ -234,8 +192,8 @@ impl Hub {
         self.shared.seq.load(Ordering::Relaxed)
     }
 
-    /// Calls a function with every wanted event, on the emitter's own thread and before `emit` returns. A
-    /// panic of the function is logged and goes no further.
+    /// Calls a function with every wanted event, on the emitter's own thread and before `emit` returns. If the function
+    /// panics, the panic is logged and the function is not called again.
     pub fn observe(&self, filter: Filter, callback: Callback) -> Observer {
         let id = self.shared.subscribers.add(filter, Sink::Call(callback));
         Observer { _registration: self.registration(id) }
@@ -265,78 +223,26 @@ impl Hub {
     }
 }
 
-/// The place of an event in the session's order, and all that follows from it.
-struct Place<'a> {
-    id: EventId,
-    seq: u64,
-    timestamp: Timestamp,
-    context: &'a Arc<EventContext>,
-}
-
-impl Place<'_> {
-    /// Made where it stays: [`Arc::new`] makes it on the stack and copies it, and the copy waits for what was just
-    /// written, a fifth of an emit.
-    #[inline(always)]
-    fn envelope(self, event: Event) -> Arc<Envelope> {
-        let Self { id, seq, timestamp, context } = self;
-        Arc::new_cyclic(|_| Envelope {
-            v: ENVELOPE_VERSION,
-            id,
-            seq,
-            timestamp,
-            context: Arc::clone(context),
-            event,
-        })
-    }
-}
-
 impl Shared {
-    #[inline]
-    fn deliver(&self, table: &mut Table, envelope: &Arc<Envelope>) {
-        table.deliver(&self.subscribers, envelope);
-        if self.has_pending.load(Ordering::Relaxed) {
-            self.deliver_pending(table);
+    /// Delivers an event and what observers emit meanwhile; leaves that to the delivery in progress if there is one.
+    fn deliver(&self, delivery: &Delivery, envelope: &Arc<Envelope>) {
+        if delivery.running.replace(true) {
+            delivery.pending.borrow_mut().push_back(Arc::clone(envelope));
+            return;
         }
-    }
-
-    #[cold]
-    fn deliver_pending(&self, table: &mut Table) {
+        self.subscribers.deliver(envelope);
         loop {
-            let next = lock(&self.pending).pop_front();
+            let next = delivery.pending.borrow_mut().pop_front();
             let Some(next) = next else { break };
-            table.deliver(&self.subscribers, &next);
+            self.subscribers.deliver(&next);
         }
-        self.has_pending.store(false, Ordering::Relaxed);
-    }
-
-    fn unsubscribe(&self, id: u64) {
-        self.subscribers.remove(id);
-        // Lets go of the subscriber now, since it may hold a handle of this hub; during a delivery the next
-        // one does that.
-        if let Ok(mut table) = self.line.try_lock() {
-            table.refresh(&self.subscribers);
-        }
+        delivery.running.set(false);
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.subscribers.end_all();
-    }
-}
-
-/// The line, held. The fields go in their order: nobody else may hold it before it is said that nobody does.
-struct Line<'a> {
-    _release: Release<'a>,
-    table: MutexGuard<'a, Table>,
-}
-
-/// Says that nobody holds the line, also when the holder panics.
-struct Release<'a>(&'a AtomicUsize);
-
-impl Drop for Release<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Relaxed);
     }
 }
 

@@ -20,12 +20,11 @@ mod testing;
 pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
 pub use channel::{Channel, ChannelLimits, Channels};
 pub use clock::{
-    Clock, CountingIds, EventIds, IdSource, LaterClock, RandomIds, SystemClock, VirtualClock, sleep_until,
+    Clock, CountingIds, IdSource, LaterClock, RandomIds, SystemClock, VirtualClock, sleep_until,
 };
-pub use hub::{Asked, Prompt, Reply, Unanswered, check_reply};
 pub use hub::{
     BoundedSubscription, Callback, DEFAULT_SUBSCRIPTION_LIMIT, Filter, Hub, InvalidFilter, Lagged, Observer,
-    Subscription,
+    PendingReply, Subscription, Unanswered,
 };
 pub use order::{OrderCheck, check_order};
 pub use private::{create_private, create_private_dir_all, make_dir_private, write_private};

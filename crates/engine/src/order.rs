@@ -149,8 +149,8 @@ impl OrderCheck {
                 self.harness = Harness::Paused;
             }
             Event::FlowResumed { .. } => self.cut(),
-            Event::SessionPrompt { prompt_id, .. } => {
-                self.prompts.insert(prompt_id.clone(), Asked::Open);
+            Event::SessionPrompt(prompt) => {
+                self.prompts.insert(prompt.prompt_id.clone(), Asked::Open);
             }
             Event::SessionReply { prompt_id, .. } => {
                 let asked = self.prompts.insert(prompt_id.clone(), Asked::Answered);

@@ -6,7 +6,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use futures::{StreamExt, future::BoxFuture};
@@ -14,11 +14,12 @@ use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, Handshake, InputFacts, OutputFacts,
     ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, Redactor, StreamEvent,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{create_private_dir_all, hub::lock};
+use crate::create_private_dir_all;
 
 mod key;
 mod program;
@@ -84,7 +85,7 @@ impl Recorder {
 
     fn tape_of(&self, request: Request, redactor: Redactor) -> Tape {
         let call = {
-            let mut made = lock(&self.made);
+            let mut made = self.made.lock();
             let made = made.entry(request.key.clone()).or_default();
             *made += 1;
             *made

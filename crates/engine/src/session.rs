@@ -2,7 +2,7 @@
 //! state that can be kept and gone on with elsewhere. One chat is left to `exchange`; turns, to the engine's runs.
 
 use std::sync::{
-    Arc, Mutex, Weak,
+    Arc, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -11,12 +11,13 @@ use inspan_protocol::{
     AgentError, DynProvider, Envelope, ErrorCode, Event, Message, MessageMode, ProviderSessionId, RunId,
     SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use serde_json::Value;
 
 use crate::{
     clock::{RandomIds, SystemClock},
-    hub::{Filter, Hub, Observer, lock, run_of},
+    hub::{Filter, Hub, Observer, run_of},
 };
 
 mod desk;
@@ -256,7 +257,7 @@ impl AgentSession {
     /// ([`AgentResult::before`]). Without one it does nothing. The session can be continued.
     pub fn abort(&self) {
         if let Ok(open) = self.get() {
-            let token = lock(&open.desk).abort.clone();
+            let token = open.desk.lock().abort.clone();
             token.cancel();
         }
     }
@@ -265,7 +266,7 @@ impl AgentSession {
     pub fn snapshot(&self) -> Result<AgentSnapshot, AgentError> {
         let open = self.get()?;
         let (status, queued) = open.queued();
-        let transcript = lock(&open.transcript);
+        let transcript = open.transcript.lock();
         Ok(AgentSnapshot {
             status,
             messages: transcript.messages(),
@@ -303,8 +304,8 @@ impl AgentSession {
     /// Aborts what is in progress and releases everything. Every handle of the session is closed by it. The
     /// provider is the caller's, and is shut down by the caller.
     pub fn close(&self) {
-        let Some(open) = lock(&self.open).take() else { return };
-        let mut desk = lock(&open.desk);
+        let Some(open) = self.open.lock().take() else { return };
+        let mut desk = open.desk.lock();
         desk.queue.apply(Input::Close);
         let token = desk.abort.clone();
         drop(desk);
@@ -315,25 +316,25 @@ impl AgentSession {
     }
 
     fn get(&self) -> Result<Arc<Open>, AgentError> {
-        lock(&self.open).clone().ok_or_else(closed)
+        self.open.lock().clone().ok_or_else(closed)
     }
 }
 
 impl Open {
     fn known_model(&self) -> Option<String> {
-        let named = lock(&self.model).clone();
+        let named = self.model.lock().clone();
         named.or_else(|| self.options.model.clone()).or_else(|| self.carried.model.clone())
     }
 
     /// Whether an event is of this session, or of no run at all.
     fn is_ours(&self, envelope: &Envelope) -> bool {
         let run = envelope.context.agent.as_ref().or_else(|| run_of(&envelope.event));
-        run.is_none_or(|run| lock(&self.runs).contains(run))
+        run.is_none_or(|run| self.runs.lock().contains(run))
     }
 
     fn hear(&self, envelope: &Envelope) {
-        let Some(run) = run_of(&envelope.event).filter(|run| lock(&self.runs).contains(*run)) else { return };
-        lock(&self.transcript).event(&envelope.event);
+        let Some(run) = run_of(&envelope.event).filter(|run| self.runs.lock().contains(*run)) else { return };
+        self.transcript.lock().event(&envelope.event);
         if let Event::AgentStart { .. } = envelope.event {
             if self.retells.swap(false, Ordering::Relaxed) {
                 self.hub.with_agent(run.clone()).emit(Event::AgentWarning {

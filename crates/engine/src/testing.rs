@@ -1,11 +1,7 @@
 //! A hub with a fixed clock and counted identifiers, and a provider that does what a test tells it.
 //! Only for this crate's own tests.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::pending};
 use inspan_protocol::{
@@ -14,6 +10,7 @@ use inspan_protocol::{
     ProviderItem, ProviderOutput, ProviderSessionId, ProviderStream, RunId, StopReason, StreamEvent,
     Timestamp, Usage,
 };
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -215,7 +212,7 @@ impl Script {
 
     /// What the calls were given.
     pub(crate) fn inputs(&self) -> Vec<Value> {
-        self.inputs.lock().unwrap().clone()
+        self.inputs.lock().clone()
     }
 }
 
@@ -236,8 +233,8 @@ impl Provider for Script {
     }
 
     fn execute(&self, input: ScriptInput, context: ExecutionContext) -> ProviderStream<ScriptOutput> {
-        self.inputs.lock().unwrap().push(serde_json::to_value(input).unwrap());
-        let steps = self.calls.lock().unwrap().pop_front().unwrap_or_else(|| panic!("one call too many"));
+        self.inputs.lock().push(serde_json::to_value(input).unwrap());
+        let steps = self.calls.lock().pop_front().unwrap_or_else(|| panic!("one call too many"));
         async_stream::stream! {
             for step in steps {
                 match step {

@@ -17,7 +17,7 @@ mod settle;
 use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PendingPrompt, PromptId,
+    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply,
     RunSnapshot, SessionId, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value, json};
@@ -131,9 +131,9 @@ pub struct Interrupted {
     /// What an agent that goes on in its own conversation is told.
     pub message: Option<String>,
     /// The question that it asked.
-    pub asked: Option<PendingPrompt>,
+    pub asked: Option<Prompt>,
     /// The answer to the question: its content, and which of the choices it is.
-    pub reply: Option<(String, Option<String>)>,
+    pub reply: Option<Reply>,
 }
 
 /// Why an attempt is cancelled.

@@ -34,8 +34,8 @@ use std::{
 };
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause,
-    PendingPrompt, PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause, Prompt,
+    PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
 };
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ pub struct RunState {
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) edges: Vec<EdgeState>,
     pub(crate) outputs: Vec<Option<Arc<Value>>>,
-    pub(crate) prompts: Vec<PendingPrompt>,
+    pub(crate) prompts: Vec<Prompt>,
     pub(crate) usage: Usage,
     pub(crate) cost_usd: f64,
     /// Whether some turn's price is unknown, so that the sum is too.
@@ -249,30 +249,8 @@ impl RunState {
             | Event::AgentUsage { .. }
             | Event::AgentComplete { .. } => self.agent(graph, task, event),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
-            Event::SessionPrompt {
-                prompt_id,
-                prompt,
-                choices,
-                allow_text,
-                kind,
-                detail,
-                deadline,
-                default,
-            } => {
-                self.ask(
-                    graph,
-                    PendingPrompt {
-                        prompt_id: prompt_id.clone(),
-                        prompt: prompt.clone(),
-                        choices: choices.clone(),
-                        allow_text: *allow_text,
-                        kind: *kind,
-                        detail: detail.clone(),
-                        task: task.cloned(),
-                        deadline: *deadline,
-                        default: default.clone(),
-                    },
-                );
+            Event::SessionPrompt(prompt) => {
+                self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
             }
             Event::SessionReply { prompt_id, content, choice } => {
                 self.reply(graph, prompt_id, content, choice.as_deref());
@@ -417,7 +395,7 @@ impl RunState {
     }
 
     /// The questions to people that keep the flow waiting.
-    pub(crate) fn waits_for_input(&self) -> impl Iterator<Item = &PendingPrompt> {
+    pub(crate) fn waits_for_input(&self) -> impl Iterator<Item = &Prompt> {
         self.prompts.iter().filter(|prompt| prompt.kind == PromptKind::Input)
     }
 

@@ -15,14 +15,14 @@ pub use words::{
 };
 
 use crate::{
-    AgentError, BudgetRaise, CommandKind, MultiTurn, NodeId, NodePath, PromptId, ProviderSessionId, RunId,
-    SessionId, Spending, StopReason, Timestamp, Usage,
+    AgentError, BudgetRaise, CommandKind, MultiTurn, NodeId, NodePath, Prompt, PromptId, ProviderSessionId,
+    RunId, SessionId, Spending, StopReason, Timestamp, Usage,
 };
 
 macro_rules! events {
     ($(
         $(#[$meta:meta])*
-        $name:literal $variant:ident { $( $(#[$fmeta:meta])* $field:ident: $ty:ty, )* }
+        $name:literal $variant:ident $payload:tt
     )*) => {
         /// One thing that happened, written as `{"type": NAME, …}`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,7 +30,7 @@ macro_rules! events {
         #[non_exhaustive]
         pub enum Event {
             $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
-            $variant { $( $(#[$fmeta])* $field: $ty, )* }, )*
+            $variant $payload, )*
             /// An event whose name this version does not know; it is kept as it came.
             #[serde(skip)]
             Unknown(UnknownEvent),
@@ -331,30 +331,7 @@ events! {
         receivers: Option<u32>,
     }
     /// A question to a person.
-    "session:prompt" SessionPrompt {
-        /// The question's id, which the reply repeats.
-        prompt_id: PromptId,
-        /// The question.
-        prompt: String,
-        /// The answers to choose from.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        choices: Option<Vec<String>>,
-        /// Whether a free text is an answer.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        allow_text: Option<bool>,
-        /// Whether a flow asks for input or an agent for permission.
-        kind: PromptKind,
-        /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
-        /// `description`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        detail: Option<Value>,
-        /// When the default is taken, or the node fails without one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        deadline: Option<Timestamp>,
-        /// The answer taken at the deadline.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        default: Option<String>,
-    }
+    "session:prompt" SessionPrompt(Prompt)
     /// The answer to a question.
     "session:reply" SessionReply {
         /// The question.

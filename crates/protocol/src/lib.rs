@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod id;
 mod message;
+mod prompt;
 mod provider;
 mod redact;
 mod snapshot;
@@ -40,6 +41,7 @@ pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,
 };
 pub use message::{Content, ContentBlock, Message, Role};
+pub use prompt::{Prompt, Reply};
 pub use provider::{
     DynProvider, Environment, Erased, ExecutionContext, Handshake, InputProblem, PermissionBroker,
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
@@ -47,8 +49,8 @@ pub use provider::{
 };
 pub use redact::{Redactor, StreamRedactor};
 pub use snapshot::{
-    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, PendingPrompt, PromptReply,
-    RunSnapshot, SessionState, SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, RunSnapshot, SessionState,
+    SessionStatus, Spent,
 };
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;

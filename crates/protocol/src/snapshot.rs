@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    AgentError, BudgetRaise, Message, NodePath, Outcome, PromptId, PromptKind, ProviderSessionId, SessionId,
+    AgentError, BudgetRaise, Message, NodePath, Outcome, Prompt, ProviderSessionId, Reply, SessionId,
     Spending, ThinkingLevel, Timestamp,
 };
 
@@ -118,36 +118,6 @@ pub struct AgentSessionRef {
     pub turns: u32,
 }
 
-/// A question that nobody has answered yet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PendingPrompt {
-    /// The question's id.
-    pub prompt_id: PromptId,
-    /// The question.
-    pub prompt: String,
-    /// The answers to choose from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub choices: Option<Vec<String>>,
-    /// Whether a free text is an answer; if absent, exactly when there are no choices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allow_text: Option<bool>,
-    /// Whether the flow or an agent asks.
-    pub kind: PromptKind,
-    /// More about it; of a question for permission the tool and its arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Value>,
-    /// The node that waits for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<NodePath>,
-    /// When the default is taken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Timestamp>,
-    /// The answer taken at the deadline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<String>,
-}
-
 /// What a session has spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -225,10 +195,10 @@ pub struct NodeSnapshot {
     pub messages: Vec<String>,
     /// The question that was answered, if its answer has not been used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<PendingPrompt>,
+    pub asked: Option<Prompt>,
     /// The answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reply: Option<PromptReply>,
+    pub reply: Option<Reply>,
     /// What all its attempts have cost, where known, in US dollars.
     #[serde(skip_serializing_if = "is_default")]
     pub cost_usd: f64,
@@ -245,17 +215,6 @@ pub struct NodeSnapshot {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// The answer to a question.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PromptReply {
-    /// The answer.
-    pub content: String,
-    /// Which of the choices it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub choice: Option<String>,
 }
 
 /// The state of a run, saved: the fold of its event log up to `last_seq`. Serialise it, load it elsewhere,
@@ -295,7 +254,7 @@ pub struct RunSnapshot {
     /// The conversation of each agent node.
     pub agent_sessions: BTreeMap<NodePath, AgentSessionRef>,
     /// The questions that are open.
-    pub pending_prompts: Vec<PendingPrompt>,
+    pub pending_prompts: Vec<Prompt>,
     /// What was spent.
     pub spent: Spent,
     /// Budgets that were raised since the session began.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inspan_engine::{Filter, Hub, Observer};
-use inspan_protocol::{Command, Envelope, Event};
+use inspan_protocol::{Command, Envelope, Event, Prompt};
 
 use super::case::Commanded;
 
@@ -72,7 +72,7 @@ fn next(left: &Mutex<Left>, hub: &Hub, event: &Event) -> Option<Command> {
     }?;
     let asked = match (&command, event) {
         // Not before its question.
-        (Command::Reply { prompt, .. }, Event::SessionPrompt { prompt_id, .. }) => {
+        (Command::Reply { prompt, .. }, Event::SessionPrompt(Prompt { prompt_id, .. })) => {
             prompt.as_str() <= prompt_id.as_str()
         }
         _ => true,

@@ -1,7 +1,7 @@
 //! `inspan inbox [ID]`: the questions that wait for a person, each with the commands that answer it.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::PendingPrompt;
+use inspan_protocol::Prompt;
 use serde_json::{Value, json};
 
 use super::sessions::{Standing, answer::Commands, block_on, find, list};
@@ -61,7 +61,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
     Ok(Exit::Success)
 }
 
-fn item(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> Value {
+fn item(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Value {
     let mut value = json!(prompt);
     value["sessionId"] = json!(entry.session);
     value["flow"] = json!(entry.flow);
@@ -70,7 +70,7 @@ fn item(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> Va
     value
 }
 
-fn lines(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> Vec<Line> {
+fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line> {
     let mut head = Line::new();
     head.push(Tone::Strong, &clean(entry.session.as_str()))
         .push(Tone::Faint, &format!("  {}", clean(&entry.flow)));
@@ -89,7 +89,7 @@ fn lines(entry: &SessionEntry, prompt: &PendingPrompt, commands: &Commands) -> V
 }
 
 /// The question; of one for permission the tool and its whole arguments; and what happens if nobody answers.
-pub(super) fn question(prompt: &PendingPrompt) -> Vec<Line> {
+pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
     let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let mut asked = Line::new();
     asked.push(Tone::Warning, "  ? ");

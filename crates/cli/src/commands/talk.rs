@@ -7,7 +7,7 @@ use futures::StreamExt;
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{Liveness, Resume, RunStore, Select, SessionEntry, Verdict};
 use inspan_protocol::{
-    Command, Event, MessageMode, NodeId, NodePath, PendingPrompt, PromptId, PromptKind, RunId, SessionId,
+    Command, Event, MessageMode, NodeId, NodePath, Prompt, PromptId, PromptKind, RunId, SessionId,
     SessionStatus,
 };
 use serde_json::json;
@@ -192,7 +192,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
 
 pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> Result<Exit, Failure> {
     with_session(&args.session, invocation, async |target| {
-        let asks = |open: &PendingPrompt| open.kind == PromptKind::Permission;
+        let asks = |open: &Prompt| open.kind == PromptKind::Permission;
         let open = match &args.prompt {
             Some(prompt) => target.prompt(prompt, asks).await?,
             None => target.only(asks, "no permission")?,
@@ -402,11 +402,7 @@ impl Target<'_> {
     }
 
     /// The open question whose id begins so.
-    async fn prompt(
-        &self,
-        prefix: &str,
-        fits: impl Fn(&PendingPrompt) -> bool,
-    ) -> Result<PendingPrompt, Failure> {
+    async fn prompt(&self, prefix: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, Failure> {
         let open = &self.entry.digest.prompts;
         if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
             return Ok(whole.clone());
@@ -440,7 +436,7 @@ impl Target<'_> {
     }
 
     /// The only open question of a kind; `none` says that there is none.
-    fn only(&self, fits: impl Fn(&PendingPrompt) -> bool, none: &str) -> Result<PendingPrompt, Failure> {
+    fn only(&self, fits: impl Fn(&Prompt) -> bool, none: &str) -> Result<Prompt, Failure> {
         let prompts = &self.entry.digest.prompts;
         let open: Vec<_> = prompts.iter().filter(|open| fits(open)).collect();
         let id = &self.entry.session;
@@ -461,22 +457,22 @@ impl Target<'_> {
     }
 
     /// The question of a flow is no permission: it is answered by `reply`.
-    fn no_permission(&self, open: &PendingPrompt) -> Failure {
+    fn no_permission(&self, open: &Prompt) -> Failure {
         let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
         Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 
     /// The answer is missing.
-    fn no_answer(&self, open: &PendingPrompt) -> Failure {
+    fn no_answer(&self, open: &Prompt) -> Failure {
         let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
         Failure::usage("the answer is missing").with_hint(format!("answer with {}", in_ticks(&answers)))
     }
 
     /// Answers a question. Gives the command's number if no process drives the session and the answer waits for one.
-    async fn answer(&self, open: &PendingPrompt, answer: &Answer) -> Result<Option<u64>, Failure> {
+    async fn answer(&self, open: &Prompt, answer: &Answer) -> Result<Option<u64>, Failure> {
         let Answer { content, choice } = answer;
-        if let Err(why) = inspan_engine::check_reply(open, content, choice.as_deref()) {
+        if let Err(why) = open.check(content.to_owned(), choice.clone()) {
             return Err(Failure::usage(why.to_string()));
         }
         let prompt = PromptId::clone(&open.prompt_id);
@@ -512,6 +508,6 @@ fn in_ticks(commands: &[String]) -> String {
     commands.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(" or ")
 }
 
-fn listed(prompts: &[&PendingPrompt]) -> String {
+fn listed(prompts: &[&Prompt]) -> String {
     prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -168,7 +168,7 @@ impl Painter {
         let lines = inner_ref.log.lines(envelope, &inner_ref.state, detail);
         inner_ref.add(lines);
         let new = match &envelope.event {
-            Event::SessionPrompt { prompt_id, .. } => inner_ref.state.question(prompt_id).cloned(),
+            Event::SessionPrompt(prompt) => inner_ref.state.question(&prompt.prompt_id).cloned(),
             _ => None,
         };
         let reply = match &envelope.event {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use inspan_protocol::{
-    CommandKind, Envelope, Event, LogLevel, NodePath, PromptId, RunId, SteerStrength, WaitingOn,
+    CommandKind, Envelope, Event, LogLevel, NodePath, Prompt, PromptId, RunId, SteerStrength, WaitingOn,
 };
 
 use super::{
@@ -72,7 +72,7 @@ impl PlainLog {
                 line.push(Tone::Plain, &clean(choice.as_deref().unwrap_or(content)));
                 lines.push(line);
             }
-            if let (Event::SessionPrompt { prompt_id, .. }, Some(task)) =
+            if let (Event::SessionPrompt(Prompt { prompt_id, .. }), Some(task)) =
                 (&envelope.event, &envelope.context.task)
             {
                 self.asked.insert(prompt_id.clone(), task.clone());
@@ -84,7 +84,7 @@ impl PlainLog {
         });
         lines.extend(line);
         if detail == Detail::Everything
-            && let Event::SessionPrompt { prompt_id, .. } = &envelope.event
+            && let Event::SessionPrompt(Prompt { prompt_id, .. }) = &envelope.event
             && let Some(question) = state.question(prompt_id)
         {
             self.asked_lines(envelope, state, question, &mut lines);

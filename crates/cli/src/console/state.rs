@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use inspan_engine::DEFAULT_IDLE_TIMEOUT;
 use inspan_flow::{Retry, wait_before_retry};
 use inspan_protocol::{
-    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, PromptId, PromptKind, RunId, SessionId,
-    SkipReason, Timestamp, WaitingOn,
+    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, PromptKind, RunId,
+    SessionId, SkipReason, Timestamp, WaitingOn,
 };
 use serde_json::Value;
 
@@ -143,6 +143,22 @@ pub(crate) struct Question {
     pub(crate) detail: Option<Value>,
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) default: Option<String>,
+}
+
+impl Question {
+    pub(crate) fn new(prompt: &Prompt, task: Option<NodePath>) -> Self {
+        Self {
+            id: prompt.prompt_id.clone(),
+            task,
+            text: prompt.prompt.clone(),
+            choices: prompt.choices.clone().unwrap_or_default(),
+            allow_text: prompt.allows_text(),
+            kind: prompt.kind,
+            detail: prompt.detail.clone(),
+            deadline: prompt.deadline,
+            default: prompt.default.clone(),
+        }
+    }
 }
 
 impl ConsoleState {
@@ -315,7 +331,7 @@ impl ConsoleState {
             Event::TaskReused { .. } => self.set_status(task, NodeStatus::Reused),
             Event::TaskCancelled { .. } => self.set_status(task, NodeStatus::Cancelled),
             Event::LoopIterate { from, to, .. } => self.begin_pass(from.as_str(), to.as_str()),
-            Event::SessionPrompt { .. } => self.ask(envelope),
+            Event::SessionPrompt(prompt) => self.ask(prompt, envelope.context.task.as_ref()),
             Event::SessionReply { prompt_id, .. } => self.answered(prompt_id),
             Event::FlowWaiting { on, until } => self.waiting = Some((*on, *until)),
             Event::FlowPaused { node_ids, .. } => {
@@ -385,25 +401,10 @@ impl ConsoleState {
         }
     }
 
-    fn ask(&mut self, envelope: &Envelope) {
-        let Event::SessionPrompt { prompt_id, prompt, choices, allow_text, kind, detail, deadline, default } =
-            &envelope.event
-        else {
-            return;
-        };
-        self.questions.push(Question {
-            id: prompt_id.clone(),
-            task: envelope.context.task.clone(),
-            text: prompt.clone(),
-            choices: choices.clone().unwrap_or_default(),
-            allow_text: allow_text.unwrap_or(choices.is_none()),
-            kind: *kind,
-            detail: detail.clone(),
-            deadline: *deadline,
-            default: default.clone(),
-        });
+    fn ask(&mut self, prompt: &Prompt, task: Option<&NodePath>) {
+        self.questions.push(Question::new(prompt, task.cloned()));
         self.asked += 1;
-        self.set_status(envelope.context.task.as_ref(), NodeStatus::Waiting);
+        self.set_status(task, NodeStatus::Waiting);
     }
 
     fn answered(&mut self, prompt: &PromptId) {

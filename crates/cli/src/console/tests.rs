@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use inspan_flow::Retry;
 use inspan_protocol::{
     AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId, NodePath,
-    Outcome, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
+    Outcome, Prompt, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
 };
 use serde_json::{Value, json};
 
@@ -200,16 +200,12 @@ fn review_tale() -> Tale {
         .at(
             12_920,
             "ok",
-            Event::SessionPrompt {
-                prompt_id: PromptId::from("p1"),
-                prompt: "Open the pull request?".to_owned(),
+            Event::SessionPrompt(Prompt {
                 choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
-                allow_text: None,
-                kind: PromptKind::Input,
-                detail: None,
                 deadline: Some(Timestamp::from_millis(NOON + 600_000)),
                 default: Some("no".to_owned()),
-            },
+                ..Prompt::new("p1", PromptKind::Input, "Open the pull request?")
+            }),
         )
         .at(
             20_000,

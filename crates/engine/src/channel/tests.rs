@@ -1,15 +1,13 @@
 //! Channels that do well and channels that do not.
 
-use std::{future::pending, sync::Mutex};
+use std::future::pending;
 
 use futures::future::ready;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::{
-    hub::lock,
-    testing::{Watch, hub, log},
-};
+use crate::testing::{Watch, hub, log};
 
 /// What a channel does when it is called.
 #[derive(Clone, Copy)]
@@ -55,17 +53,17 @@ impl Channel for Probe {
     }
 
     fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
-        lock(&self.seen).push(format!("start at {}", hub.last_seq()));
+        self.seen.lock().push(format!("start at {}", hub.last_seq()));
         self.start.act()
     }
 
     fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
-        lock(&self.seen).push(brief(&envelope.event));
+        self.seen.lock().push(brief(&envelope.event));
         self.event.act()
     }
 
     fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-        lock(&self.seen).push("end".to_owned());
+        self.seen.lock().push("end".to_owned());
         self.complete.act()
     }
 }
@@ -119,7 +117,7 @@ async fn channels_start_in_order_see_all_and_stop() {
             "unregistered late",
         ]
     );
-    let [a, b, late] = seen.map(|seen| lock(&seen).clone());
+    let [a, b, late] = seen.map(|seen| seen.lock().clone());
     let run = ["started a", "started b", "one", "registered late", "started late", "two"];
     assert_eq!(a, [&["start at 2", "registered a", "registered b"], &run[..], &["end"]].concat());
     // Those that end later still see how the others end, up to their own end.
@@ -159,7 +157,7 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
         let failed = [format!("error bad: {fault}"), "unregistered bad".to_owned()];
         let begun = if calls == 1 { vec![] } else { vec!["started bad".to_owned()] };
         assert_eq!(of_bad, [vec!["registered bad".to_owned()], begun, failed.to_vec()].concat());
-        let [bad, good] = seen.map(|seen| lock(&seen).clone());
+        let [bad, good] = seen.map(|seen| seen.lock().clone());
         if calls > 0 {
             assert_eq!(bad.len(), calls, "{bad:?}");
         }
@@ -190,7 +188,7 @@ async fn a_slow_channel_misses_events_and_is_told_of() {
     hub.emit(log("10"));
     channels.finish().await;
     let expected = ["start at 1", "registered slow", "started slow", "6", "7", "8", "9", "10", "end"];
-    assert_eq!(*lock(&seen), expected);
+    assert_eq!(*seen.lock(), expected);
     let fault = "error slow: 5 events were missed by a reader that was too slow";
     assert_eq!(told(&mut watch)[11..], [fault, "10", "stopped slow", "unregistered slow"].map(str::to_owned));
 }
@@ -269,7 +267,7 @@ async fn who_lets_channels_catch_up_waits_for_the_slow_and_not_for_the_hung() {
     hub.emit(log("one"));
     hub.emit(log("two"));
     channels.caught_up().await;
-    assert_eq!(*lock(&seen), ["start at 1", "registered slow", "started slow", "one", "two"]);
+    assert_eq!(*seen.lock(), ["start at 1", "registered slow", "started slow", "one", "two"]);
     channels.attach(Arc::new(Probe { event: Mood::Hangs, ..Probe::new("hung") })).await;
     let began = Instant::now();
     channels.caught_up().await;

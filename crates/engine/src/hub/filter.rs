@@ -86,11 +86,6 @@ impl Filter {
         })
     }
 
-    /// Whether more than the name must be looked at.
-    pub(crate) fn asks_for_context(&self) -> bool {
-        self.run.is_some() || self.task.is_some() || self.node.is_some()
-    }
-
     /// Whether the subscriber waits for messages: it asks for `session:message`, and for nothing but `session:` events.
     /// A subscriber that also asks for other events only watches. Messages carry no task.
     pub(crate) fn listens_for_messages(&self) -> bool {

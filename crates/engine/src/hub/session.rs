@@ -10,7 +10,7 @@ use inspan_protocol::{Command, Envelope, Event, MessageMode, MultiTurn, NodeId, 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{Hub, lock, prompt::OpenPrompt};
+use super::{Hub, prompt::OpenPrompt};
 use crate::run::mailbox::{Mail, Mailbox, MessageQueue, Posted};
 
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Listeners {
 impl Hub {
     /// From now on commands are taken. A session that has ended stays ended.
     pub fn start_session(&self) {
-        let mut session = lock(&self.shared.session);
+        let mut session = self.shared.session.lock();
         if session.stage == Stage::New {
             session.stage = Stage::Active;
         }
@@ -79,20 +79,20 @@ impl Hub {
 
     /// From now on commands are refused, and prompts that are still open are withdrawn.
     pub fn end_session(&self) {
-        let mut session = lock(&self.shared.session);
+        let mut session = self.shared.session.lock();
         session.stage = Stage::Ended;
         session.prompts.clear();
     }
 
     /// Whether [`Hub::end_session`] was called.
     pub fn session_has_ended(&self) -> bool {
-        lock(&self.shared.session).stage == Stage::Ended
+        self.shared.session.lock().stage == Stage::Ended
     }
 
     /// Whether a message has somebody who takes it now; any other command needs nobody.
     pub fn has_taker(&self, command: &Command) -> bool {
         let listeners = Listeners(self.shared.subscribers.of_messages());
-        let session = lock(&self.shared.session);
+        let session = self.shared.session.lock();
         let mut open = session.runs.iter().filter(|(_, run)| run.queue.is_open());
         match command {
             Command::Send { .. } => {
@@ -117,7 +117,7 @@ impl Hub {
         let kind = command.kind();
         let accept = || {
             let listeners = Listeners(self.shared.subscribers.of_messages());
-            lock(&self.shared.session).accept(command, &listeners, &self.shared.abort)
+            self.shared.session.lock().accept(command, &listeners, &self.shared.abort)
         };
         self.emit_when(accept).map_err(|rejection| {
             let reason = rejection.to_string();
@@ -214,7 +214,7 @@ impl Hub {
     }
 
     fn open_run(&self, run_id: &RunId, agent_name: &str, reads: Reads) -> Mailbox {
-        let mut session = lock(&self.shared.session);
+        let mut session = self.shared.session.lock();
         session.opened += 1;
         // A run that is known already keeps the messages it has.
         let known = session.runs.remove(run_id).map(|run| run.queue);
@@ -248,7 +248,7 @@ impl Hub {
 
     /// Lays a message into a run's mailbox; its event is the caller's affair.
     pub(crate) fn deliver(&self, run_id: &RunId, mail: Mail) -> Result<(), Mail> {
-        let session = lock(&self.shared.session);
+        let session = self.shared.session.lock();
         let queue = session.runs.get(run_id).map(|run| Arc::clone(&run.queue));
         drop(session);
         match queue.map(|queue| queue.post(mail.clone())) {
@@ -259,18 +259,18 @@ impl Hub {
 
     /// What waits in a run's mailbox.
     pub(crate) fn waiting_mail(&self, run_id: &RunId) -> Vec<Mail> {
-        let session = lock(&self.shared.session);
+        let session = self.shared.session.lock();
         session.runs.get(run_id).map(|run| run.queue.waiting()).unwrap_or_default()
     }
 
     /// Takes back what waits in a run's mailbox.
     pub(crate) fn take_mail(&self, run_id: &RunId) -> Vec<Mail> {
-        let session = lock(&self.shared.session);
+        let session = self.shared.session.lock();
         session.runs.get(run_id).map(|run| run.queue.take()).unwrap_or_default()
     }
 
     pub(crate) fn forget_run(&self, run_id: &RunId) {
-        let mut session = lock(&self.shared.session);
+        let mut session = self.shared.session.lock();
         if session.runs.remove(run_id).is_some() {
             session.ended.insert(run_id.clone());
         }
@@ -278,7 +278,7 @@ impl Hub {
 
     /// The runs that take messages, oldest first.
     pub fn active_runs(&self) -> Vec<RunId> {
-        let session = lock(&self.shared.session);
+        let session = self.shared.session.lock();
         let mut runs: Vec<_> = session.runs.iter().filter(|(_, run)| run.queue.is_open()).collect();
         runs.sort_unstable_by_key(|(_, run)| run.order);
         runs.into_iter().map(|(id, _)| id.clone()).collect()

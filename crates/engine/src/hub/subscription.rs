@@ -3,14 +3,15 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker},
 };
 
 use futures::{Stream, StreamExt};
 use inspan_protocol::Envelope;
+use parking_lot::Mutex;
 
-use super::{Shared, lock};
+use super::Shared;
 
 /// How many envelopes a lossless subscription holds unless its maker says otherwise.
 pub const DEFAULT_SUBSCRIPTION_LIMIT: usize = 1_000_000;
@@ -57,7 +58,7 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, envelope: &Arc<Envelope>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.ended {
             return;
         }
@@ -86,7 +87,7 @@ impl Queue {
     /// Nothing more comes; what is there can still be read.
     pub(crate) fn end(&self) {
         let reader = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.ended = true;
             state.reader.take()
         };
@@ -96,7 +97,7 @@ impl Queue {
     }
 
     fn take(&self, reader: Option<&Waker>) -> Taken {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.missed > 0 {
             return Taken::Lagged(Lagged { missed: std::mem::take(&mut state.missed) });
         }
@@ -125,7 +126,7 @@ pub(crate) struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(shared) = self.hub.upgrade() {
-            shared.unsubscribe(self.id);
+            shared.subscribers.remove(self.id);
         }
     }
 }
@@ -156,7 +157,7 @@ impl Subscription {
     /// Puts every event that is there after those that are in `into`, and says what [`Self::overflow`] says, with one
     /// look at the queue.
     pub fn take_all(&mut self, into: &mut Vec<Arc<Envelope>>) -> Option<u64> {
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         into.reserve(state.items.len());
         while let Some(envelope) = state.items.pop_front() {
             into.push(envelope);
@@ -171,12 +172,12 @@ impl Subscription {
 
     /// The `seq` of the first event that did not fit the limit. All before it can still be read; none after.
     pub fn overflow(&self) -> Option<u64> {
-        lock(&self.queue.state).overflow
+        self.queue.state.lock().overflow
     }
 
     /// How many events wait to be read.
     pub fn backlog(&self) -> usize {
-        lock(&self.queue.state).items.len()
+        self.queue.state.lock().items.len()
     }
 }
 

@@ -176,13 +176,20 @@ fn what_an_observer_emits_follows_the_present_event_everywhere() {
 }
 
 #[test]
-fn an_observer_that_panics_harms_nobody() {
+fn an_observer_that_panics_is_unsubscribed_and_the_others_are_served() {
     let hub = quiet_hub();
-    let _broken = hub.observe(Filter::all(), Arc::new(|_| panic!("on purpose")));
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
+    let broken = move |_: &Arc<Envelope>| {
+        count.fetch_add(1, Relaxed);
+        panic!("on purpose");
+    };
+    let _broken = hub.observe(Filter::all(), Arc::new(broken));
     let mut all = hub.subscribe(Filter::all());
     hub.emit(log("a"));
     hub.emit(log("b"));
     assert_eq!(seqs(&drain(&mut all)), [1, 2]);
+    assert_eq!(calls.load(Relaxed), 1);
 }
 
 #[test]
@@ -192,14 +199,14 @@ fn an_observer_may_come_and_go_during_a_delivery() {
     let finder = {
         let (hub, found) = (hub.clone(), found.clone());
         Arc::new(move |_: &Arc<Envelope>| {
-            lock(&found).get_or_insert_with(|| hub.subscribe(Filter::all()));
+            found.lock().get_or_insert_with(|| hub.subscribe(Filter::all()));
         })
     };
     let finder = hub.observe(Filter::name("log"), finder);
     hub.emit(log("a"));
     hub.emit(log("b"));
     drop(finder);
-    let mut found = lock(&found).take().unwrap();
+    let mut found = found.lock().take().unwrap();
     assert_eq!(seqs(&drain(&mut found)), [2]);
 }
 
@@ -264,7 +271,7 @@ proptest! {
         let observed: Arc<Mutex<Vec<Arc<Envelope>>>> = Arc::default();
         let watching = {
             let observed = observed.clone();
-            hub.observe(Filter::all(), Arc::new(move |envelope| lock(&observed).push(envelope.clone())))
+            hub.observe(Filter::all(), Arc::new(move |envelope| observed.lock().push(envelope.clone())))
         };
         let echoing = echo.then(|| {
             let inner = hub.clone();
@@ -287,7 +294,7 @@ proptest! {
         let count = (threads * each * if echo { 2 } else { 1 }) as u64;
         let queued = drain(&mut queued);
         prop_assert_eq!(seqs(&queued), (1..=count).collect::<Vec<_>>());
-        let observed: Vec<_> = lock(&observed).iter().map(|envelope| (**envelope).clone()).collect();
+        let observed: Vec<_> = observed.lock().iter().map(|envelope| (**envelope).clone()).collect();
         prop_assert_eq!(&observed, &queued);
         let late = drain(&mut late.unwrap());
         prop_assert_eq!(&late[..], &queued[queued.len() - late.len()..]);

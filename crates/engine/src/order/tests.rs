@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, EventContext, LogLevel, Outcome, PromptKind, StopReason, Usage,
+    AgentError, ErrorCode, EventContext, LogLevel, Outcome, Prompt, PromptKind, StopReason, Usage,
 };
 use serde_json::{Map, Value, json};
 
@@ -100,16 +100,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         "limit" => Event::LimitWait { provider: "p".to_owned(), until: Default::default() },
         "abort" => Event::SessionAbort { reason: None },
         "flow:waiting" => Event::FlowWaiting { on: inspan_protocol::WaitingOn::Input, until: None },
-        "prompt" => Event::SessionPrompt {
-            prompt_id: word(1).into(),
-            prompt: "?".to_owned(),
-            choices: None,
-            allow_text: None,
-            kind: PromptKind::Input,
-            detail: None,
-            deadline: None,
-            default: None,
-        },
+        "prompt" => Event::SessionPrompt(Prompt::new(word(1), PromptKind::Input, "?")),
         "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
         "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None, cause: None },
         "flow:resumed" => Event::FlowResumed {

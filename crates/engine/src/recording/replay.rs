@@ -1,17 +1,14 @@
 //! Plays recordings back behind the provider's own contract; the real provider is never called.
 //! What follows from the events is the run's, exactly as when they were recorded.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture, stream};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
     ProviderItem, ProviderSessionId, ProviderStream, Redactor, StopReason,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 use similar::TextDiff;
@@ -23,7 +20,6 @@ use super::{
     key::Request,
     store::{self, End, Recording},
 };
-use crate::hub::lock;
 
 /// How long a recorded interruption waits to be interrupted.
 pub(super) const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
@@ -97,7 +93,7 @@ impl Replayer {
 
     /// The files that no call has asked for yet.
     pub fn unplayed(&self) -> Vec<String> {
-        let mut played = lock(&self.tapes.played).clone();
+        let mut played = self.tapes.played.lock().clone();
         let mut names = Vec::new();
         for (name, recording) in &self.tapes.all {
             match played.get_mut(&recording.key) {
@@ -111,7 +107,7 @@ impl Replayer {
 
 impl Tapes {
     fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
-        let mut played = lock(&self.played);
+        let mut played = self.played.lock();
         let count = played.entry(request.key.clone()).or_default();
         let place = self.of_request.get(&request.key).and_then(|places| places.get(*count));
         let Some((_, recording)) = place.and_then(|place| self.all.get(*place)) else {

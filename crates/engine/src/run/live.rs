@@ -1,16 +1,17 @@
 //! A run that has begun: its events, its mailbox, and the promise that it ends exactly once, also when its
 //! future is dropped or panics. Which events there are is decided in `state`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use inspan_protocol::{ProviderSessionId, RunId, StopReason, Timestamp, Usage};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     mailbox::{Mail, Mailbox, UNDELIVERED, undelivered},
     state::{Input, RunState},
 };
-use crate::hub::{Hub, lock};
+use crate::hub::Hub;
 
 /// Where a run leaves the messages that it did not deliver.
 pub(crate) type Left = Arc<Mutex<Vec<Mail>>>;
@@ -48,24 +49,24 @@ impl Live {
     }
 
     /// As [`Live::apply`], and waits until the last event that came of it is kept, if anybody keeps them.
-    pub(super) async fn apply_and_keep(&mut self, input: Input<'_>) {
+    pub(super) async fn apply_and_store(&mut self, input: Input<'_>) {
         let mut last = None;
         for event in self.state.apply(input) {
             last = Some(self.hub.emit(event).seq);
         }
         if let Some(seq) = last {
-            self.hub.until_kept(seq).await;
+            self.hub.until_stored(seq).await;
         }
     }
 
     /// Whether more events are still to be stored than may be.
     pub(super) fn is_behind(&self) -> bool {
-        self.hub.not_kept() > BACKLOG
+        self.hub.unstored() > BACKLOG
     }
 
     /// Waits until fewer are.
     pub(super) async fn catches_up(&self) {
-        self.hub.until_kept(self.hub.last_seq().saturating_sub(BACKLOG / 2)).await;
+        self.hub.until_stored(self.hub.last_seq().saturating_sub(BACKLOG / 2)).await;
     }
 
     pub(super) fn warn(&self, code: &str, message: impl Into<String>) {
@@ -103,7 +104,7 @@ impl Live {
         let left = self.mailbox.close();
         let mut unread: Vec<_> = taken.into_iter().chain(left).collect();
         if let Some(keeper) = &self.left {
-            lock(keeper).append(&mut unread);
+            keeper.lock().append(&mut unread);
         }
         for mail in unread {
             self.warn(UNDELIVERED, undelivered(&mail));

@@ -1,15 +1,16 @@
 //! The messages that wait for an agent run, and the moment after which none is taken any more.
 
-use std::{collections::VecDeque, sync::Arc, sync::Mutex};
+use std::{collections::VecDeque, sync::Arc};
 
 use futures::{
     FutureExt,
     future::{BoxFuture, pending},
 };
 use inspan_protocol::{MessageMode, RunId, Steering};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::hub::{Hub, lock};
+use crate::hub::Hub;
 
 /// How many messages may wait for a run; the next is refused.
 pub const MAILBOX_CAPACITY: usize = 1024;
@@ -68,7 +69,7 @@ pub(crate) enum Posted {
 
 impl MessageQueue {
     pub(crate) fn post(&self, mail: Mail) -> Posted {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.stage != Stage::Open {
             return Posted::Closed;
         }
@@ -83,7 +84,7 @@ impl MessageQueue {
     }
 
     pub(crate) fn close_soon(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.stage == Stage::Open {
             state.stage = Stage::Closing;
         }
@@ -92,19 +93,19 @@ impl MessageQueue {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        lock(&self.state).stage == Stage::Open
+        self.state.lock().stage == Stage::Open
     }
 
     pub(crate) fn waiting(&self) -> Vec<Mail> {
-        lock(&self.state).waiting.iter().cloned().collect()
+        self.state.lock().waiting.iter().cloned().collect()
     }
 
     pub(crate) fn take(&self) -> Vec<Mail> {
-        lock(&self.state).waiting.drain(..).collect()
+        self.state.lock().waiting.drain(..).collect()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        lock(&self.state).waiting.len() >= MAILBOX_CAPACITY
+        self.state.lock().waiting.len() >= MAILBOX_CAPACITY
     }
 }
 
@@ -132,7 +133,7 @@ impl Mailbox {
     /// Lays messages in that were acknowledged before the run began; the capacity does not count for them.
     pub(crate) fn put_in(&self, mail: Vec<String>) {
         let mail = mail.into_iter().map(|content| Mail { content, mode: MessageMode::FollowUp });
-        lock(&self.queue.state).waiting.extend(mail);
+        self.queue.state.lock().waiting.extend(mail);
     }
 
     /// All waiting messages in the order they came.
@@ -142,7 +143,7 @@ impl Mailbox {
 
     /// Closes the mailbox unless messages wait: then the run goes on with these.
     pub fn take_or_close(&self) -> Vec<Mail> {
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         let waiting: Vec<_> = state.waiting.drain(..).collect();
         if waiting.is_empty() {
             state.stage = Stage::Closed;
@@ -156,7 +157,7 @@ impl Mailbox {
 
     /// Closes the mailbox: from now on messages are refused. What still waits is handed back.
     pub fn close(&self) -> Vec<Mail> {
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         state.stage = Stage::Closed;
         let waiting = state.waiting.drain(..).collect();
         drop(state);
@@ -166,7 +167,7 @@ impl Mailbox {
 
     /// Whether the mailbox takes no more messages.
     pub fn is_closing(&self) -> bool {
-        lock(&self.queue.state).stage != Stage::Open
+        self.queue.state.lock().stage != Stage::Open
     }
 
     /// Waits for a message or for the word that none will come.
@@ -186,7 +187,9 @@ impl Mailbox {
 
     /// The messages that want to interrupt the turn in progress.
     pub(crate) fn steering(&self) -> Vec<String> {
-        lock(&self.queue.state)
+        self.queue
+            .state
+            .lock()
             .waiting
             .iter()
             .filter(|mail| steers(mail))
@@ -196,7 +199,7 @@ impl Mailbox {
 
     /// What the turn that begins now may take messages by. What an earlier one was given and has not taken waits again.
     pub(crate) fn steerable(&self) -> Arc<dyn Steering> {
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         state.steerable += 1;
         state.given = 0;
         Arc::new(Reins { queue: Arc::clone(&self.queue), turn: state.steerable })
@@ -204,7 +207,7 @@ impl Mailbox {
 
     /// Takes the oldest message that the turn in progress was given.
     pub(crate) fn take_given(&self) -> Option<String> {
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         state.given = state.given.checked_sub(1)?;
         let place = state.waiting.iter().position(steers)?;
         state.waiting.remove(place).map(|mail| mail.content)
@@ -213,7 +216,7 @@ impl Mailbox {
     /// One task at a time waits here: a change wakes one.
     async fn when<T>(&self, ready: impl Fn(&QueueState) -> Option<T>) -> T {
         loop {
-            if let Some(value) = ready(&lock(&self.queue.state)) {
+            if let Some(value) = ready(&self.queue.state.lock()) {
                 return value;
             }
             self.queue.changed.notified().await;
@@ -237,7 +240,7 @@ impl Steering for Reins {
         async move {
             loop {
                 {
-                    let mut state = lock(&queue.state);
+                    let mut state = queue.state.lock();
                     if state.steerable != turn {
                         break;
                     }

@@ -1,20 +1,19 @@
 //! How an agent's question for permission becomes a prompt of the session, and the reply a decision.
 //! Asking and waiting are the hub's.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{
     FutureExt,
     future::{BoxFuture, ready},
 };
-use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, PromptKind, Redactor, flat};
+use inspan_protocol::{
+    PermissionBroker, PermissionDecision, PermissionRequest, Prompt, PromptKind, Redactor, Reply, flat,
+};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use crate::hub::{Hub, Prompt, Reply, Unanswered, lock};
+use crate::hub::{Hub, Unanswered};
 
 /// Who decides whether an agent may use a tool that needs permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +58,7 @@ struct HubBroker {
 impl PermissionBroker for HubBroker {
     fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
         let tool = request.tool_name.clone();
-        if lock(&self.allowed).contains(&tool) {
+        if self.allowed.lock().contains(&tool) {
             return ready(PermissionDecision::Allow { updated_input: None }).boxed();
         }
         let question = format!("Allow `{}`?", request.tool_name);
@@ -74,12 +73,12 @@ impl PermissionBroker for HubBroker {
             detail: Some(self.redactor.value(Value::Object(detail))),
             deadline: Some(self.hub.clock().now() + self.deadline),
             default: Some(DENY.to_owned()),
-            ..Prompt::new(PromptKind::Permission, self.redactor.text(&question))
+            ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))
         });
         let allowed = Arc::clone(&self.allowed);
         let answered = move |answer: Result<Reply, Unanswered>| {
             if matches!(&answer, Ok(Reply { choice: Some(choice), .. }) if choice == ALWAYS) {
-                lock(&allowed).insert(tool);
+                allowed.lock().insert(tool);
             }
             decide(answer)
         };

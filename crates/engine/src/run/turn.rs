@@ -138,7 +138,7 @@ impl Setting {
                     tokio::select! {
                         // First, so that the event is told whatever else has happened.
                         biased;
-                        () = live.apply_and_keep(Input::Stream(event)) => {}
+                        () = live.apply_and_store(Input::Stream(event)) => {}
                         () = self.cancel.cancelled() => {}
                         () = &mut timer => timer.as_mut().reset(Instant::now()),
                     }

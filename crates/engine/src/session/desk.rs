@@ -14,7 +14,7 @@ use super::{
     options::Chat,
     queue::{Input, Output, Queue, Refusal, Stage},
 };
-use crate::{hub::lock, run::Mail};
+use crate::run::Mail;
 
 /// The queue, who else waits for the chat in progress, and what aborts it.
 pub(super) struct Desk {
@@ -43,7 +43,7 @@ impl Desk {
 impl Open {
     pub(super) fn take_part(self: &Arc<Self>, chat: &Chat) -> Result<Part, AgentError> {
         loop {
-            let mut desk = lock(&self.desk);
+            let mut desk = self.desk.lock();
             match desk.queue.apply(Input::Begin) {
                 Output::Take(waiting) => {
                     desk.abort = self.hub.aborted();
@@ -79,7 +79,7 @@ impl Open {
         }
         let mail = Mail { content: content.to_owned(), mode };
         let posted = self.hub.post_when(content.to_owned(), mode, |hub| {
-            let mut desk = lock(&self.desk);
+            let mut desk = self.desk.lock();
             if waiter.is_some() && *desk.queue.stage() == Stage::Idle {
                 return Err(Not::Idle);
             }
@@ -109,7 +109,7 @@ impl Open {
 
     /// A run has opened its mailbox: what waits is for it.
     pub(super) fn hand_over(&self, run: &RunId) {
-        let mut desk = lock(&self.desk);
+        let mut desk = self.desk.lock();
         let Output::Take(waiting) = desk.queue.apply(Input::Started(run.clone())) else { return };
         let refused: Vec<Mail> =
             waiting.into_iter().filter_map(|mail| self.hub.deliver(run, mail).err()).collect();
@@ -120,7 +120,7 @@ impl Open {
 
     /// Takes back what no turn has delivered yet.
     pub(super) fn drain(&self) -> Vec<String> {
-        let mut desk = lock(&self.desk);
+        let mut desk = self.desk.lock();
         let mut mail = match desk.queue.stage() {
             Stage::Running(run) => self.hub.take_mail(run),
             _ => Vec::new(),
@@ -133,7 +133,7 @@ impl Open {
 
     /// Where the session stands, and what waits.
     pub(super) fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
-        let desk = lock(&self.desk);
+        let desk = self.desk.lock();
         let handed = match desk.queue.stage() {
             Stage::Running(run) => self.hub.waiting_mail(run),
             _ => Vec::new(),

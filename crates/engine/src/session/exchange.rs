@@ -29,10 +29,7 @@ use super::{
     tap::Tap,
     transcript::retold,
 };
-use crate::{
-    hub::lock,
-    run::{AgentRun, Left, Mail, RunEnd},
-};
+use crate::run::{AgentRun, Left, Mail, RunEnd};
 
 /// What a chat comes to.
 pub(super) type ChatEnd = Result<AgentResult, AgentError>;
@@ -134,7 +131,7 @@ impl Driving {
     }
 
     async fn drive(mut self, chat: Chat, waiting: Vec<Mail>) -> ChatEnd {
-        lock(&self.open.transcript).begin();
+        self.open.transcript.lock().begin();
         let said = said(&waiting, &chat);
         let input = self.input(waiting, &chat)?;
         let (end, waiters) = *self.runs(input, &said, &chat).boxed().await;
@@ -154,7 +151,7 @@ impl Driving {
                 Ok(input)
             }
             Err(error) => {
-                lock(&self.open.desk).queue.apply(Input::Returned(waiting));
+                self.open.desk.lock().queue.apply(Input::Returned(waiting));
                 Err(error)
             }
         }
@@ -167,7 +164,7 @@ impl Driving {
             return Err(open.invalid("the prompt is empty"));
         }
         let (session, before) = {
-            let transcript = lock(&open.transcript);
+            let transcript = open.transcript.lock();
             (transcript.session().cloned(), transcript.messages())
         };
         // An agent that keeps no conversation, or another one, is told what was said.
@@ -249,7 +246,7 @@ impl Driving {
             return None;
         }
         let text = {
-            let mut transcript = lock(&open.transcript);
+            let mut transcript = open.transcript.lock();
             transcript.forget_session();
             if transcript.before().is_empty() {
                 said.to_owned()
@@ -265,8 +262,8 @@ impl Driving {
         let open = &self.open;
         let options = &open.options;
         let run_id = open.hub.ids().run_id();
-        lock(&open.runs).insert(run_id.clone());
-        let turns = lock(&open.transcript).turns() + u32::from(self.tap.has_next());
+        open.runs.lock().insert(run_id.clone());
+        let turns = open.transcript.lock().turns() + u32::from(self.tap.has_next());
         let tap: Arc<Tap> = Arc::clone(&self.tap);
         let mut run = AgentRun::new(open.hub.clone(), open.name.clone(), tap, input)
             .run_id(run_id)
@@ -289,15 +286,15 @@ impl Driving {
     /// Puts back what a run was given and did not deliver.
     fn take_back(&self) {
         let mut returned = self.tap.take_unsaid();
-        returned.append(&mut lock(&self.left));
-        lock(&self.open.desk).queue.apply(Input::Returned(returned));
+        returned.append(&mut self.left.lock());
+        self.open.desk.lock().queue.apply(Input::Returned(returned));
     }
 
     /// The chat is over, and from here on the session is free. But if it ended well and messages came when no run
     /// took them any more, it goes on with these.
     fn settle(&mut self, runs: Runs) -> Result<Vec<Mail>, Settled> {
         let open = Arc::clone(&self.open);
-        let mut desk = lock(&open.desk);
+        let mut desk = open.desk.lock();
         let end = match &runs {
             Runs::Whole(end) if end.facts.stop_reason == StopReason::Complete => End::Well,
             _ => End::Short,
@@ -328,10 +325,10 @@ impl Driving {
     /// What was done; `stop_reason` is why, if no run says it.
     fn result(&self, end: Option<RunEnd>, stop_reason: StopReason) -> AgentResult {
         let open = &self.open;
-        let transcript = lock(&open.transcript);
+        let transcript = open.transcript.lock();
         let named = end.as_ref().and_then(|end| end.output.get("model")?.as_str().map(str::to_owned));
         if named.is_some() {
-            lock(&open.model).clone_from(&named);
+            open.model.lock().clone_from(&named);
         }
         let (text, structured_output, stop_reason) = match end {
             Some(end) => (end.facts.text, end.facts.structured_output, end.facts.stop_reason),
@@ -371,7 +368,7 @@ impl Drop for Driving {
             return;
         }
         self.take_back();
-        let mut desk = lock(&self.open.desk);
+        let mut desk = self.open.desk.lock();
         desk.queue.apply(Input::Ended(End::Short));
         let waiters = std::mem::take(&mut desk.waiters);
         drop(desk);

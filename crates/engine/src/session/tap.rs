@@ -1,13 +1,14 @@
 //! Stands between a run and its provider: notes each prompt that reaches the provider, and calls the hooks as its
 //! stream shows what happens. What the provider says is heard from the events, which hold no secrets.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::{StreamExt, future::BoxFuture};
 use inspan_protocol::{
     AgentError, DynProvider, ExecutionContext, InputFacts, Message, MessageMode, OutputFacts,
     ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
@@ -16,10 +17,7 @@ use super::{
     result::ToolCall,
     transcript::Transcript,
 };
-use crate::{
-    hub::{Hub, lock},
-    run::Mail,
-};
+use crate::{hub::Hub, run::Mail};
 
 pub(super) struct Tap {
     provider: Arc<dyn DynProvider>,
@@ -44,22 +42,22 @@ impl Tap {
 
     /// What the next call says, and the messages of the queue that are part of it.
     pub(super) fn says(&self, message: Message, queued: Vec<Mail>) {
-        *lock(&self.next) = Some((message, queued));
+        *self.next.lock() = Some((message, queued));
     }
 
     /// Whether the next call says something new.
     pub(super) fn has_next(&self) -> bool {
-        lock(&self.next).is_some()
+        self.next.lock().is_some()
     }
 
     /// The messages of the queue that were to be said and have not been.
     pub(super) fn take_unsaid(&self) -> Vec<Mail> {
-        lock(&self.next).take().map(|(_, queued)| queued).unwrap_or_default()
+        self.next.lock().take().map(|(_, queued)| queued).unwrap_or_default()
     }
 
     /// What the last call was given.
     pub(super) fn last_input(&self) -> Option<Value> {
-        lock(&self.last).clone()
+        self.last.lock().clone()
     }
 }
 
@@ -77,12 +75,12 @@ impl DynProvider for Tap {
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
-        let said = lock(&self.next).take().map(|(message, _)| message);
+        let said = self.next.lock().take().map(|(message, _)| message);
         match &said {
-            Some(message) => lock(&self.transcript).prompt(message.clone()),
-            None => lock(&self.transcript).again(),
+            Some(message) => self.transcript.lock().prompt(message.clone()),
+            None => self.transcript.lock().again(),
         }
-        *lock(&self.last) = Some(input.clone());
+        *self.last.lock() = Some(input.clone());
         let Some(hooks) = self.hooks.clone() else { return self.provider.execute(input, context) };
         let (provider, hub) = (Arc::clone(&self.provider), self.hub.clone());
         async_stream::try_stream! {
@@ -134,7 +132,7 @@ impl DynProvider for Tap {
 
     fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
         let facts = self.provider.output_facts(output)?;
-        lock(&self.transcript).output(&facts.text);
+        self.transcript.lock().output(&facts.text);
         Ok(facts)
     }
 

@@ -153,13 +153,13 @@ async fn a_shared_hub_shows_each_session_its_own_events() {
     let (shared, script) = (hub(), Script::new([turn("a"), turn("b")]));
     let seen = Arc::new(Mutex::new(0));
     let count = Arc::clone(&seen);
-    let options = AgentOptions::new().hub(shared.clone()).sink(move |_| *lock(&count) += 1);
+    let options = AgentOptions::new().hub(shared.clone()).sink(move |_| *count.lock() += 1);
     let watched = AgentSession::new(script.provider(), options).unwrap();
     let other = AgentSession::new(script.provider(), AgentOptions::new().hub(shared)).unwrap();
     other.chat("x").await.unwrap();
-    assert_eq!(*lock(&seen), 0);
+    assert_eq!(*seen.lock(), 0);
     watched.chat("y").await.unwrap();
-    assert_eq!(*lock(&seen), 5);
+    assert_eq!(*seen.lock(), 5);
     assert_eq!(texts(&watched.snapshot().unwrap().messages), ["y", "b"]);
 }
 

@@ -1,7 +1,7 @@
 //! What is said of one node, event by event: how it became ready, each attempt and how it ended, the loops that it
 //! is in.
 
-use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, SessionStatus, SkipReason};
+use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, Prompt, SessionStatus, SkipReason};
 
 use super::{
     Said,
@@ -46,7 +46,7 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} was cancelled: {why} [{seq}]{kept}");
                 self.say(envelope.seq, Some(self.path(ix)), Said::Cancelled, text);
             }
-            Event::SessionPrompt { prompt, kind, detail, .. } => {
+            Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
                 self.say(envelope.seq, Some(self.path(ix)), Said::Asked, text);
             }

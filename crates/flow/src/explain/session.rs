@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetLimits, BudgetRaise, Envelope, Event, NodeStatus, Outcome, SessionStatus, SkipReason, Spending,
-    WaitingOn,
+    BudgetLimits, BudgetRaise, Envelope, Event, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
+    Spending, WaitingOn,
 };
 
 use super::{
@@ -193,7 +193,7 @@ impl Walk<'_> {
                 (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
                     let asked = self.event(seq).map(|envelope| &envelope.event);
                     let question = match asked {
-                        Some(Event::SessionPrompt { prompt, kind, detail, .. }) => {
+                        Some(Event::SessionPrompt(Prompt { prompt, kind, detail, .. })) => {
                             format!(": {}", question(prompt, *kind, detail.as_ref()))
                         }
                         _ => String::new(),

@@ -1,8 +1,8 @@
 //! The `human` pack: a question to a person. The channels ask it on a screen and bring the answer.
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::Prompt;
-use inspan_protocol::{AgentError, ErrorCode, PromptKind};
+
+use inspan_protocol::{AgentError, ErrorCode, Prompt, PromptKind, Reply};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,7 +56,9 @@ impl NodeType for HumanInput {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
             let question: Question = typed::read(input)?;
-            if let Some((content, choice)) = context.interrupted.as_ref().and_then(|cut| cut.reply.clone()) {
+            if let Some(Reply { content, choice }) =
+                context.interrupted.as_ref().and_then(|cut| cut.reply.clone())
+            {
                 // It was answered, and the process died before the answer was used.
                 return typed::write(&Answer { content, choice });
             }
@@ -95,15 +97,14 @@ impl Question {
             None => None,
         };
         let asked = context.interrupted.as_ref().and_then(|cut| cut.asked.as_ref());
+        // A question that is asked again after a pause keeps its id.
+        let id = asked.map_or_else(|| context.hub.ids().prompt_id(), |asked| asked.prompt_id.clone());
         Ok(Prompt {
-            prompt_id: asked.map(|asked| asked.prompt_id.clone()),
-            prompt: context.redactor.text(&self.prompt),
             choices: self.choices,
             allow_text: self.allow_text,
-            kind: PromptKind::Input,
-            detail: None,
             deadline,
             default: self.default,
+            ..Prompt::new(id, PromptKind::Input, context.redactor.text(&self.prompt))
         })
     }
 }

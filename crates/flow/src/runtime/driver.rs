@@ -4,9 +4,9 @@ mod commands;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Prompt, Subscription};
+use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
 use inspan_protocol::{
-    Command, Envelope, Environment, Event, HostTools, NodePath, PromptKind, Redactor, RunSnapshot,
+    Command, Envelope, Environment, Event, HostTools, NodePath, Prompt, PromptKind, Redactor, RunSnapshot,
     SessionStatus, Supervisor, Timestamp,
 };
 use serde_json::{Map, Value};
@@ -222,12 +222,10 @@ impl Driver {
                     }
                 }
                 Action::Ask { task, id, prompt, choices } => {
-                    let prompt = Prompt {
-                        prompt_id: id,
-                        choices: Some(choices),
-                        ..Prompt::new(PromptKind::Input, prompt)
-                    };
-                    let asked = self.hub_at(task).ask(prompt);
+                    let hub = self.hub_at(task);
+                    let id = id.unwrap_or_else(|| hub.ids().prompt_id());
+                    let prompt = Prompt::new(id, PromptKind::Input, prompt);
+                    let asked = hub.ask(Prompt { choices: Some(choices), ..prompt });
                     self.asked.spawn(async move { drop(asked.await) });
                 }
                 Action::Finish => self.stage = Stage::Over,

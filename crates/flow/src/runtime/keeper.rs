@@ -69,7 +69,7 @@ impl Keeper {
         hub: Hub,
         notice: Option<Notice>,
     ) -> Self {
-        hub.begin_keeping();
+        hub.expect_store();
         let posts = store.posts();
         let now = Instant::now();
         Self {
@@ -233,7 +233,7 @@ impl Keeper {
         match done {
             Ok(()) => {
                 if let Some(last) = events.last() {
-                    self.hub.kept(last.seq);
+                    self.hub.mark_stored(last.seq);
                 }
                 Ok(())
             }

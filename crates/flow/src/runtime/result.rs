@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, NodeId, NodeStatus, Outcome, PauseCause, PendingPrompt, RunSnapshot, SessionId,
+    AgentError, Envelope, NodeId, NodeStatus, Outcome, PauseCause, Prompt, RunSnapshot, SessionId,
     SessionStatus, Usage, WaitingOn,
 };
 use serde::{Serialize, Serializer};
@@ -148,7 +148,7 @@ impl FlowRunResult {
     }
 
     /// The questions that nobody has answered yet.
-    pub fn open_prompts(&self) -> &[PendingPrompt] {
+    pub fn open_prompts(&self) -> &[Prompt] {
         &self.last.run.state().prompts
     }
 

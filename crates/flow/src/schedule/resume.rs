@@ -66,12 +66,7 @@ impl Run {
             (CONTINUE, mail) => mail.join("\n\n"),
             (told, mail) => format!("{told}\n\n{}", mail.join("\n\n")),
         });
-        Interrupted {
-            since: node.since,
-            message,
-            asked: more.asked.clone(),
-            reply: more.reply.as_ref().map(|reply| (reply.content.clone(), reply.choice.clone())),
-        }
+        Interrupted { since: node.since, message, asked: more.asked.clone(), reply: more.reply.clone() }
     }
 
     /// A node that may have changed the world for good before it was cut short is put before a person: gives the

@@ -1,7 +1,7 @@
 //! Where one node and one edge stand.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, MultiTurn, NodeStatus, PendingPrompt, ProviderSessionId, RunId, Spending,
+    AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, Spending,
     Timestamp,
 };
 
@@ -66,7 +66,7 @@ pub(crate) struct More {
     /// Messages in a turn that has not ended.
     pub(crate) taken: Vec<String>,
     /// The question that the attempt asks, and the answer once there is one.
-    pub(crate) asked: Option<PendingPrompt>,
+    pub(crate) asked: Option<Prompt>,
     /// Whether the running attempt has asked it, and not one that was cut short.
     pub(crate) asks: bool,
     pub(crate) reply: Option<Reply>,
@@ -96,13 +96,6 @@ pub(crate) struct OpenRun {
     pub(crate) between_turns: bool,
     /// Whether it waits for messages after a turn.
     pub(crate) multi_turn: MultiTurn,
-}
-
-/// A person's answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub(crate) content: String,
-    pub(crate) choice: Option<String>,
 }
 
 impl NodeState {

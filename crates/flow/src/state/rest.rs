@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use inspan_protocol::{
-    NodePath, NodeStatus, PauseCause, PendingPrompt, PromptId, PromptKind, SessionStatus, Timestamp,
+    NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
 };
 
-use super::{
-    RunState,
-    node::{More, Reply},
-};
+use super::{RunState, node::More};
 use crate::graph::{Effects, Graph, NodeIx, Occupies};
 
 /// The answers to the question whether an attempt that was cut short has taken effect.
@@ -21,7 +18,7 @@ pub(crate) const LET_IT_FAIL: &str = "let it fail";
 pub(crate) const CONTINUE: &str = "continue";
 
 impl RunState {
-    pub(super) fn ask(&mut self, graph: &Graph, prompt: PendingPrompt) {
+    pub(super) fn ask(&mut self, graph: &Graph, prompt: Prompt) {
         self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())

@@ -3,12 +3,12 @@
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, PromptReply, RunSnapshot, SNAPSHOT_VERSION,
-    SessionId, SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, RunSnapshot, SNAPSHOT_VERSION, SessionId,
+    SessionStatus, Spent,
 };
 use serde_json::{Map, Value};
 
-use super::{Conversation, Ending, NodeState, RunState, node::Reply};
+use super::{Conversation, Ending, NodeState, RunState};
 use crate::graph::{EdgeIx, Graph, NodeIx};
 
 /// Why a snapshot cannot be gone on from.
@@ -201,7 +201,7 @@ impl NodeState {
             messages: more.undelivered().map(str::to_owned).collect(),
             resume: more.resume,
             asked: more.asked.filter(|_| more.reply.is_some()),
-            reply: more.reply.map(|Reply { content, choice }| PromptReply { content, choice }),
+            reply: more.reply,
             cost_usd: more.cost_usd,
             unpriced: more.unpriced,
             tokens: more.tokens,
@@ -225,11 +225,7 @@ impl NodeState {
         more.resume.clone_from(&saved.resume);
         more.taken.clone_from(&saved.messages);
         more.asked.clone_from(&saved.asked);
-        let reply = saved.reply.as_ref();
-        more.reply = reply.map(|PromptReply { content, choice }| Reply {
-            content: content.clone(),
-            choice: choice.clone(),
-        });
+        more.reply.clone_from(&saved.reply);
         (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
         more.unpriced = saved.unpriced;
         more.tokens = saved.tokens;

@@ -1,6 +1,6 @@
 //! The fold as those may look at it who only show it.
 
-use inspan_protocol::{AgentError, Outcome, PauseCause, PendingPrompt, SessionStatus, Timestamp, Usage};
+use inspan_protocol::{AgentError, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage};
 
 use super::{EdgeState, NodeState, RunState};
 use crate::graph::{Graph, NodeIx};
@@ -37,12 +37,12 @@ impl RunState {
     }
 
     /// The questions that are open.
-    pub fn prompts(&self) -> &[PendingPrompt] {
+    pub fn prompts(&self) -> &[Prompt] {
         &self.prompts
     }
 
     /// The question that a node waits for.
-    pub fn asked_by(&self, graph: &Graph, node: NodeIx) -> Option<&PendingPrompt> {
+    pub fn asked_by(&self, graph: &Graph, node: NodeIx) -> Option<&Prompt> {
         self.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(node))
     }
 

@@ -2,8 +2,7 @@
 //! same transaction. The state of the run itself is the fold in `state`.
 
 use inspan_protocol::{
-    Envelope, Event, Outcome, PauseCause, PendingPrompt, PromptKind, SessionStatus, Timestamp, Usage,
-    WaitingOn,
+    Envelope, Event, Outcome, PauseCause, Prompt, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +31,7 @@ pub struct Digest {
     pub paused_by: Option<PauseCause>,
     /// Questions that nobody has answered, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub prompts: Vec<PendingPrompt>,
+    pub prompts: Vec<Prompt>,
     /// Known cost in US dollars.
     pub cost_usd: f64,
     /// Whether some cost is unknown.
@@ -87,28 +86,9 @@ impl Digest {
                 let task = envelope.context.task.as_ref();
                 self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
             }
-            Event::SessionPrompt {
-                prompt_id,
-                prompt,
-                choices,
-                allow_text,
-                kind,
-                detail,
-                deadline,
-                default,
-            } => {
-                self.prompts.retain(|open| open.prompt_id != *prompt_id);
-                self.prompts.push(PendingPrompt {
-                    prompt_id: prompt_id.clone(),
-                    prompt: prompt.clone(),
-                    choices: choices.clone(),
-                    allow_text: *allow_text,
-                    kind: *kind,
-                    detail: detail.clone(),
-                    task: envelope.context.task.clone(),
-                    deadline: *deadline,
-                    default: default.clone(),
-                });
+            Event::SessionPrompt(prompt) => {
+                self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
+                self.prompts.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
             }
             Event::SessionReply { prompt_id, .. } => {
                 self.prompts.retain(|open| open.prompt_id != *prompt_id);

@@ -140,28 +140,8 @@ impl<'a> Talk<'a> {
     fn event(&mut self, event: &Event) {
         self.voice.event(event);
         match event {
-            Event::SessionPrompt {
-                prompt_id,
-                prompt,
-                choices,
-                allow_text,
-                kind,
-                detail,
-                deadline,
-                default,
-            } => {
-                let choices = choices.clone().unwrap_or_default();
-                self.open.push(Question {
-                    id: prompt_id.clone(),
-                    task: None,
-                    text: prompt.clone(),
-                    allow_text: allow_text.unwrap_or(choices.is_empty()),
-                    choices,
-                    kind: *kind,
-                    detail: detail.clone(),
-                    deadline: *deadline,
-                    default: default.clone(),
-                });
+            Event::SessionPrompt(prompt) => {
+                self.open.push(Question::new(prompt, None));
                 if self.open.len() == 1 {
                     self.ask();
                 }

@@ -2,7 +2,7 @@
 //! text.
 
 use inspan_flow::{FlowRunResult, Graph, NodeIx};
-use inspan_protocol::{AgentError, NodeStatus, Outcome, PendingPrompt, SessionId, SessionStatus};
+use inspan_protocol::{AgentError, NodeStatus, Outcome, Prompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
 use crate::{commands::sessions::answer::Commands, console::Question, exit::Exit, terminal};
@@ -161,7 +161,7 @@ fn pretty(value: &Value) -> String {
 }
 
 /// The command that answers a question.
-fn answering(session: &SessionId, open: &PendingPrompt, commands: &Commands) -> String {
+fn answering(session: &SessionId, open: &Prompt, commands: &Commands) -> String {
     let node = open.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
     let answers = commands.answers(session, open);
     let more = if answers.len() > 1 { "; `inspan inbox` lists the other answers" } else { "" };
@@ -169,8 +169,8 @@ fn answering(session: &SessionId, open: &PendingPrompt, commands: &Commands) -> 
     format!("{node} is waiting for a person: answer with `{answer}`{more}")
 }
 
-fn pending(question: &Question) -> PendingPrompt {
-    PendingPrompt {
+fn pending(question: &Question) -> Prompt {
+    Prompt {
         prompt_id: question.id.clone(),
         prompt: question.text.clone(),
         choices: (!question.choices.is_empty()).then(|| question.choices.clone()),

@@ -1,7 +1,7 @@
 //! The commands that answer a question or go on with a session, exactly as a shell takes them.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{PauseCause, PendingPrompt, PromptKind, SessionId};
+use inspan_protocol::{PauseCause, Prompt, PromptKind, SessionId};
 
 use super::Standing;
 use crate::{invocation::Invocation, safe::is_unsafe};
@@ -22,7 +22,7 @@ impl Commands {
     }
 
     /// The commands that answer a question, one for each answer that it names.
-    pub(in crate::commands) fn answers(&self, session: &SessionId, prompt: &PendingPrompt) -> Vec<String> {
+    pub(in crate::commands) fn answers(&self, session: &SessionId, prompt: &Prompt) -> Vec<String> {
         let id = quoted(prompt.prompt_id.as_str());
         if prompt.kind == PromptKind::Permission {
             let mut commands = vec![self.command("approve", session, &id)];

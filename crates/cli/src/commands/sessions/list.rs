@@ -1,14 +1,14 @@
 //! One session in a list: as a line for people and as an object for programs.
 
 use inspan_flow::{Liveness, SessionEntry};
-use inspan_protocol::{PauseCause, PendingPrompt, PromptKind, Timestamp, WaitingOn};
+use inspan_protocol::{PauseCause, Prompt, PromptKind, Timestamp, WaitingOn};
 use serde_json::{Value, json};
 
 use super::Standing;
 use crate::console::{Permission, clean, format};
 
 /// The questions of a session that an answer can still reach.
-pub(in crate::commands) fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &PendingPrompt> {
+pub(in crate::commands) fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
     // Who asked for a permission is gone with the process.
     let gone = entry.liveness == Liveness::Gone;
     entry.digest.prompts.iter().filter(move |prompt| !(gone && prompt.kind == PromptKind::Permission))

@@ -3,7 +3,7 @@
 
 use std::io::{self, BufReader, PipeWriter, Write};
 
-use inspan_protocol::{EventContext, EventId, Outcome, PromptId, PromptKind, SessionId};
+use inspan_protocol::{EventContext, EventId, Outcome, Prompt, PromptKind, SessionId};
 use serde_json::json;
 
 use super::*;
@@ -159,16 +159,10 @@ impl Scene {
     fn asks(&mut self, node: &str, prompt: &str, choices: Option<&[&str]>) {
         let start = json!({ "type": "task:start", "taskId": node, "nodeType": "human.input", "attempt": 1, "path": node });
         self.event(Some(node), start);
-        let mut question = serde_json::to_value(Event::SessionPrompt {
-            prompt_id: PromptId::from(node),
-            prompt: prompt.to_owned(),
+        let mut question = serde_json::to_value(Event::SessionPrompt(Prompt {
             choices: choices.map(|all| all.iter().map(|choice| (*choice).to_owned()).collect()),
-            allow_text: None,
-            kind: PromptKind::Input,
-            detail: None,
-            deadline: None,
-            default: None,
-        })
+            ..Prompt::new(node, PromptKind::Input, prompt)
+        }))
         .unwrap();
         question["type"] = json!("session:prompt");
         self.event(Some(node), question);

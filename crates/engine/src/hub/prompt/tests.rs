@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use inspan_protocol::{CommandKind, NodeId};
+use inspan_protocol::{CommandKind, NodeId, NodePath};
 use serde_json::json;
 
 use super::*;
@@ -11,11 +11,10 @@ use crate::testing::{NOON, Watch, hub};
 
 fn choice(text: &str, default: Option<&str>, seconds: Option<u64>) -> Prompt {
     Prompt {
-        prompt_id: Some("p".into()),
         choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
         deadline: seconds.map(|seconds| NOON + Duration::from_secs(seconds)),
         default: default.map(str::to_owned),
-        ..Prompt::new(PromptKind::Input, text)
+        ..Prompt::new("p", PromptKind::Input, text)
     }
 }
 
@@ -28,25 +27,15 @@ async fn a_reply_answers_its_prompt() {
     let hub = hub();
     let mut watch = Watch::new(&hub);
     let task = NodePath::root(&NodeId::new("ok").unwrap());
-    let asked = hub.with_task(task.clone()).ask(Prompt {
-        prompt_id: None,
+    let prompt = Prompt {
+        prompt_id: hub.new_prompt(PromptKind::Input, "").prompt_id,
         detail: Some(json!({ "pr": 7 })),
         ..choice("Open it?", Some("no"), Some(60))
-    });
+    };
+    let asked = hub.with_task(task.clone()).ask(prompt.clone());
     let id = asked.prompt_id().clone();
     assert_eq!(id, "prompt-1");
-    let pending = PendingPrompt {
-        prompt_id: id.clone(),
-        prompt: "Open it?".to_owned(),
-        choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
-        allow_text: None,
-        kind: PromptKind::Input,
-        detail: Some(json!({ "pr": 7 })),
-        task: Some(task.clone()),
-        deadline: Some(NOON + Duration::from_secs(60)),
-        default: Some("no".to_owned()),
-    };
-    assert_eq!(hub.open_prompts(), [pending]);
+    assert_eq!(hub.open_prompts(), [Prompt { task: Some(task.clone()), ..prompt.clone() }]);
     hub.reply(id.clone(), "go on", Some("yes".to_owned())).unwrap();
     assert_eq!(asked.await, Ok(reply("go on", Some("yes"))));
     assert_eq!(hub.open_prompts(), []);
@@ -55,16 +44,7 @@ async fn a_reply_answers_its_prompt() {
     assert_eq!(
         envelopes.into_iter().map(|envelope| envelope.event).collect::<Vec<_>>(),
         [
-            Event::SessionPrompt {
-                prompt_id: id.clone(),
-                prompt: "Open it?".to_owned(),
-                choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
-                allow_text: None,
-                kind: PromptKind::Input,
-                detail: Some(json!({ "pr": 7 })),
-                deadline: Some(NOON + Duration::from_secs(60)),
-                default: Some("no".to_owned()),
-            },
+            Event::SessionPrompt(prompt),
             Event::SessionReply {
                 prompt_id: id,
                 content: "go on".to_owned(),

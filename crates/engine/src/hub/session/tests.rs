@@ -197,14 +197,14 @@ fn an_abort_is_told_to_those_who_watch() {
 fn a_message_lies_in_its_mailbox_before_anyone_can_react_to_its_event() {
     let hub = hub();
     let mailbox = Arc::new(hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On));
-    let seen: Arc<std::sync::Mutex<Vec<(String, MessageMode)>>> = Arc::default();
+    let seen: Arc<parking_lot::Mutex<Vec<(String, MessageMode)>>> = Arc::default();
     let _observer = {
         let (mailbox, seen) = (mailbox.clone(), seen.clone());
-        let look = move |_: &Arc<inspan_protocol::Envelope>| lock(&seen).extend(mails(&mailbox));
+        let look = move |_: &Arc<inspan_protocol::Envelope>| seen.lock().extend(mails(&mailbox));
         hub.observe(crate::Filter::name("session:message"), Arc::new(look))
     };
     hub.send("m").unwrap();
-    assert_eq!(*lock(&seen), [follow("m")]);
+    assert_eq!(*seen.lock(), [follow("m")]);
 }
 
 #[test]

@@ -7,19 +7,19 @@ use crate::run::live::BACKLOG;
 async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_kept() {
     for is_cancelled in [false, true] {
         let hub = hub();
-        hub.begin_keeping();
+        hub.expect_store();
         let mut watch = Watch::new(&hub);
         let script = Script::new([turn("said")]);
         let cancel = CancellationToken::new();
         let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
         settle().await;
-        hub.kept(1);
+        hub.mark_stored(1);
         settle().await;
         assert_eq!(watch.names(), ["agent:start", "agent:session"]);
         if is_cancelled {
             cancel.cancel();
         } else {
-            hub.kept(2);
+            hub.mark_stored(2);
         }
         assert_eq!(running.await.unwrap().unwrap().facts.text, "said");
     }
@@ -29,7 +29,7 @@ async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_k
 async fn an_agent_that_says_more_than_can_be_kept_has_to_wait() {
     for is_cancelled in [false, true] {
         let hub = hub();
-        hub.begin_keeping();
+        hub.expect_store();
         let words = vec![Do::Say(say("word")); 10_000];
         let script = Script::new([[words, turn("said")].concat()]);
         let cancel = CancellationToken::new();
@@ -41,7 +41,7 @@ async fn an_agent_that_says_more_than_can_be_kept_has_to_wait() {
         if is_cancelled {
             cancel.cancel();
         }
-        hub.kept(u64::MAX);
+        hub.mark_stored(u64::MAX);
         assert_eq!(running.await.unwrap().unwrap().facts.text, "said");
     }
 }

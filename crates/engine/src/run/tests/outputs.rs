@@ -1,5 +1,7 @@
 //! Outputs that must fit a schema, and questions for permission.
 
+use inspan_protocol::{Prompt, PromptKind};
+
 use super::*;
 
 fn structured(value: Value) -> Vec<Do> {
@@ -93,16 +95,13 @@ async fn permission_is_asked_of_a_person_or_denied() {
         let events = watch.events();
         let prompts: Vec<_> =
             events.iter().filter(|event| matches!(event, Event::SessionPrompt { .. })).cloned().collect();
-        let prompt = Event::SessionPrompt {
-            prompt_id: "prompt-1".into(),
-            prompt: "Allow `Bash`?".to_owned(),
+        let prompt = Event::SessionPrompt(Prompt {
             choices: Some(["allow", "always", "deny"].map(str::to_owned).into()),
-            allow_text: None,
-            kind: inspan_protocol::PromptKind::Permission,
             detail: Some(json!({ "toolName": "Bash", "input": { "command": "ls" }, "toolUseId": "t1" })),
             deadline: Some(crate::testing::NOON + Duration::from_secs(60)),
             default: Some("deny".to_owned()),
-        };
+            ..Prompt::new("prompt-1", PromptKind::Permission, "Allow `Bash`?")
+        });
         assert_eq!(prompts, if policy == PermissionPolicy::Deny { vec![] } else { vec![prompt] });
         let said = Event::AgentText { content: expected.to_owned(), delta: true, run_id: "run-1".into() };
         assert_eq!(events.iter().filter(|event| **event == said).count(), 1, "{events:?}");

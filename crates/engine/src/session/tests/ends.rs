@@ -170,7 +170,7 @@ struct Noting {
 
 impl Noting {
     fn note(&self, hook: &str, what: &str) -> BoxFuture<'static, HookResult> {
-        lock(&self.seen).push(format!("{hook} {what}"));
+        self.seen.lock().push(format!("{hook} {what}"));
         let note = (hook == "beforeTool").then(|| format!("{what} may run"));
         let end = if self.fails == hook { Err("not this".to_owned()) } else { Ok(note) };
         let panics = self.panics == hook;
@@ -229,7 +229,7 @@ async fn hooks_see_a_chat_and_can_end_it() {
                     expected.push("atEnd error".to_owned());
                 }
             }
-            assert_eq!(*lock(&seen), expected);
+            assert_eq!(*seen.lock(), expected);
         }
     }
 }

@@ -177,7 +177,7 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
             pass(10_000).await;
         }
         let asked = stage.log().await.iter().rev().find_map(|envelope| match &envelope.event {
-            Event::SessionPrompt { prompt_id, .. } => Some(prompt_id.clone()),
+            Event::SessionPrompt(prompt) => Some(prompt.prompt_id.clone()),
             _ => None,
         });
         let prompt = asked.unwrap_or_else(|| panic!("nothing is asked at {k}"));

@@ -31,7 +31,8 @@ fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
     answered.check();
     let asked_again = story(&answered.log[crashed.log.len()..]).contains("session:prompt");
     let reply = answered.started[0].interrupted.as_ref().unwrap().reply.clone();
-    assert_eq!((asked_again, reply), (false, Some(("yes".to_owned(), None))));
+    let yes = inspan_protocol::Reply { content: "yes".to_owned(), choice: None };
+    assert_eq!((asked_again, reply), (false, Some(yes)));
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn the_doubt_and_its_answer_survive_the_next_crash() {
             .unwrap();
         let prompts = |sim: &Sim| {
             let ids = sim.log.iter().filter_map(|envelope| match &envelope.event {
-                Event::SessionPrompt { prompt_id, .. } => Some(prompt_id.clone()),
+                Event::SessionPrompt(prompt) => Some(prompt.prompt_id.clone()),
                 _ => None,
             });
             ids.collect::<Vec<_>>()

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duratio
 use inspan_engine::{CountingIds, IdSource, check_order};
 use inspan_protocol::{
     AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome,
-    PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp, Usage,
+    Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp,
+    Usage,
 };
 use serde_json::json;
 
@@ -394,16 +395,7 @@ fn is_finished(event: &Event) -> bool {
 }
 
 fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: Option<Timestamp>) -> Event {
-    Event::SessionPrompt {
-        prompt_id: id,
-        prompt: prompt.to_owned(),
-        choices,
-        allow_text: None,
-        kind: PromptKind::Input,
-        detail: None,
-        deadline,
-        default: None,
-    }
+    Event::SessionPrompt(Prompt { choices, deadline, ..Prompt::new(id, PromptKind::Input, prompt) })
 }
 
 /// All of a state that follows from the facts alone, and not from how far the scheduler has looked.

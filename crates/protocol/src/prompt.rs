@@ -1,0 +1,87 @@
+//! A question to a person and its answer: one type from the asking node to the event, the snapshot and the console.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{NodePath, PromptId, PromptKind, Rejection, Timestamp};
+
+/// A question to a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Prompt {
+    /// The question's id, which the reply repeats.
+    pub prompt_id: PromptId,
+    /// The question.
+    pub prompt: String,
+    /// The answers to choose from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<String>>,
+    /// Whether a free text is an answer; if absent, exactly when there are no choices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_text: Option<bool>,
+    /// Whether a flow asks for input or an agent for permission.
+    pub kind: PromptKind,
+    /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
+    /// `description`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Value>,
+    /// The node that waits for the answer. Absent in the event, whose context names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<NodePath>,
+    /// When the default is taken, or the node fails without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// The answer taken at the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+/// The answer to a [`Prompt`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Reply {
+    /// The answer.
+    pub content: String,
+    /// Which of the choices it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<String>,
+}
+
+impl Prompt {
+    /// A question that takes a free text and has no deadline.
+    pub fn new(prompt_id: impl Into<PromptId>, kind: PromptKind, prompt: impl Into<String>) -> Self {
+        Self {
+            prompt_id: prompt_id.into(),
+            prompt: prompt.into(),
+            choices: None,
+            allow_text: None,
+            kind,
+            detail: None,
+            task: None,
+            deadline: None,
+            default: None,
+        }
+    }
+
+    /// Whether a free text is an answer.
+    pub fn allows_text(&self) -> bool {
+        self.allow_text.unwrap_or(self.choices.as_ref().is_none_or(Vec::is_empty))
+    }
+
+    /// The reply, if it answers the question. A text that equals one of the choices is that choice.
+    pub fn check(&self, content: String, choice: Option<String>) -> Result<Reply, Rejection> {
+        let id = || self.prompt_id.clone();
+        let choices = self.choices.as_deref().unwrap_or_default();
+        match choice {
+            Some(choice) if choices.contains(&choice) => {
+                let content = if content.is_empty() { choice.clone() } else { content };
+                Ok(Reply { content, choice: Some(choice) })
+            }
+            Some(choice) => Err(Rejection::NotAChoice { prompt: id(), choice, choices: choices.join(", ") }),
+            None if choices.contains(&content) => Ok(Reply { choice: Some(content.clone()), content }),
+            None if self.allows_text() => Ok(Reply { content, choice: None }),
+            None => Err(Rejection::TextNotAllowed(id())),
+        }
+    }
+}
