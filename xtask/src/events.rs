@@ -32,7 +32,10 @@ fn draw_events(schema: &Value) -> String {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n### {family}\n\n| Event | Payload | Meaning |\n|---|---|---|\n");
         }
-        let payload = fields(event, |field| field != "type");
+        // An event whose payload is a type of its own refers to that type.
+        let reference = event["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+        let payload = reference.and_then(|reference| schema.pointer(reference)).unwrap_or(event);
+        let payload = fields(payload, |field| field != "type");
         let _ = writeln!(text, "| `{name}` | {} | {} |", payload.join("<br>"), description(event));
     }
     text.trim().to_owned()
@@ -121,12 +124,12 @@ mod tests {
                 },
                 "required": ["type", "name", "all", "input"],
             },
-            {"description": "It ended.", "properties": {"type": {"const": "thing:end"}}, "required": ["type"]},
+            {"description": "It ended.", "properties": {"type": {"const": "thing:end"}}, "$ref": "#/$defs/End"},
             {"description": "Said.", "properties": {"type": {"const": "log"}}, "required": ["type"]},
-        ]});
+        ], "$defs": {"End": {"properties": {"at": {"type": "integer"}}}}});
         let expected = "### thing\n\n| Event | Payload | Meaning |\n|---|---|---|\n\
             | `thing:start` | `name: Name`<br>`all: string[]`<br>`input: any`<br>`until?: Time`<br>`why?: string` | \
-            A thing began. |\n| `thing:end` |  | It ended. |\n\n### log\n\n| Event | Payload | Meaning |\n|---|---|---|\n\
+            A thing began. |\n| `thing:end` | `at?: integer` | It ended. |\n\n### log\n\n| Event | Payload | Meaning |\n|---|---|---|\n\
             | `log` |  | Said. |";
         assert_eq!(draw_events(&schema), expected);
     }
