@@ -151,7 +151,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde-saphyr",
             "serde_json",
             "sha2",
-            "smol_str",
             "strsim",
             "thiserror",
             "tokio",

@@ -52,7 +52,7 @@ pub fn compile(loaded: &Loaded, registry: &NodeRegistry) -> Result<Compiled, Dia
     for problem in &loaded.document.problems {
         sink.push(problem.clone());
     }
-    let spec = loaded.document.tree.as_ref().and_then(|tree| Spec::read(tree.root(), &mut sink));
+    let spec = loaded.document.root.as_ref().and_then(|root| Spec::read(root, &mut sink));
     let graph = spec.map(|spec| build(&spec, loaded, registry, &mut sink));
     let found = sink.finish();
     match graph {

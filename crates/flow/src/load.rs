@@ -190,7 +190,7 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     };
     let root = folder.canonicalize().map_err(|source| FlowError::Unreadable { path: named(), source })?;
     let document = spec::parse(&text, 0);
-    let wanted = document.tree.as_ref().map(|tree| spec::drawn_files(tree.root())).unwrap_or_default();
+    let wanted = document.root.as_ref().map(spec::drawn_files).unwrap_or_default();
     let mut total = 0;
     let files = wanted.into_iter().map(|file| {
         let drawn = match draw(&root, file) {

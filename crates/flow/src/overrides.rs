@@ -1,13 +1,15 @@
 //! A loaded flow changed for one run: another type for a node, another value in its input. Whether the
 //! changed flow makes sense is left to the compiler.
 
+use std::sync::Arc;
+
 use inspan_protocol::{BudgetLimits, NodeId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
 use crate::{
     load::Loaded,
-    spec::{Data, Layout, Node, Place, Tree, Yaml},
+    spec::{Data, Yaml},
 };
 
 /// Why a loaded flow cannot be changed so.
@@ -80,23 +82,24 @@ impl Loaded {
 
     /// Puts limits into the budget of a node, or of the flow if no node is named; other limits stay.
     pub fn set_budget(&mut self, id: Option<&NodeId>, limits: BudgetLimits) -> Result<(), OverrideError> {
-        let (tree, mut here) = match id {
+        let mut here = match id {
             Some(id) => self.node_mut(id)?,
             None => {
-                let Some(tree) = self.document.tree.as_mut() else { return Ok(()) };
-                let flow = tree.enter(Place::Root, "flow").unwrap_or(Place::Root);
-                (tree, flow)
+                let Some(root) = self.document.root.as_mut() else { return Ok(()) };
+                let has_header = root.get("flow").is_some();
+                let header = if has_header { root.get_mut("flow") } else { Some(root) };
+                let Some(header) = header else { return Ok(()) };
+                header
             }
         };
         let owner = id.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
         for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
-            here = enter_or_make(tree, here, key, &owner, path)?;
+            here = mapping_under(here, key, &owner, path)?;
         }
         let usd = limits.usd.and_then(Number::from_f64).map(|usd| ("usd", usd));
         let tokens = limits.tokens.map(|tokens| ("tokens", Number::from(tokens)));
         for (key, limit) in usd.into_iter().chain(tokens) {
-            let span = tree.at(here).span();
-            tree.put(here, key, span, Node::number(span, limit));
+            here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
         }
         self.changes.push(Change::Budget { node: id.cloned(), limits });
         Ok(())
@@ -104,18 +107,16 @@ impl Loaded {
 
     /// Gives a node another type.
     pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
-        let (tree, node) = self.node_mut(id)?;
-        let written = tree.at(node);
-        let span = written.get("type").unwrap_or(written).span();
-        tree.put(node, "type", span, Node::text(span, Layout::Loose, node_type));
+        let node = self.node_mut(id)?;
+        let span = node.get("type").unwrap_or(node).span;
+        node.set("type", span, Yaml::new(span, Data::Text(node_type.to_owned())));
         self.changes.push(Change::Type { node: id.clone(), to: node_type.to_owned() });
         Ok(())
     }
 
     /// Gives an agent's node another provider: by its type, or where the node takes any agent, by its input.
     pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
-        let (tree, node) = self.node_mut(id)?;
-        match tree.at(node).get("type").and_then(Yaml::text) {
+        match self.node_mut(id)?.get("type").and_then(Yaml::text) {
             Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
             _ => self.set_type(id, &format!("{provider}.agent")),
         }
@@ -124,9 +125,9 @@ impl Loaded {
     /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
     /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
     pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
-        let (tree, mut here) = self.node_mut(id)?;
+        let mut here = self.node_mut(id)?;
         if keys == ["prompt"] {
-            tree.remove(here, "promptFile");
+            here.remove("promptFile");
         }
         let mut way = vec!["input"];
         way.extend(keys);
@@ -134,12 +135,11 @@ impl Loaded {
         let mut path = String::new();
         for key in way {
             path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
-            here = enter_or_make(tree, here, key, &format!("node `{id}`"), &path)?;
+            here = mapping_under(here, key, &format!("node `{id}`"), &path)?;
         }
-        tree.remove(here, &format!("{last}File"));
-        let written = tree.at(here);
-        let span = written.get(last).unwrap_or(written).span();
-        tree.put(here, last, span, Node::json(span, value.clone()));
+        here.remove(&format!("{last}File"));
+        let span = here.get(last).unwrap_or(here).span;
+        here.set(last, span, Yaml::new(span, Data::Json(Arc::new(value.clone()))));
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
         Ok(())
@@ -149,7 +149,7 @@ impl Loaded {
     pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
         let agent = format!("{provider}.agent");
         let file = format!("{name}File");
-        let lacks = |node: &Yaml<'_>| {
+        let lacks = |node: &&Yaml| {
             let input = node.get("input");
             let is_of = match node.get("type").and_then(Yaml::text) {
                 Some("agent.run") => {
@@ -157,7 +157,7 @@ impl Loaded {
                 }
                 found => found == Some(agent.as_str()),
             };
-            let is_map = |value: Yaml<'_>| matches!(value.data(), Data::Map(_) | Data::Null);
+            let is_map = |value: &Yaml| matches!(value.data, Data::Map(_) | Data::Null);
             let options = input.and_then(|input| input.get("options"));
             is_of
                 && input.is_none_or(is_map)
@@ -165,8 +165,7 @@ impl Loaded {
                     is_map(options) && options.get(name).is_none() && options.get(&file).is_none()
                 })
         };
-        let root = self.document.tree.as_ref().map(Tree::root);
-        let Some(nodes) = root.and_then(|root| root.get("nodes")) else { return };
+        let Some(nodes) = self.document.root.as_ref().and_then(|root| root.get("nodes")) else { return };
         let ids: Vec<_> = nodes
             .items()
             .iter()
@@ -181,8 +180,7 @@ impl Loaded {
 
     /// Gives the flow a budget in US dollars, if it has none.
     pub fn default_budget(&mut self, usd: f64) {
-        let Some(tree) = self.document.tree.as_ref() else { return };
-        let root = tree.root();
+        let Some(root) = self.document.root.as_ref() else { return };
         let policy = root.get("flow").unwrap_or(root).get("policy");
         if policy.and_then(|policy| policy.get("budget")).is_none() {
             // A policy that is no mapping is reported by the compiler.
@@ -190,36 +188,30 @@ impl Loaded {
         }
     }
 
-    /// The place of the node as written. A document without nodes has none, whatever else is wrong with it.
-    fn node_mut(&mut self, id: &NodeId) -> Result<(&mut Tree, Place), OverrideError> {
-        let unknown =
-            |known: &[String]| OverrideError::UnknownNode { node: id.clone(), known: known.join(", ") };
-        let tree = self.document.tree.as_mut().ok_or_else(|| unknown(&[]))?;
-        let nodes = tree.enter(Place::Root, "nodes").ok_or_else(|| unknown(&[]))?;
-        let names = || tree.at(nodes).items().iter().map(|node| node.get("id").and_then(Yaml::text));
-        let Some(at) = names().position(|name| name == Some(id.as_str())) else {
-            let known: Vec<_> = names().flatten().map(|name| format!("`{name}`")).collect();
-            return Err(unknown(&known));
-        };
-        let node = tree.enter_item(nodes, at).ok_or_else(|| unknown(&[]))?;
-        Ok((tree, node))
+    /// The node as written. A document without nodes has none, whatever else is wrong with it.
+    fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
+        let nodes = self.document.root.as_mut().and_then(|root| root.get_mut("nodes"));
+        let ids = nodes.as_ref().into_iter().flat_map(|nodes| nodes.items());
+        let ids: Vec<_> = ids.map(|node| node.get("id").and_then(Yaml::text)).collect();
+        let at = ids.iter().position(|known| *known == Some(id.as_str()));
+        let known: Vec<_> = ids.iter().flatten().map(|known| format!("`{known}`")).collect();
+        let unknown = OverrideError::UnknownNode { node: id.clone(), known: known.join(", ") };
+        nodes.zip(at).and_then(|(nodes, at)| nodes.item_mut(at)).ok_or(unknown)
     }
 }
 
-/// The mapping under a key, which is made if there is none.
-fn enter_or_make(
-    tree: &mut Tree,
-    map: Place,
+/// The mapping under a key, which is added if there is none.
+fn mapping_under<'y>(
+    map: &'y mut Yaml,
     key: &str,
     owner: &str,
     path: &str,
-) -> Result<Place, OverrideError> {
-    let span = tree.at(map).span();
-    if tree.at(map).get(key).is_none_or(|value| matches!(value.data(), Data::Null)) {
-        tree.put(map, key, span, Node::empty(span));
+) -> Result<&'y mut Yaml, OverrideError> {
+    if map.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
+        map.set(key, map.span, Yaml::empty(map.span));
     }
-    let kind = tree.at(map).get(key).map_or("nothing", Yaml::kind);
-    let inner = tree.enter(map, key).filter(|inner| matches!(tree.at(*inner).data(), Data::Map(_)));
+    let kind = map.get(key).map_or("nothing", Yaml::kind);
+    let inner = map.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_)));
     inner.ok_or_else(|| OverrideError::NoMapping { owner: owner.to_owned(), key: path.to_owned(), kind })
 }
 
@@ -246,7 +238,7 @@ nodes:
     }
 
     fn nodes(flow: &Loaded) -> Value {
-        flow.document.tree.as_ref().unwrap().root().get("nodes").unwrap().json()
+        flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
     }
 
     #[test]
@@ -327,7 +319,7 @@ nodes:
         let seen = rows.map(|(text, at, ..)| {
             let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
             flow.default_budget(5.0);
-            let tree = flow.document.tree.as_ref().unwrap().root().json();
+            let tree = flow.document.root.as_ref().unwrap().json();
             (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
         });
         assert_eq!(seen, rows);

@@ -174,7 +174,7 @@ impl Run {
         Self {
             graph,
             session: session.clone(),
-            flow: flow,
+            flow,
             vars,
             first_pass: frame(1),
             max_concurrency: limit,

@@ -17,7 +17,7 @@ pub(crate) use self::{
     fields::Key,
     header::Header,
     node::{NodeSpec, PolicySpec},
-    yaml::{Data, Document, Entries, Items, Layout, Node, Place, Tree, Yaml, parse},
+    yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };
 use crate::diagnostic::{Code, Problem, Sink, Span, did_you_mean};
 use fields::Fields;
@@ -37,7 +37,7 @@ pub(crate) type Text<'a> = (&'a str, Span);
 
 impl<'a> Spec<'a> {
     /// Reads what can be read; the rest becomes problems.
-    pub(crate) fn read(root: Yaml<'a>, sink: &mut Sink) -> Option<Self> {
+    pub(crate) fn read(root: &'a Yaml, sink: &mut Sink) -> Option<Self> {
         let key = Key::Root;
         let mut fields = Fields::open(root, &key, sink)?;
         let nodes = fields.get("nodes");
@@ -77,30 +77,30 @@ impl<'a> Spec<'a> {
                 }
                 None => {
                     sink.push(
-                        Problem::error(Code::MissingKey, root.span(), "the flow has no `nodes`").key("nodes"),
+                        Problem::error(Code::MissingKey, root.span, "the flow has no `nodes`").key("nodes"),
                     );
                     Vec::new()
                 }
             };
         if let Some(nodes) = nodes
-            && matches!(nodes.data(), Data::List(list) if list.is_empty())
+            && matches!(&nodes.data, Data::List(list) if list.is_empty())
         {
-            sink.push(Problem::error(Code::InvalidValue, nodes.span(), "`nodes` is empty").key("nodes"));
+            sink.push(Problem::error(Code::InvalidValue, nodes.span, "`nodes` is empty").key("nodes"));
         }
         let edges_key = Key::Field(&Key::Root, "edges");
         let edges = edges.map(|edges| fields::list(edges, &edges_key, sink));
         let edges = edges
             .into_iter()
-            .flat_map(Items::iter)
+            .flatten()
             .enumerate()
             .filter_map(|(at, edge)| EdgeSpec::read(edge, at, &Key::Index(&edges_key, at), sink))
             .collect();
-        Some(Self { header, nodes: read_nodes, edges, span: root.span() })
+        Some(Self { header, nodes: read_nodes, edges, span: root.span })
     }
 }
 
 /// The files that a flow draws in, as written, wherever their keys stand.
-pub(crate) fn drawn_files(root: Yaml<'_>) -> Vec<&str> {
+pub(crate) fn drawn_files(root: &Yaml) -> Vec<&str> {
     let mut found = Vec::new();
     let header = root.get("flow").unwrap_or(root);
     found.extend(header.get("inputSchemaFile").and_then(Yaml::text));
@@ -108,7 +108,7 @@ pub(crate) fn drawn_files(root: Yaml<'_>) -> Vec<&str> {
         found.extend(node.get("promptFile").and_then(Yaml::text));
         let input = node.get("input");
         for map in [input, input.and_then(|input| input.get("options"))].into_iter().flatten() {
-            let entries = map.entries().iter().filter(|entry| schema_key(entry.key).is_some());
+            let entries = map.entries().iter().filter(|entry| schema_key(&entry.key).is_some());
             found.extend(entries.filter_map(|entry| entry.value.text()));
         }
     }

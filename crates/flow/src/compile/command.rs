@@ -11,12 +11,12 @@ use crate::{
 const SHELLS: [&str; 7] = ["sh", "bash", "zsh", "dash", "ksh", "fish", "ash"];
 
 /// Warns of what `argv` will not do.
-pub(super) fn check(spec: &NodeSpec<'_>, input: Yaml<'_>, world: &World<'_>, sink: &mut Sink) {
+pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: &mut Sink) {
     let Some(argv) = input.get("argv") else { return };
-    let items: Vec<Yaml<'_>> = argv.items().iter().collect();
+    let items = argv.items();
     let Some(program) = items.first().and_then(|item| item.text()) else { return };
     let mut warn = |code, at: usize, message: String, help: String| {
-        let problem = Problem::warning(code, items[at].span(), message).help(help);
+        let problem = Problem::warning(code, items[at].span, message).help(help);
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.argv[{at}]", spec.at)));
     };
     let name = program.rsplit('/').next().unwrap_or(program);

@@ -4,14 +4,14 @@ use super::{World, names, names::User};
 use crate::{
     diagnostic::{Code, Problem, Sink, did_you_mean},
     expr::{Condition, Test, parse_condition, parse_variable},
-    spec::{Data, Entries, Key, Yaml},
+    spec::{Data, Entry, Key, Yaml},
 };
 
 const WORDS: [&str; 4] = ["equals", "not", "and", "or"];
 
 /// Compiles the condition under `when`.
 pub(super) fn compile(
-    value: Yaml<'_>,
+    value: &Yaml,
     user: &User<'_>,
     world: &World<'_>,
     sink: &mut Sink,
@@ -21,7 +21,7 @@ pub(super) fn compile(
 
 /// Compiles a condition under any key.
 pub(super) fn compile_at(
-    value: Yaml<'_>,
+    value: &Yaml,
     user: &User<'_>,
     key: &Key<'_>,
     world: &World<'_>,
@@ -38,9 +38,9 @@ struct Reader<'r, 'w> {
 }
 
 impl Reader<'_, '_> {
-    fn test(&mut self, value: Yaml<'_>, key: &Key<'_>) -> Option<Test> {
-        match value.data() {
-            Data::Bool(held) => Some(Test::Constant(held)),
+    fn test(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
+        match &value.data {
+            Data::Bool(held) => Some(Test::Constant(*held)),
             Data::Text(text) => match parse_condition(text, self.world) {
                 Ok((test, uses)) => {
                     names::check(&uses, value, self.user, key, self.world, self.sink);
@@ -56,7 +56,7 @@ impl Reader<'_, '_> {
                 self.report(
                     Problem::error(
                         Code::WrongType,
-                        value.span(),
+                        value.span,
                         format!("a condition cannot be {}", value.kind()),
                     )
                     .help("write an expression, or one of `equals`, `not`, `and`, `or`".to_owned()),
@@ -67,34 +67,34 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn structure(&mut self, value: Yaml<'_>, entries: Entries<'_>, key: &Key<'_>) -> Option<Test> {
-        for entry in entries.iter().filter(|entry| !WORDS.contains(&entry.key)) {
-            let help = did_you_mean(entry.key, WORDS)
+    fn structure(&mut self, value: &Yaml, entries: &[Entry], key: &Key<'_>) -> Option<Test> {
+        for entry in entries.iter().filter(|entry| !WORDS.contains(&entry.key.as_str())) {
+            let help = did_you_mean(&entry.key, WORDS)
                 .unwrap_or_else(|| "a condition is one of `equals`, `not`, `and`, `or`".to_owned());
             let message = format!("`{}` is not known in a condition", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            self.report(problem, &Key::Field(key, entry.key));
+            self.report(problem, &Key::Field(key, &entry.key));
         }
-        let (Some(entry), 1) = (entries.get(0), entries.len()) else {
+        let [entry] = entries else {
             let message = "a condition has exactly one of `equals`, `not`, `and`, `or`";
-            self.report(Problem::error(Code::ConditionSyntax, value.span(), message), key);
+            self.report(Problem::error(Code::ConditionSyntax, value.span, message), key);
             return None;
         };
-        let inner = Key::Field(key, entry.key);
-        match entry.key {
-            "equals" => self.equals(entry.value, &inner),
-            "not" => self.test(entry.value, &inner).map(|test| Test::Not(Box::new(test))),
-            "and" => self.parts(entry.value, &inner).map(Test::All),
-            "or" => self.parts(entry.value, &inner).map(Test::Any),
+        let inner = Key::Field(key, &entry.key);
+        match entry.key.as_str() {
+            "equals" => self.equals(&entry.value, &inner),
+            "not" => self.test(&entry.value, &inner).map(|test| Test::Not(Box::new(test))),
+            "and" => self.parts(&entry.value, &inner).map(Test::All),
+            "or" => self.parts(&entry.value, &inner).map(Test::Any),
             _ => None,
         }
     }
 
-    fn parts(&mut self, value: Yaml<'_>, key: &Key<'_>) -> Option<Vec<Test>> {
-        let Data::List(items) = value.data() else {
+    fn parts(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Vec<Test>> {
+        let Data::List(items) = &value.data else {
             let message =
                 format!("`{}` takes a list of conditions, and this is {}", key.last(), value.kind());
-            self.report(Problem::error(Code::WrongType, value.span(), message), key);
+            self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
         let tests: Vec<_> =
@@ -102,30 +102,30 @@ impl Reader<'_, '_> {
         tests.into_iter().collect()
     }
 
-    fn equals(&mut self, value: Yaml<'_>, key: &Key<'_>) -> Option<Test> {
-        let Data::Map(entries) = value.data() else {
+    fn equals(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
+        let Data::Map(entries) = &value.data else {
             let message = format!("`equals` takes `var` and `value`, and this is {}", value.kind());
-            self.report(Problem::error(Code::WrongType, value.span(), message), key);
+            self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
-        for entry in entries.iter().filter(|entry| !matches!(entry.key, "var" | "value")) {
+        for entry in entries.iter().filter(|entry| !matches!(entry.key.as_str(), "var" | "value")) {
             let message = format!("`{}` is not known in `equals`", entry.key);
-            let help = did_you_mean(entry.key, ["var", "value"])
+            let help = did_you_mean(&entry.key, ["var", "value"])
                 .unwrap_or_else(|| "`equals` takes `var` and `value`".to_owned());
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            self.report(problem, &Key::Field(key, entry.key));
+            self.report(problem, &Key::Field(key, &entry.key));
         }
         for name in ["var", "value"] {
             if value.get(name).is_none() {
                 let message = format!("`equals` has no `{name}`");
-                self.report(Problem::error(Code::MissingKey, value.span(), message), &Key::Field(key, name));
+                self.report(Problem::error(Code::MissingKey, value.span, message), &Key::Field(key, name));
             }
         }
         let (variable, expected) = (value.get("var")?, value.get("value")?);
         let key = Key::Field(key, "var");
         let Some(text) = variable.text() else {
             let message = format!("`var` takes a path, and this is {}", variable.kind());
-            self.report(Problem::error(Code::WrongType, variable.span(), message), &key);
+            self.report(Problem::error(Code::WrongType, variable.span, message), &key);
             return None;
         };
         match parse_variable(text, expected.json(), self.world) {

@@ -100,19 +100,19 @@ pub(super) fn check_schema(
 
 /// The schema of the flow's input, from either place.
 pub(super) fn input_schema(header: &Header<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Value> {
-    let inline = header.input_schema.map(|schema: Yaml<'_>| (schema, schema.json()));
+    let inline = header.input_schema.map(|schema: &Yaml| (schema, schema.json()));
     if let (Some((_, span)), Some(_)) = (header.input_schema_file, &inline) {
         let message = "`inputSchema` is given too; one of them is enough";
         sink.push(Problem::error(Code::FileConflict, span, message).key("inputSchemaFile"));
     }
     if let Some((yaml, json)) = inline {
         let finish = |problem: Problem| problem.key("inputSchema");
-        if !matches!(yaml.data(), Data::Map(_) | Data::Bool(_)) {
+        if !matches!(yaml.data, Data::Map(_) | Data::Bool(_)) {
             let message = format!("`inputSchema` takes a JSON Schema, and this is {}", yaml.kind());
-            sink.push(finish(Problem::error(Code::WrongType, yaml.span(), message)));
+            sink.push(finish(Problem::error(Code::WrongType, yaml.span, message)));
             return None;
         }
-        return check_schema(&json, yaml.span(), finish, sink).then_some(json);
+        return check_schema(&json, yaml.span, finish, sink).then_some(json);
     }
     schema(header.input_schema_file?, loaded, |problem| problem.key("inputSchemaFile"), sink)
 }

@@ -89,7 +89,7 @@ pub(super) fn check_defaults(world: &World<'_>, sink: &mut Sink) {
         if let Err(error) = validator.validate(value) {
             let message = format!("the default of `{key}` does not fit `inputSchema`: {error}");
             let place = world.spec.header.input_yaml.and_then(|input| input.get(key));
-            let span = place.map_or(world.spec.span, |value| value.span());
+            let span = place.map_or(world.spec.span, |value| value.span);
             let problem = Problem::warning(Code::InvalidValue, span, message);
             sink.push(problem.key(format!("input.{key}")));
         }

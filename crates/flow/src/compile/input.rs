@@ -1,13 +1,15 @@
 //! A node's input: files drawn in, strings parsed, conditions and times recognised. `validate` holds it against the
 //! type's schema.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{World, condition, files, names, names::User};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::{Draft, parse_template},
-    spec::{Data, Key, Layout, Node, NodeSpec, Place, Text, Tree, Yaml, parse_time, schema_key},
+    spec::{Data, Entry, Key, Layout, NodeSpec, Text, Yaml, parse_time, schema_key},
 };
 
 /// The word in a node type's schema that makes a value a condition: it resolves to true or false.
@@ -17,59 +19,24 @@ const RAW: &str = "x-raw";
 /// The word in a node type's schema that makes a text a time such as `30s`.
 const TIME: &str = "x-time";
 
-/// The input as it stands once files are drawn in.
-pub(super) enum Effective<'a> {
-    /// As it was written.
-    Written(Yaml<'a>),
-    /// With something drawn in, or nothing at all.
-    Own(Tree),
-}
-
-impl Effective<'_> {
-    pub(super) fn yaml(&self) -> Yaml<'_> {
-        match self {
-            Self::Written(input) => *input,
-            Self::Own(tree) => tree.root(),
-        }
-    }
-
-    /// The input, to be changed.
-    fn own(&mut self) -> &mut Tree {
-        if let Self::Written(input) = self {
-            *self = Self::Own(Tree::copy(*input));
-        }
-        match self {
-            Self::Own(tree) => tree,
-            Self::Written(_) => unreachable!("it was made our own"),
-        }
-    }
-}
-
-/// The input as it stands once files are drawn in; none if it is no mapping.
-pub(super) fn effective<'a>(
-    node: &NodeSpec<'a>,
-    world: &World<'_>,
-    sink: &mut Sink,
-) -> Option<Effective<'a>> {
+/// The input with the files that it names put in place; none if it is not a mapping.
+pub(super) fn effective(node: &NodeSpec<'_>, world: &World<'_>, sink: &mut Sink) -> Option<Yaml> {
     let mut input = match node.input {
-        None => Effective::Own(Tree::of(Node::empty(Span { end: node.span.start, ..node.span }))),
-        Some(input) if matches!(input.data(), Data::Map(_)) => Effective::Written(input),
+        None => Yaml::empty(Span { end: node.span.start, ..node.span }),
+        Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
         Some(input) => {
             let message = format!("`input` takes a mapping, and this is {}", input.kind());
-            let problem = Problem::error(Code::WrongType, input.span(), message);
+            let problem = Problem::error(Code::WrongType, input.span, message);
             sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
             return None;
         }
     };
     let mut draw = Draw { node, world, sink };
-    if has_schema_files(input.yaml()) {
-        draw.schemas(input.own(), Place::Root, "input");
-    }
-    if input.yaml().get("options").is_some_and(has_schema_files) {
-        let tree = input.own();
-        if let Some(options) = tree.enter(Place::Root, "options") {
-            draw.schemas(tree, options, "input.options");
-        }
+    draw.schemas(&mut input, "input");
+    if input.get("options").is_some_and(has_schema_files)
+        && let Some(options) = input.get_mut("options")
+    {
+        draw.schemas(options, "input.options");
     }
     if let Some(file) = node.prompt_file() {
         draw.prompt(&mut input, file);
@@ -77,8 +44,8 @@ pub(super) fn effective<'a>(
     Some(input)
 }
 
-fn has_schema_files(map: Yaml<'_>) -> bool {
-    map.entries().iter().any(|entry| schema_key(entry.key).is_some())
+fn has_schema_files(map: &Yaml) -> bool {
+    map.entries().iter().any(|entry| schema_key(&entry.key).is_some())
 }
 
 struct Draw<'d, 'a, 'w> {
@@ -88,10 +55,10 @@ struct Draw<'d, 'a, 'w> {
 }
 
 impl Draw<'_, '_, '_> {
-    fn prompt(&mut self, input: &mut Effective<'_>, file: Text<'_>) {
+    fn prompt(&mut self, input: &mut Yaml, file: Text<'_>) {
         let (at, id) = (self.node.at, self.node.id.as_ref());
         let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
-        if input.yaml().get("prompt").is_some() {
+        if input.get("prompt").is_some() {
             let message = "`input.prompt` is given too; one of them is enough";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
             return;
@@ -102,38 +69,37 @@ impl Draw<'_, '_, '_> {
                 let text =
                     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
                 let span = Span::at(self.sink.source(file.0), 1, 1);
-                Node::text(span, Layout::Block(1, 0), text)
+                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
             }
-            None => Node::text(file.1, Layout::Loose, ""),
+            None => Yaml::new(file.1, Data::Text(String::new())),
         };
-        input.own().put(Place::Root, "prompt", file.1, value);
+        input.set("prompt", file.1, value);
     }
 
     /// Puts the schemas of files where their keys stand.
-    fn schemas(&mut self, tree: &mut Tree, map: Place, whose: &str) {
-        let written = tree.clone();
-        let written = written.at(map);
-        for entry in written.entries().iter() {
-            let Some(key) = schema_key(entry.key) else { continue };
-            let place = format!("nodes[{}].{whose}.{}", self.node.at, entry.key);
+    fn schemas(&mut self, map: &mut Yaml, whose: &str) {
+        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some();
+        let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();
+        for Entry { key: written, key_span, value } in files {
+            let Some(key) = schema_key(&written) else { continue };
+            let place = format!("nodes[{}].{whose}.{written}", self.node.at);
             let id = self.node.id.as_ref();
             let finish = |problem: Problem| problem.node(id).key(&place);
-            if written.get(key).is_some() {
+            if map.get(key).is_some() {
                 let message = format!("`{key}` is given too; one of them is enough");
-                self.sink.push(finish(Problem::error(Code::FileConflict, entry.key_span, message)));
+                self.sink.push(finish(Problem::error(Code::FileConflict, key_span, message)));
             }
-            let span = entry.value.span();
-            let found = match entry.value.text() {
-                Some(path) => files::schema((path, span), self.world.loaded, finish, self.sink),
+            let found = match value.text() {
+                Some(path) => files::schema((path, value.span), self.world.loaded, finish, self.sink),
                 None => {
-                    let message = format!("`{}` takes a path, and this is {}", entry.key, entry.value.kind());
-                    self.sink.push(finish(Problem::error(Code::WrongType, span, message)));
+                    let message = format!("`{written}` takes a path, and this is {}", value.kind());
+                    self.sink.push(finish(Problem::error(Code::WrongType, value.span, message)));
                     None
                 }
             };
             let found = found.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-            tree.remove(map, entry.key);
-            tree.put(map, key, entry.key_span, Node::json(span, found));
+            map.remove(&written);
+            map.set(key, key_span, Yaml::new(value.span, Data::Json(Arc::new(found))));
         }
     }
 }
@@ -147,7 +113,7 @@ pub(super) struct Parsed {
 
 /// Parses the strings of an input. The schema is needed only if it is marked; `whole` is the schema in any case.
 pub(super) fn parse(
-    input: Yaml<'_>,
+    input: &Yaml,
     schema: Option<&Value>,
     whole: Option<&Value>,
     user: &User<'_>,
@@ -170,7 +136,7 @@ struct Parser<'p, 'w> {
 }
 
 impl Parser<'_, '_> {
-    fn draft(&mut self, value: Yaml<'_>, key: &Key<'_>, schema: Option<&Value>) -> Draft {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> Draft {
         if marked(schema, CONDITION) {
             self.bound.push(pointer(key));
             let found = condition::compile_at(value, self.user, key, self.world, self.sink);
@@ -179,7 +145,7 @@ impl Parser<'_, '_> {
         if marked(schema, RAW) {
             return Draft::Literal(value.json());
         }
-        match value.data() {
+        match &value.data {
             Data::Text(text) => {
                 if marked(schema, TIME) && !text.contains('{') {
                     self.time(text, value, key);
@@ -200,9 +166,9 @@ impl Parser<'_, '_> {
                 entries
                     .iter()
                     .map(|entry| {
-                        let schema = part(self.root, schema, "properties", Some(entry.key));
-                        let value = self.draft(entry.value, &Key::Field(key, entry.key), schema);
-                        (entry.key.into(), value)
+                        let schema = part(self.root, schema, "properties", Some(&entry.key));
+                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema);
+                        (entry.key.clone(), value)
                     })
                     .collect(),
             ),
@@ -210,10 +176,10 @@ impl Parser<'_, '_> {
         }
     }
 
-    fn time(&mut self, text: &str, value: Yaml<'_>, key: &Key<'_>) {
+    fn time(&mut self, text: &str, value: &Yaml, key: &Key<'_>) {
         if let Err(help) = parse_time(text) {
             let message = format!("`{}` takes a time", key.last());
-            let problem = Problem::error(Code::InvalidValue, value.span(), message).help(help.to_owned());
+            let problem = Problem::error(Code::InvalidValue, value.span, message).help(help.to_owned());
             self.sink.push(self.user.told(problem, key));
         }
     }
@@ -228,7 +194,7 @@ impl Parser<'_, '_> {
         })
     }
 
-    fn text(&mut self, text: &str, value: Yaml<'_>, key: &Key<'_>) -> Draft {
+    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> Draft {
         match parse_template(text, self.world) {
             Ok(None) => Draft::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {

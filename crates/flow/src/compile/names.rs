@@ -74,7 +74,7 @@ impl Resolver for World<'_> {
 pub(super) fn refuse(
     fault: SyntaxFault,
     code: Code,
-    text: Yaml<'_>,
+    text: &Yaml,
     user: &User<'_>,
     key: &dyn fmt::Display,
     sink: &mut Sink,
@@ -86,7 +86,7 @@ pub(super) fn refuse(
 /// Checks the names that a text uses.
 pub(super) fn check(
     uses: &[Use],
-    text: Yaml<'_>,
+    text: &Yaml,
     user: &User<'_>,
     key: &dyn fmt::Display,
     world: &World<'_>,

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::{
     World, command, condition, files, input,
-    input::Effective,
     names::{User, Whose},
     types::{Known, named},
     validate::Subject,
@@ -28,7 +27,7 @@ pub(super) fn compile(spec: &NodeSpec<'_>, world: &mut World<'_>, sink: &mut Sin
     let user = User { node, whose: Whose::Node(spec.id.as_ref(), spec.at), after: false };
     let when = spec.when.and_then(|when| condition::compile(when, &user, world, sink));
     let effective = input::effective(spec, world, sink);
-    let effective = effective.as_ref().map(Effective::yaml);
+    let effective = effective.as_ref();
     let json = effective.map_or(Value::Null, Yaml::json);
     let template = match (&known, effective) {
         (Some(known), Some(input)) => checked(spec, known, input, &json, &user, world, sink),
@@ -64,7 +63,7 @@ fn placeholder() -> NodeId {
 fn checked(
     spec: &NodeSpec<'_>,
     known: &Arc<Known>,
-    effective: Yaml<'_>,
+    effective: &Yaml,
     json: &Value,
     user: &User<'_>,
     world: &mut World<'_>,
@@ -95,7 +94,7 @@ fn checked(
     check_output_schema(spec, effective, sink);
     if known.info().kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
         let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
-        let span = effective.get("mode").map_or(effective.span(), |mode| mode.span());
+        let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
         let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
     }
@@ -103,7 +102,7 @@ fn checked(
 }
 
 /// Whether the provider that the input names is registered, or cannot be told yet.
-fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, sink: &mut Sink) -> bool {
+fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut Sink) -> bool {
     let Some(names) = known.node_type.providers() else { return true };
     let Some(value) = input.get("provider") else { return true };
     let written = value.json();
@@ -119,24 +118,18 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: Yaml<'_>, sink: &mu
             names => format!("registered: {}", names.join(", ")),
         });
     let message = format!("there is no provider `{name}`");
-    let problem = Problem::error(Code::UnknownProvider, value.span(), message).help(help);
+    let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));
     false
 }
 
 /// Refuses an agent that is told nothing; says whether it did.
-fn check_prompt(
-    spec: &NodeSpec<'_>,
-    known: &Known,
-    input: Yaml<'_>,
-    schema: &Value,
-    sink: &mut Sink,
-) -> bool {
+fn check_prompt(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, schema: &Value, sink: &mut Sink) -> bool {
     let takes = |key: &str| schema.get("properties").is_some_and(|properties| properties.get(key).is_some());
     if known.info().kind != NodeKind::Agent || !takes("prompt") {
         return false;
     }
-    let given = |key: &str| input.get(key).filter(|value| !matches!(value.data(), Data::Null));
+    let given = |key: &str| input.get(key).filter(|value| !matches!(value.data, Data::Null));
     let mut refused = false;
     let mut refuse = |code, span, message: String, help: Option<&str>| {
         refused = true;
@@ -151,12 +144,12 @@ fn check_prompt(
         }
         (Some(prompt), Some(_)) => {
             let message = "`prompt` and `messages` are both given; one of them is enough".to_owned();
-            refuse(Code::InvalidValue, prompt.span(), message, None);
+            refuse(Code::InvalidValue, prompt.span, message, None);
         }
         (Some(prompt), None) if prompt.text().is_some_and(|text| text.trim().is_empty()) => {
             // A file that is not there was reported already.
-            if spec.prompt_file().is_none_or(|_| prompt.span().source != 0) {
-                refuse(Code::InvalidValue, prompt.span(), "the prompt is empty".to_owned(), None);
+            if spec.prompt_file().is_none_or(|_| prompt.span.source != 0) {
+                refuse(Code::InvalidValue, prompt.span, "the prompt is empty".to_owned(), None);
             } else {
                 refused = true;
             }
@@ -171,7 +164,7 @@ fn check_prompt(
 fn check_capabilities(
     spec: &NodeSpec<'_>,
     known: &Known,
-    input: Yaml<'_>,
+    input: &Yaml,
     json: &Value,
     schema: &Value,
     sink: &mut Sink,
@@ -208,7 +201,7 @@ fn check_capabilities(
         }
     }
     if let Some(picture) = input.get("messages").and_then(picture).filter(|_| !can.images) {
-        refuse(picture.span(), "input.messages", "shows a picture", "read pictures");
+        refuse(picture.span, "input.messages", "shows a picture", "read pictures");
     }
     let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
     if spec.policy.as_ref().and_then(|policy| policy.budget.as_ref()).is_some_and(stops) && !can.cost {
@@ -217,22 +210,22 @@ fn check_capabilities(
 }
 
 /// The first block of the messages that is a picture.
-fn picture(messages: Yaml<'_>) -> Option<Yaml<'_>> {
+fn picture(messages: &Yaml) -> Option<&Yaml> {
     let messages = messages.items().iter().filter_map(|message| message.get("content"));
     let mut blocks = messages.flat_map(|content| content.items().iter());
     blocks.find(|block| block.get("type").is_some_and(|kind| kind.json() == "image"))
 }
 
 /// A schema written in the flow; one from a file was checked when it was drawn in.
-fn check_output_schema(spec: &NodeSpec<'_>, input: Yaml<'_>, sink: &mut Sink) {
+fn check_output_schema(spec: &NodeSpec<'_>, input: &Yaml, sink: &mut Sink) {
     let Some(value) = input.get("options").and_then(|options| options.get("outputSchema")) else { return };
-    if value.entries().len() == 0 {
+    if value.entries().is_empty() {
         return;
     }
     let finish = |problem: Problem| {
         problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.options.outputSchema", spec.at))
     };
-    files::check_schema(&value.json(), value.span(), finish, sink);
+    files::check_schema(&value.json(), value.span, finish, sink);
 }
 
 /// The policy of a node; those that say nothing share one for each kind of default.

@@ -16,7 +16,7 @@ use crate::{
 
 /// The input of one node.
 pub(super) struct Subject<'v> {
-    pub(super) input: Yaml<'v>,
+    pub(super) input: &'v Yaml,
     pub(super) json: &'v Value,
     /// The places whose values are not known yet.
     pub(super) bound: &'v [String],
@@ -180,7 +180,7 @@ impl Subject<'_> {
     }
 
     fn span(&self, path: &str) -> Span {
-        find(self.input, path).map_or(self.input.span(), |value| value.span())
+        find(self.input, path).map_or(self.input.span, |value| value.span)
     }
 
     fn kind(&self, path: &str) -> &'static str {
@@ -212,10 +212,10 @@ fn segments(path: &str) -> impl Iterator<Item = String> {
 }
 
 /// The value at a JSON pointer, or the nearest one above that has a place in the file.
-fn find<'y>(root: Yaml<'y>, path: &str) -> Option<Yaml<'y>> {
+fn find<'y>(root: &'y Yaml, path: &str) -> Option<&'y Yaml> {
     let mut value = root;
     for segment in segments(path) {
-        value = match value.data() {
+        value = match &value.data {
             Data::Map(_) => value.get(&segment)?,
             Data::List(items) => items.get(segment.parse::<usize>().ok()?)?,
             _ => return Some(value),

@@ -40,8 +40,7 @@ pub(super) fn read(
     };
     fields.finish(sink);
     if value.get("usd").is_none() && value.get("tokens").is_none() {
-        let problem =
-            Problem::error(Code::MissingKey, value.span(), "a budget needs `usd`, `tokens` or both");
+        let problem = Problem::error(Code::MissingKey, value.span, "a budget needs `usd`, `tokens` or both");
         sink.push(problem.key(key));
     }
     (budget.usd.is_some() || budget.tokens.is_some()).then_some(budget)
@@ -50,14 +49,14 @@ pub(super) fn read(
 fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
     let value = fields.get("usd")?;
     let key = Key::Field(fields.key, "usd");
-    let Data::Number(number) = value.data() else {
+    let Data::Number(number) = &value.data else {
         wrong(value, &key, "an amount of US dollars", sink);
         return None;
     };
     let usd = number.as_f64().filter(|usd| usd.is_finite() && *usd > 0.0);
     if usd.is_none() {
         let message = format!("`usd` takes an amount greater than 0, and this is {number}");
-        sink.push(Problem::error(Code::InvalidValue, value.span(), message).key(key));
+        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
     }
     usd
 }

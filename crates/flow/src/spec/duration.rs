@@ -22,8 +22,8 @@ pub(crate) fn parse(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Reads a time.
-pub(super) fn read(value: Yaml<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
-    let help = match value.data() {
+pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
+    let help = match &value.data {
         Data::Text(text) => match parse(text) {
             Ok(duration) => return Some(duration),
             Err(help) => help.to_owned(),
@@ -34,6 +34,6 @@ pub(super) fn read(value: Yaml<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<Du
         _ => HELP.to_owned(),
     };
     let message = format!("`{}` takes a time", key.last());
-    sink.push(Problem::error(Code::WrongType, value.span(), message).help(help).key(key));
+    sink.push(Problem::error(Code::WrongType, value.span, message).help(help).key(key));
     None
 }

@@ -14,14 +14,14 @@ pub(crate) struct EdgeSpec<'a> {
     pub(crate) span: Span,
     pub(crate) from: Option<Text<'a>>,
     pub(crate) to: Option<Text<'a>>,
-    pub(crate) when: Option<Yaml<'a>>,
+    pub(crate) when: Option<&'a Yaml>,
     /// How often it may fire, and where that is said.
     pub(crate) max_iterations: Option<(u32, Span)>,
     pub(crate) on_exhausted: OnExhausted,
 }
 
 impl<'a> EdgeSpec<'a> {
-    pub(super) fn read(value: Yaml<'a>, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
         let mut end = |name| {
             let end = fields.text(name, sink);
@@ -47,7 +47,7 @@ impl<'a> EdgeSpec<'a> {
             one_of(text, &words, &Key::Field(key, "onExhausted"), sink)
         });
         fields.unbuilt("forEach", sink);
-        let span = value.span();
+        let span = value.span;
         fields.finish(sink);
         // A bound that cannot be read is reported already; the edge is still meant to close a loop.
         let max_iterations = max_iterations.or(is_loop.then_some((1, span)));

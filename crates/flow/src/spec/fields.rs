@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    spec::{Data, Entries, Items, Text, Yaml},
+    spec::{Data, Entry, Text, Yaml},
 };
 
 /// The way to a value in the file, spelled only when a problem needs it.
@@ -42,7 +42,7 @@ impl fmt::Display for Key<'_> {
 
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
-    entries: Entries<'a>,
+    entries: &'a [Entry],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
     /// Every key that was asked for.
@@ -51,9 +51,9 @@ pub(super) struct Fields<'a, 'k> {
 
 impl<'a, 'k> Fields<'a, 'k> {
     /// Opens a value that must be a mapping.
-    pub(super) fn open(value: Yaml<'a>, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
-        match value.data() {
-            Data::Map(entries) => Some(Self { entries, span: value.span(), key, asked: Vec::new() }),
+    pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
+        match &value.data {
+            Data::Map(entries) => Some(Self { entries, span: value.span, key, asked: Vec::new() }),
             _ => {
                 let what = match key {
                     Key::Root => "a flow file is a mapping".to_owned(),
@@ -61,17 +61,17 @@ impl<'a, 'k> Fields<'a, 'k> {
                     Key::Field(..) => format!("`{}` takes a mapping", key.last()),
                 };
                 let message = format!("{what}, and this is {}", value.kind());
-                sink.push(Problem::error(Code::WrongType, value.span(), message).key(key));
+                sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
                 None
             }
         }
     }
 
     /// The value under a key, whatever it is; nothing written counts as absent.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<Yaml<'a>> {
+    pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
         self.asked.push(name);
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
-        Some(entry.value).filter(|value| !matches!(value.data(), Data::Null))
+        Some(&entry.value).filter(|value| !matches!(value.data, Data::Null))
     }
 
     /// The place of a key that was found.
@@ -84,15 +84,15 @@ impl<'a, 'k> Fields<'a, 'k> {
     }
 
     /// The value under a key, if it is a text.
-    pub(super) fn text_value(&mut self, name: &'static str, sink: &mut Sink) -> Option<Yaml<'a>> {
+    pub(super) fn text_value(&mut self, name: &'static str, sink: &mut Sink) -> Option<&'a Yaml> {
         let key = Key::Field(self.key, name);
-        self.get(name).filter(|value| text(*value, &key, sink).is_some())
+        self.get(name).filter(|value| text(value, &key, sink).is_some())
     }
 
     pub(super) fn bool(&mut self, name: &'static str, sink: &mut Sink) -> Option<bool> {
         let value = self.get(name)?;
-        if let Data::Bool(held) = value.data() {
-            return Some(held);
+        if let Data::Bool(held) = &value.data {
+            return Some(*held);
         }
         let message = format!("`{name}` takes true or false, and this is {}", value.kind());
         let help = value.text().and_then(|text| match &*text.to_lowercase() {
@@ -100,7 +100,7 @@ impl<'a, 'k> Fields<'a, 'k> {
             "no" | "off" => Some("write `false`".to_owned()),
             _ => None,
         });
-        let problem = Problem::error(Code::WrongType, value.span(), message).help(help);
+        let problem = Problem::error(Code::WrongType, value.span, message).help(help);
         sink.push(problem.key(Key::Field(self.key, name)));
         None
     }
@@ -109,14 +109,14 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn count(&mut self, name: &'static str, sink: &mut Sink) -> Option<u32> {
         let value = self.get(name)?;
         let key = Key::Field(self.key, name);
-        let Data::Number(number) = value.data() else {
+        let Data::Number(number) = &value.data else {
             wrong(value, &key, "a whole number from 1 on", sink);
             return None;
         };
         let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
         if count.is_none() {
             let message = format!("`{name}` takes a whole number from 1 on, and this is {number}");
-            sink.push(Problem::error(Code::InvalidValue, value.span(), message).key(key));
+            sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
         }
         count
     }
@@ -156,9 +156,9 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     /// Likewise, with better advice on some keys.
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
-        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key)) {
-            let help = advice(entry.key).or_else(|| {
-                did_you_mean(entry.key, self.asked.iter().copied()).or_else(|| {
+        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
+            let help = advice(&entry.key).or_else(|| {
+                did_you_mean(&entry.key, self.asked.iter().copied()).or_else(|| {
                     // Some are asked for twice, one time after the other.
                     let mut known = self.asked.to_vec();
                     known.dedup();
@@ -167,13 +167,13 @@ impl<'a, 'k> Fields<'a, 'k> {
             });
             let message = format!("`{}` is not known here", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            sink.push(problem.key(Key::Field(self.key, entry.key)));
+            sink.push(problem.key(Key::Field(self.key, &entry.key)));
         }
     }
 }
 
 /// A value that must be a text. A number or a truth value is taken for a slip, not for its digits.
-pub(super) fn text<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
+pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
     let text = value.placed_text();
     if text.is_none() {
         wrong(value, key, "a text", sink);
@@ -182,20 +182,20 @@ pub(super) fn text<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Optio
 }
 
 /// A value that must be a list.
-pub(super) fn list<'a>(value: Yaml<'a>, key: &Key<'_>, sink: &mut Sink) -> Items<'a> {
-    match value.data() {
+pub(super) fn list<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> &'a [Yaml] {
+    match &value.data {
         Data::List(_) | Data::Null => {}
         _ => wrong(value, key, "a list", sink),
     }
     value.items()
 }
 
-pub(super) fn wrong(value: Yaml<'_>, key: &Key<'_>, takes: &str, sink: &mut Sink) {
+pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
     let message = match key {
         Key::Index(parent, _) => {
             format!("an item of `{}` is {takes}, and this is {}", parent.last(), value.kind())
         }
         _ => format!("`{}` takes {takes}, and this is {}", key.last(), value.kind()),
     };
-    sink.push(Problem::error(Code::WrongType, value.span(), message).key(key));
+    sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
 }

@@ -19,8 +19,8 @@ pub(crate) struct Header<'a> {
     pub(crate) phase: Option<String>,
     pub(crate) input: Map<String, Value>,
     /// The defaults with their places.
-    pub(crate) input_yaml: Option<Yaml<'a>>,
-    pub(crate) input_schema: Option<Yaml<'a>>,
+    pub(crate) input_yaml: Option<&'a Yaml>,
+    pub(crate) input_schema: Option<&'a Yaml>,
     pub(crate) input_schema_file: Option<Text<'a>>,
     pub(crate) packs: Option<Vec<Text<'a>>>,
     /// Names of environment variables.
@@ -51,7 +51,7 @@ impl<'a> Header<'a> {
             fields.missing("name", "the flow", sink);
         }
         let name = name.and_then(|name| fields::text(name, &Key::Field(fields.key, "name"), sink));
-        let version = fields.get("version").and_then(|version| match version.data() {
+        let version = fields.get("version").and_then(|version| match &version.data {
             Data::Number(number) => Some(number.to_string()),
             _ => {
                 let key = Key::Field(fields.key, "version");

@@ -25,12 +25,12 @@ pub(crate) struct NodeSpec<'a> {
     /// Its id, unless it is none.
     pub(crate) id: Option<NodeId>,
     pub(crate) id_span: Span,
-    node_type: Option<Yaml<'a>>,
-    pub(crate) input: Option<Yaml<'a>>,
-    prompt_file: Option<Yaml<'a>>,
-    depends_on: Option<Yaml<'a>>,
-    pub(crate) when: Option<Yaml<'a>>,
-    session: Option<Yaml<'a>>,
+    node_type: Option<&'a Yaml>,
+    pub(crate) input: Option<&'a Yaml>,
+    prompt_file: Option<&'a Yaml>,
+    depends_on: Option<&'a Yaml>,
+    pub(crate) when: Option<&'a Yaml>,
+    session: Option<&'a Yaml>,
     pub(crate) effects: Effects,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
@@ -51,7 +51,7 @@ pub(crate) struct PolicySpec {
 }
 
 impl<'a> NodeSpec<'a> {
-    pub(super) fn read(value: Yaml<'a>, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
         let written = fields.get("id");
         if written.is_none() {
@@ -65,7 +65,7 @@ impl<'a> NodeSpec<'a> {
             fields.missing("type", &whose, sink);
         }
         let node_type =
-            node_type.filter(|value| fields::text(*value, &Key::Field(key, "type"), sink).is_some());
+            node_type.filter(|value| fields::text(value, &Key::Field(key, "type"), sink).is_some());
         // Names and descriptions are for people; nothing depends on them.
         fields.text("name", sink);
         fields.text("description", sink);
@@ -76,8 +76,8 @@ impl<'a> NodeSpec<'a> {
         });
         let spec = Self {
             at,
-            span: value.span(),
-            id_span: text.map_or(value.span(), |(_, span)| span),
+            span: value.span,
+            id_span: text.map_or(value.span, |(_, span)| span),
             id,
             node_type,
             input: fields.get("input"),
@@ -170,10 +170,10 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     }
 }
 
-fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<Yaml<'a>> {
+fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<&'a Yaml> {
     let value = fields.get("dependsOn")?;
     let key = Key::Field(fields.key, "dependsOn");
-    match value.data() {
+    match &value.data {
         Data::Text(_) => {}
         Data::List(items) => {
             for (at, item) in items.iter().enumerate() {
@@ -210,8 +210,8 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         })
         .unwrap_or_default();
     let retry_key = Key::Field(&key, "retry");
-    let retry_times = policy.get("retry").and_then(|value| match value.data() {
-        Data::Number(number) => Some((value.span(), number.clone())),
+    let retry_times = policy.get("retry").and_then(|value| match &value.data {
+        Data::Number(number) => Some((value.span, number.clone())),
         _ => None,
     });
     if let Some((span, number)) = retry_times {
@@ -238,14 +238,14 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
 fn factor(retry: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
     let value = retry.get("factor")?;
     let key = Key::Field(retry.key, "factor");
-    let Data::Number(number) = value.data() else {
+    let Data::Number(number) = &value.data else {
         wrong(value, &key, "a number from 1 on", sink);
         return None;
     };
     let factor = number.as_f64().filter(|factor| factor.is_finite() && *factor >= 1.0);
     if factor.is_none() {
         let message = format!("`factor` takes a number from 1 on, and this is {number}");
-        sink.push(Problem::error(Code::InvalidValue, value.span(), message).key(key));
+        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
     }
     factor
 }

@@ -1,21 +1,19 @@
 //! YAML as a tree in which every key and value knows its place, with a bound on depth, aliases and size.
 //! What the keys mean is left to the rest of `spec`.
 
-mod edit;
 mod scalar;
-mod tree;
+mod value;
 
-pub(crate) use edit::Place;
-pub(crate) use tree::{Data, Entries, Items, Layout, Node, Tree, Yaml};
+pub(crate) use value::{Data, Entry, Layout, Yaml};
 
-use std::slice;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as Range, Tag};
-use smol_str::SmolStr;
-use std::collections::HashMap as FxHashMap;
 
 use crate::diagnostic::{Code, Position, Problem, Span};
-use tree::{Kept, Pair};
 
 /// How deep values may be nested.
 const MAX_DEPTH: usize = 100;
@@ -27,8 +25,8 @@ const MAX_TEXT: usize = 32 * 1024 * 1024;
 /// A document, as far as it could be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
-    /// Its values, if the text is YAML at all.
-    pub(crate) tree: Option<Tree>,
+    /// Its value, if the text is YAML at all.
+    pub(crate) root: Option<Yaml>,
     /// What is wrong with the text.
     pub(crate) problems: Vec<Problem>,
 }
@@ -38,10 +36,8 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     let mut builder = Builder {
         source,
         stack: Vec::new(),
-        items: Vec::new(),
-        pairs: Vec::new(),
-        tree: Tree::of(Node { span: Span::at(source, 1, 1), layout: Layout::Loose, kept: Kept::Null }),
-        anchors: FxHashMap::default(),
+        root: None,
+        anchors: HashMap::new(),
         problems: Vec::new(),
         values: 0,
         bytes: 0,
@@ -55,37 +51,41 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
         if let Err(problem) = outcome {
             // Anything after a broken place would be a guess.
             builder.problems.push(*problem);
-            return Document { tree: None, problems: builder.problems };
+            return Document { root: None, problems: builder.problems };
         }
     }
-    let is_empty = matches!(builder.tree.root.kept, Kept::Null);
-    if is_empty {
+    let root = builder.root.filter(|root| !matches!(root.data, Data::Null));
+    if root.is_none() {
         let span = Span::at(source, 1, 1);
         builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty"));
     }
-    Document { tree: (!is_empty).then_some(builder.tree), problems: builder.problems }
+    Document { root, problems: builder.problems }
 }
 
 struct Builder {
     source: u16,
+    /// The open lists and mappings, the innermost last.
     stack: Vec<Frame>,
-    /// What the open lists and mappings have so far, the innermost last: each becomes a row of the tree when it is
-    /// closed.
-    items: Vec<Node>,
-    pairs: Vec<Pair>,
-    tree: Tree,
-    anchors: FxHashMap<usize, Anchored>,
+    root: Option<Yaml>,
+    anchors: HashMap<usize, Anchored>,
     problems: Vec<Problem>,
     values: usize,
     bytes: usize,
     documents: usize,
 }
 
+/// A value that aliases may name, and what each of them adds to the document.
 struct Anchored {
-    kept: Kept,
-    layout: Layout,
+    value: Yaml,
+    size: Size,
+}
+
+#[derive(Clone, Copy)]
+struct Size {
     values: usize,
     bytes: usize,
+    /// How many levels of lists and mappings it has.
+    depth: usize,
 }
 
 struct Frame {
@@ -93,36 +93,14 @@ struct Frame {
     anchor: usize,
     values_before: usize,
     bytes_before: usize,
+    /// The depth of the deepest value in it.
+    depth: usize,
     open: Open,
 }
 
-/// A list or a mapping, and where its part begins.
 enum Open {
-    List { first: usize },
-    Map { first: usize, keys: Keys, key: Option<(SmolStr, Span)> },
-}
-
-/// Finds a key that a mapping has already. Most mappings are small, and looking through them is cheaper than
-/// keeping an index.
-#[derive(Default)]
-struct Keys {
-    places: FxHashMap<SmolStr, Position>,
-    indexed: usize,
-}
-
-impl Keys {
-    const SMALL: usize = 16;
-
-    fn find(&mut self, key: &str, pairs: &[Pair]) -> Option<Position> {
-        if pairs.len() < Self::SMALL {
-            return pairs.iter().find(|pair| pair.key == key).map(|pair| pair.key_span.start);
-        }
-        for pair in &pairs[self.indexed..] {
-            self.places.entry(pair.key.clone()).or_insert(pair.key_span.start);
-        }
-        self.indexed = pairs.len();
-        self.places.get(key).copied()
-    }
+    List(Vec<Yaml>),
+    Map { entries: Vec<Entry>, keys: HashMap<String, Position>, pending: Option<(String, Span)> },
 }
 
 type Step = Result<(), Box<Problem>>;
@@ -140,32 +118,33 @@ impl Builder {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(span, 1, text.len())?;
-                let kept = scalar::resolve(&text, style, tag.as_deref())
+                let data = scalar::resolve(&text, style, tag.as_deref())
                     .map_err(|message| Box::new(Problem::error(Code::YamlSyntax, span, message)))?;
                 let layout = match style {
                     ScalarStyle::Literal => scalar::block_layout(&range, &text),
                     _ => scalar::inline_layout(&range, &text, style),
                 };
-                let value = Node { span, layout, kept };
-                self.anchor(anchor, &value, 1, text.len());
-                self.put(value, matches!(style, ScalarStyle::Plain).then_some(&*text))?;
+                let value = Yaml { span, layout, data };
+                let size = Size { values: 1, bytes: text.len(), depth: 0 };
+                let plain = matches!(style, ScalarStyle::Plain).then_some(&*text);
+                self.put(value, anchor, size, plain)?;
             }
             Event::Alias(id) => {
                 let Some(anchored) = self.anchors.get(&id) else {
                     let message = "an alias cannot stand within the value that it names";
                     return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
                 };
-                let (values, bytes) = (anchored.values, anchored.bytes);
-                let value = Node { span, layout: anchored.layout, kept: anchored.kept.clone() };
-                self.count(span, values, bytes)?;
-                self.put(value, None)?;
+                let (value, size) = (Yaml { span, ..anchored.value.clone() }, anchored.size);
+                self.count(span, size.values, size.bytes)?;
+                self.check_depth(span, size.depth)?;
+                self.put(value, 0, size, None)?;
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.open(span, anchor, tag.as_deref(), Open::List { first: self.items.len() })?
+                self.open(span, anchor, tag.as_deref(), "seq", Open::List(Vec::new()))?;
             }
             Event::MappingStart(_, anchor, tag) => {
-                let open = Open::Map { first: self.pairs.len(), keys: Keys::default(), key: None };
-                self.open(span, anchor, tag.as_deref(), open)?;
+                let open = Open::Map { entries: Vec::new(), keys: HashMap::new(), pending: None };
+                self.open(span, anchor, tag.as_deref(), "map", open)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span)?,
             _ => {}
@@ -173,97 +152,81 @@ impl Builder {
         Ok(())
     }
 
-    fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, open: Open) -> Step {
-        let expected = if matches!(open, Open::List { .. }) { "seq" } else { "map" };
+    fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, expected: &str, open: Open) -> Step {
         if let Some(tag) = tag.filter(|tag| tag.core_suffix() != Some(expected)) {
             let message = format!("the tag `{}` has no meaning in a flow", tag.original());
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
         }
-        if self.stack.len() >= MAX_DEPTH {
-            let message = format!("values are nested deeper than {MAX_DEPTH} levels");
-            return Err(Box::new(Problem::error(Code::TooLarge, span, message)));
-        }
-        if let Some(Frame { open: Open::Map { key: None, .. }, .. }) = self.stack.last() {
+        self.check_depth(span, 1)?;
+        if let Some(Frame { open: Open::Map { pending: None, .. }, .. }) = self.stack.last() {
             let message = "a key is a plain text, not a list or a mapping";
             let help = "put a text with braces into quotes: \"{{ … }}\"".to_owned();
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message).help(help)));
         }
         let (values_before, bytes_before) = (self.values, self.bytes);
         self.count(span, 1, 0)?;
-        self.stack.push(Frame { span, anchor, values_before, bytes_before, open });
+        self.stack.push(Frame { span, anchor, values_before, bytes_before, depth: 0, open });
         Ok(())
     }
 
     fn close(&mut self, end: Span) -> Step {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
-        let kept = match frame.open {
-            Open::List { first } => Kept::List(edit::add(&mut self.tree.items, self.items.drain(first..))),
-            Open::Map { first, .. } => {
-                self.merge(first);
-                Kept::Map(edit::add(&mut self.tree.pairs, self.pairs.drain(first..)))
-            }
+        let data = match frame.open {
+            Open::List(items) => Data::List(Arc::new(items)),
+            Open::Map { entries, .. } => Data::Map(Arc::new(merged(entries))),
         };
-        let span = Span { end: end.end.max(frame.span.start), ..frame.span };
-        let value = Node { span, layout: Layout::Loose, kept };
-        let (values, bytes) = (self.values - frame.values_before, self.bytes - frame.bytes_before);
-        self.anchor(frame.anchor, &value, values, bytes);
-        self.put(value, None)
-    }
-
-    /// Takes in the mappings under `<<` of the mapping that begins here; a key of the mapping itself goes before.
-    fn merge(&mut self, first: usize) {
-        if !self.pairs[first..].iter().any(|pair| pair.key == "<<") {
-            return;
-        }
-        let (merged, own): (Vec<_>, Vec<_>) = self.pairs.drain(first..).partition(|pair| pair.key == "<<");
-        self.pairs.extend(own);
-        let sources = merged.iter().flat_map(|pair| match pair.value.kept {
-            Kept::List(part) => part.of(&self.tree.items),
-            _ => slice::from_ref(&pair.value),
-        });
-        for source in sources {
-            let Kept::Map(part) = source.kept else { continue };
-            for pair in part.of(&self.tree.pairs) {
-                if !self.pairs[first..].iter().any(|known| known.key == pair.key) {
-                    self.pairs.push(pair.clone());
-                }
-            }
-        }
-    }
-
-    fn anchor(&mut self, id: usize, value: &Node, values: usize, bytes: usize) {
-        if id != 0 {
-            let (kept, layout) = (value.kept.clone(), value.layout);
-            self.anchors.insert(id, Anchored { kept, layout, values, bytes });
-        }
+        let value = Yaml::new(Span { end: end.end.max(frame.span.start), ..frame.span }, data);
+        let size = Size {
+            values: self.values - frame.values_before,
+            bytes: self.bytes - frame.bytes_before,
+            depth: frame.depth + 1,
+        };
+        self.put(value, frame.anchor, size, None)
     }
 
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
-    fn put(&mut self, value: Node, plain: Option<&str>) -> Step {
-        match self.stack.last_mut().map(|frame| &mut frame.open) {
-            None => self.tree.root = value,
-            Some(Open::List { .. }) => self.items.push(value),
-            Some(Open::Map { first, keys, key: pending }) => match pending.take() {
-                Some((key, key_span)) => self.pairs.push(Pair { key, key_span, value }),
-                None => {
-                    let text = match (plain, value.kept) {
-                        (Some(plain), _) => plain.into(),
-                        (None, Kept::Text(text)) => text,
-                        _ => {
-                            let message = "a key is a plain text, not a list or a mapping";
-                            return Err(Box::new(Problem::error(Code::YamlSyntax, value.span, message)));
-                        }
-                    };
-                    if let Some(first) = keys.find(&text, &self.pairs[*first..]) {
-                        let message = format!(
-                            "`{text}` stands twice: first at line {}, column {}",
-                            first.line, first.column
-                        );
-                        self.problems.push(Problem::error(Code::DuplicateKey, value.span, message));
-                    }
-                    *pending = Some((text, value.span));
+    fn put(&mut self, value: Yaml, anchor: usize, size: Size, plain: Option<&str>) -> Step {
+        if anchor != 0 {
+            self.anchors.insert(anchor, Anchored { value: value.clone(), size });
+        }
+        let Some(frame) = self.stack.last_mut() else {
+            self.root = Some(value);
+            return Ok(());
+        };
+        frame.depth = frame.depth.max(size.depth);
+        match &mut frame.open {
+            Open::List(items) => items.push(value),
+            Open::Map { entries, keys, pending } => {
+                if let Some((key, key_span)) = pending.take() {
+                    entries.push(Entry { key, key_span, value });
+                    return Ok(());
                 }
-            },
+                let span = value.span;
+                let key = match (plain, value.data) {
+                    (Some(plain), _) => plain.to_owned(),
+                    (None, Data::Text(text)) => text,
+                    _ => {
+                        let message = "a key is a plain text, not a list or a mapping";
+                        return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
+                    }
+                };
+                if let Some(Position { line, column }) = keys.get(&key) {
+                    let message = format!("`{key}` stands twice: first at line {line}, column {column}");
+                    self.problems.push(Problem::error(Code::DuplicateKey, span, message));
+                } else {
+                    keys.insert(key.clone(), span.start);
+                }
+                *pending = Some((key, span));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a value with so many levels may stand here.
+    fn check_depth(&self, span: Span, levels: usize) -> Step {
+        if self.stack.len() + levels > MAX_DEPTH {
+            let message = format!("values are nested deeper than {MAX_DEPTH} levels");
+            return Err(Box::new(Problem::error(Code::TooLarge, span, message)));
         }
         Ok(())
     }
@@ -305,6 +268,25 @@ impl Builder {
         let help = advice(&message, text, span.start.line as usize);
         Box::new(Problem::error(code, span, message).help(help))
     }
+}
+
+/// Takes in the mappings under `<<`; a key of the mapping itself goes before.
+fn merged(entries: Vec<Entry>) -> Vec<Entry> {
+    if entries.iter().all(|entry| entry.key != "<<") {
+        return entries;
+    }
+    let (sources, mut entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.key == "<<");
+    let mut known: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+    let sources = sources.iter().flat_map(|entry| match &entry.value.data {
+        Data::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(&entry.value),
+    });
+    for entry in sources.flat_map(Yaml::entries) {
+        if known.insert(entry.key.clone()) {
+            entries.push(entry.clone());
+        }
+    }
+    entries
 }
 
 /// What to do about text that is not YAML, for the slips that are made most.

@@ -350,7 +350,7 @@ impl<'r> Reader<'r> {
         });
         let dotted = std::iter::once(var.id).chain(keys).collect::<Vec<_>>().join(".");
         let bare = self.certain && undefined == Refused;
-        self.uses.push(Use { path: dotted.into(), offset: offset(var.span()), bare });
+        self.uses.push(Use { path: dotted, offset: offset(var.span()), bare });
         let source = self.source(expr);
         // The compiler refuses the unknown name.
         let root = root.unwrap_or_else(|| Root::Local(var.id.into()));

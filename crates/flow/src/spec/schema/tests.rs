@@ -9,7 +9,7 @@ use crate::{
 };
 
 fn errors(validator: &jsonschema::Validator, text: &str) -> Vec<String> {
-    let flow = parse(text, 0).tree.unwrap().root().json();
+    let flow = parse(text, 0).root.unwrap().json();
     validator.iter_errors(&flow).map(|error| error.instance_path().as_str().to_owned()).collect()
 }
 

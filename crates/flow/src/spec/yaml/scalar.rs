@@ -3,35 +3,35 @@
 use serde_json::Number;
 use serde_saphyr::granit_parser::{ScalarStyle, Span as Range, Tag};
 
-use super::tree::{Kept, Layout, count};
+use super::value::{Data, Layout, count};
 
 /// The value of a scalar, or why it has none.
-pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Kept, String> {
+pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
     let Some(tag) = tag else {
         return match style {
             ScalarStyle::Plain if is_too_large(text) => Err(format!(
                 "the number `{text}` is larger than a flow can hold; put it into quotes if it is a text"
             )),
             ScalarStyle::Plain => Ok(plain(text)),
-            _ => Ok(Kept::Text(text.into())),
+            _ => Ok(Data::Text(text.into())),
         };
     };
     let found = match tag.core_suffix() {
-        Some("str") => Some(Kept::Text(text.into())),
-        Some("null") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Null)),
-        Some("bool") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Bool(_))),
-        Some("int" | "float") => Some(plain(text)).filter(|kept| matches!(kept, Kept::Number(_))),
+        Some("str") => Some(Data::Text(text.into())),
+        Some("null") => Some(plain(text)).filter(|data| matches!(data, Data::Null)),
+        Some("bool") => Some(plain(text)).filter(|data| matches!(data, Data::Bool(_))),
+        Some("int" | "float") => Some(plain(text)).filter(|data| matches!(data, Data::Number(_))),
         _ => return Err(format!("the tag `{}` has no meaning in a flow", tag.original())),
     };
     found.ok_or_else(|| format!("`{text}` is no value of the tag `{}`", tag.original()))
 }
 
-fn plain(text: &str) -> Kept {
+fn plain(text: &str) -> Data {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Kept::Null,
-        "true" | "True" | "TRUE" => Kept::Bool(true),
-        "false" | "False" | "FALSE" => Kept::Bool(false),
-        _ => number(text).map_or_else(|| Kept::Text(text.into()), Kept::Number),
+        "" | "~" | "null" | "Null" | "NULL" => Data::Null,
+        "true" | "True" | "TRUE" => Data::Bool(true),
+        "false" | "False" | "FALSE" => Data::Bool(false),
+        _ => number(text).map_or_else(|| Data::Text(text.into()), Data::Number),
     }
 }
 

@@ -1,0 +1,178 @@
+//! A value of a YAML file with its place. Lists and mappings are shared: an alias is a clone of what it names, and
+//! changing one of the two copies it first.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Number, Value};
+
+use crate::{
+    diagnostic::{Position, Span},
+    spec::Text,
+};
+
+/// A value and its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Yaml {
+    pub(crate) span: Span,
+    pub(crate) layout: Layout,
+    pub(crate) data: Data,
+}
+
+/// What a value is.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+    List(Arc<Vec<Yaml>>),
+    Map(Arc<Vec<Entry>>),
+    /// A value from another file or from a change for one run: its strings are not templates.
+    Json(Arc<Value>),
+}
+
+/// A key of a mapping and its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_span: Span,
+    pub(crate) value: Yaml,
+}
+
+/// How the text of a scalar lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// On one line, as it is, from this many characters after the start.
+    Inline(u32),
+    /// Line by line, from this line on, each after this many characters.
+    Block(u32, u32),
+    /// Folded or escaped: only the start is known.
+    Loose,
+}
+
+impl Yaml {
+    pub(crate) fn new(span: Span, data: Data) -> Self {
+        Self { span, layout: Layout::Loose, data }
+    }
+
+    /// A mapping without keys.
+    pub(crate) fn empty(span: Span) -> Self {
+        Self::new(span, Data::Map(Arc::default()))
+    }
+
+    /// The value under a key, if this is a mapping that has it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// The key and its value, if this is a mapping that has it.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries().iter().find(|entry| entry.key == key)
+    }
+
+    /// The keys and values; none if this is not a mapping.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        if let Data::Map(entries) = &self.data { entries } else { &[] }
+    }
+
+    /// The items; none if this is not a list.
+    pub(crate) fn items(&self) -> &[Self] {
+        if let Data::List(items) = &self.data { items } else { &[] }
+    }
+
+    /// The text, if this is one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Data::Text(text) = &self.data { Some(text) } else { None }
+    }
+
+    /// The text and its place, if this is one.
+    pub(crate) fn placed_text(&self) -> Option<Text<'_>> {
+        Some((self.text()?, self.span))
+    }
+
+    /// The value as JSON.
+    pub(crate) fn json(&self) -> Value {
+        match &self.data {
+            Data::Null => Value::Null,
+            Data::Bool(value) => Value::Bool(*value),
+            Data::Number(value) => Value::Number(value.clone()),
+            Data::Text(value) => Value::String(value.clone()),
+            Data::List(items) => Value::Array(items.iter().map(Self::json).collect()),
+            Data::Map(entries) => {
+                let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.value.json()));
+                Value::Object(pairs.collect::<Map<_, _>>())
+            }
+            Data::Json(value) => Value::clone(value),
+        }
+    }
+
+    /// What it is, for a message.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.data {
+            Data::Null => "nothing",
+            Data::Bool(_) => "true or false",
+            Data::Number(_) => "a number",
+            Data::Text(_) => "a text",
+            Data::List(_) => "a list",
+            Data::Map(_) => "a mapping",
+            Data::Json(value) => match &**value {
+                Value::Null => "nothing",
+                Value::Bool(_) => "true or false",
+                Value::Number(_) => "a number",
+                Value::String(_) => "a text",
+                Value::Array(_) => "a list",
+                Value::Object(_) => "a mapping",
+            },
+        }
+    }
+
+    /// The place of a byte of the text.
+    pub(crate) fn place(&self, offset: usize) -> Span {
+        let span = self.span;
+        let Some(text) = self.text() else { return span };
+        let before = text.get(..offset).unwrap_or_default();
+        let line = count(before.matches('\n').count());
+        let column = count(before.rsplit('\n').next().unwrap_or_default().chars().count());
+        match self.layout {
+            Layout::Inline(skip) if line == 0 => {
+                let start = Position { column: span.start.column + skip + column, ..span.start };
+                Span { start, ..span }
+            }
+            Layout::Block(first, indent) => Span::at(span.source, first + line, indent + column + 1),
+            _ => span,
+        }
+    }
+
+    /// The value under a key, to be changed.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Data::Map(entries) = &mut self.data else { return None };
+        let entry = Arc::make_mut(entries).iter_mut().find(|entry| entry.key == key)?;
+        Some(&mut entry.value)
+    }
+
+    /// An item of a list, to be changed.
+    pub(crate) fn item_mut(&mut self, at: usize) -> Option<&mut Self> {
+        let Data::List(items) = &mut self.data else { return None };
+        Arc::make_mut(items).get_mut(at)
+    }
+
+    /// Sets the value under a key if this is a mapping; the key is added if it is not there.
+    pub(crate) fn set(&mut self, key: &str, key_span: Span, value: Self) {
+        if let Some(old) = self.get_mut(key) {
+            *old = value;
+        } else if let Data::Map(entries) = &mut self.data {
+            Arc::make_mut(entries).push(Entry { key: key.to_owned(), key_span, value });
+        }
+    }
+
+    /// Removes a key if this is a mapping that has it.
+    pub(crate) fn remove(&mut self, key: &str) {
+        if let Data::Map(entries) = &mut self.data {
+            Arc::make_mut(entries).retain(|entry| entry.key != key);
+        }
+    }
+}
+
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
