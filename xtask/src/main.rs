@@ -13,7 +13,6 @@ mod form;
 mod generated;
 mod layers;
 mod matrix;
-mod purity;
 mod record;
 mod replay;
 mod schema;

@@ -7,7 +7,7 @@ use crate::finding::{Finding, Weight};
 use crate::layers::{self, LAYERS};
 use crate::schema::{self, SCHEMAS};
 use crate::workspace::Workspace;
-use crate::{documents, fixtures, form, generated, purity, size};
+use crate::{documents, fixtures, form, generated, size};
 
 /// Runs every check on the tree under `root`.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
@@ -15,7 +15,6 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let packages = layers::read(root)?;
     Ok([
         layers::check(LAYERS, &packages, &workspace),
-        purity::check(&workspace),
         size::check(&workspace),
         form::check(&workspace),
         documents::check(&workspace),

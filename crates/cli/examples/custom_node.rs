@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, error::Error, sync::Arc};
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{
-    FlowRunner, Loaded, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes, compile,
+    DescribeNode, FlowRunner, Loaded, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
+    compile,
 };
 use inspan_protocol::AgentError;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,7 @@ nodes:
 
 struct Reverse;
 
-impl NodeType for Reverse {
+impl DescribeNode for Reverse {
     fn describe(&self) -> NodeTypeInfo {
         let text =
             json!({ "type": "object", "required": ["text"], "properties": { "text": { "type": "string" } } });
@@ -35,7 +36,9 @@ impl NodeType for Reverse {
             occupies: Occupies::Slot,
         }
     }
+}
 
+impl NodeType for Reverse {
     fn run(&self, _context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         let text: String = input["text"].as_str().unwrap_or_default().chars().rev().collect();
         async move { Ok(json!({ "text": text })) }.boxed()

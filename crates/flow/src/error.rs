@@ -2,7 +2,8 @@
 
 use inspan_protocol::{NodeId, SessionId};
 
-use crate::{load::FlowError, state::SnapshotError, store::StoreError};
+use inspan_flow_core::{InputError, SnapshotError};
+use inspan_store::StoreError;
 
 /// Why a session could not be run, or not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +11,7 @@ use crate::{load::FlowError, state::SnapshotError, store::StoreError};
 pub enum RunError {
     /// The input does not fit the flow.
     #[error(transparent)]
-    Input(#[from] FlowError),
+    Input(#[from] InputError),
     /// The registry lacks a type that the graph was compiled with.
     #[error("node `{node}` has the type `{node_type}`, which is not registered")]
     UnknownNodeType {

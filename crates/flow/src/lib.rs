@@ -1,51 +1,35 @@
-//! The flow file, its compiler, the pure scheduler, the runtime and the node catalogue.
+//! Runs flows: the runtime, what its nodes do, and the reader of flow files. The pure half is `inspan-flow-core`, and
+//! sessions are stored by `inspan-store`; what users of all three need is exported here too.
 
-mod compile;
-mod diagnostic;
 mod error;
-mod explain;
-mod expr;
-mod graph;
 mod load;
 mod node;
 mod nodes;
-mod overrides;
-mod registry;
 mod runtime;
-mod schedule;
-mod spec;
-mod state;
-mod store;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
-pub use compile::{Compiled, check_input, compile};
-pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use error::RunError;
-pub use explain::{About, Explanation, Said, Statement, explain};
-pub use expr::{BindingError, Condition, Part, Scope, Template};
-pub use graph::{
-    Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
-    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
+pub use inspan_flow_core::{
+    About, Action, AttemptEnd, BindingError, Budget, CancelReason, Change, Code, Compiled, Computed,
+    Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState, Effects,
+    Ending, Explanation, FACTS, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError, Interrupted, Join,
+    Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted,
+    OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Part, Plan, Planned, Position, Retry,
+    RetryOn, Reusable, Run, RunState, Said, Scope, SessionRecord, Severity, SnapshotError, StartNode,
+    Statement, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
 };
-pub use load::{FlowError, Loaded, load};
-pub use node::{Computed, NodeKind, NodeType, NodeTypeInfo};
+pub use inspan_store::{
+    Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
+    MemoryStore, Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SqliteOptions, SqliteStore,
+    StoreError, TransferError, Verdict, VerifyReport, Waits,
+};
+pub use load::{FlowError, load};
+pub use node::{NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
-pub use overrides::{Change, OverrideError};
-pub use registry::NodeRegistry;
 pub use runtime::{
-    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeContext, NodeReport, Outputs, Reports, Resume,
-    RunHandle, WhenWaiting,
-};
-pub use schedule::{
-    Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
-};
-pub use spec::flow_schema;
-pub use state::{
-    Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError, wait_before_retry,
-};
-pub use store::{
-    Answered, Batch, Deleted, Digest, Exported, Finding, FlowSource, Gc, GcReport, Import, LEASE, Lease,
-    Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand, Problem, RunStore, Select, SessionEntry,
-    SessionRecord, SqliteOptions, SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
+    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs, Reports, Resume, RunHandle,
+    WhenWaiting,
 };

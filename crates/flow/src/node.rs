@@ -1,93 +1,116 @@
-//! The contract of a node type: what it takes and gives, and how one attempt of it runs. The types that
-//! come with Inspan stand in `nodes`.
+//! The contract of a node type that runs, what surrounds an attempt, and the registry of such types.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use inspan_protocol::{AgentError, InputProblem, ProviderCapabilities};
+use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
+use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Redactor, Supervisor, Timestamp,
+};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
-use crate::graph::Occupies;
-use crate::runtime::NodeContext;
-
-/// A kind of node that flows can use. A custom one is one type that implements this, and one
-/// [`register`](crate::NodeRegistry::register).
-pub trait NodeType: Send + Sync + 'static {
-    /// Its name, schemas and nature.
-    fn describe(&self) -> NodeTypeInfo;
-
-    /// Its name alone, for types whose description takes work.
-    fn name(&self) -> Arc<str> {
-        self.describe().name
-    }
-
-    /// The JSON Schema of the input where it depends on the input itself, as written by the author.
-    fn input_schema_for(&self, _input: &Value) -> Option<Value> {
-        None
-    }
-
-    /// What the agent behind this input can do, for a node of the kind [`NodeKind::Agent`].
-    fn capabilities_for(&self, _input: &Value) -> Option<ProviderCapabilities> {
-        None
-    }
-
-    /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a template.
-    fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
-        Vec::new()
-    }
-
-    /// The names that the input's `provider` may take, for a type that has such an option.
-    fn providers(&self) -> Option<Vec<String>> {
-        None
-    }
-
-    /// Computes the output at once, if the node never waits; else gives the input back, to be run.
-    fn compute(&self, input: Value) -> Computed {
-        Computed::Runs(input)
-    }
-
+/// A kind of node that flows can use. A custom one is one type that implements this and [`DescribeNode`], and one
+/// [`register`](NodeRegistry::register).
+pub trait NodeType: DescribeNode {
     /// Runs one attempt, until it ends or its context is cancelled.
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>>;
 }
 
-/// What [`NodeType::compute`] gives.
-#[derive(Debug)]
-pub enum Computed {
-    /// The node never waits, and this is its end.
-    Done(Result<Value, AgentError>),
-    /// The node must be run with this input.
-    Runs(Value),
+/// What surrounds one attempt of a node.
+#[derive(Clone)]
+pub struct NodeContext {
+    /// The node.
+    pub node: NodeId,
+    /// Its place in the run.
+    pub path: NodePath,
+    /// Which try this is, counting from 1.
+    pub attempt: u32,
+    /// The conversation that an agent goes on with.
+    pub conversation: Option<Conversation>,
+    /// What is left of an attempt that was cut short, if this one takes its place.
+    pub interrupted: Option<Box<Interrupted>>,
+    /// Messages to an agent that are to follow its first turn.
+    pub mail: Vec<String>,
+    /// Where programs and agents work; relative paths at run time start here.
+    pub cwd: PathBuf,
+    /// The environment for agents and clients.
+    pub env: Environment,
+    /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
+    /// `secrets` name them.
+    pub program_env: Environment,
+    /// Knows the secrets of the environment.
+    pub redactor: Redactor,
+    /// Whether those programs are run, recorded or answered from recordings.
+    pub programs: ProgramCalls,
+    /// Who answers an agent's questions for permission.
+    pub permissions: PermissionPolicy,
+    /// Tools of the program that agents may call.
+    pub tools: HostTools,
+    /// Who stands between us and the programs that are started.
+    pub supervisor: Option<Supervisor>,
+    /// Cancelled when the attempt is to end.
+    pub cancel: CancellationToken,
+    /// The hub, within the attempt's task.
+    pub hub: Hub,
 }
 
-/// What is known of a node type.
-#[derive(Clone, Debug)]
-pub struct NodeTypeInfo {
-    /// The name in a flow's `type:`.
-    pub name: Arc<str>,
-    /// The pack it belongs to: `core`, `control`, `human`, `agents`, `io`, ….
-    pub pack: &'static str,
-    /// One line for people.
-    pub help: String,
-    /// The JSON Schema of its input. Three words of our own steer the compiler: a value under `"x-when": true`
-    /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
-    /// what looks like a template stays text; a text under `"x-time": true` is a time such as `30s`.
-    pub input: Value,
-    /// The JSON Schema of its output.
-    pub output: Value,
-    /// What sort of work it is.
-    pub kind: NodeKind,
-    /// Whether an attempt counts against `maxConcurrency`.
-    pub occupies: Occupies,
+impl NodeContext {
+    /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
+    pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
+        cwd.map_or_else(|| self.cwd.clone(), |cwd| self.cwd.join(cwd))
+    }
+
+    /// When the wait began that this attempt is part of: before a pause or a crash, if there was one.
+    pub fn since(&self) -> Timestamp {
+        let before = self.interrupted.as_ref().and_then(|cut| cut.since);
+        before.unwrap_or_else(|| self.hub.clock().now())
+    }
+
+    /// What a node gives back that ended because it was cancelled.
+    pub fn aborted(&self) -> AgentError {
+        AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
+    }
 }
 
-/// What sort of work a node does, as far as the compiler must know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeKind {
-    /// Anything that is nothing else.
-    Plain,
-    /// Joins branches by its input's `mode`.
-    Merge,
-    /// Runs an agent: `session:` is allowed, retries are for retryable failures by default.
-    Agent,
+/// Node types by name: what is known of each, and how those that do more than compute are run.
+#[derive(Clone, Default)]
+pub struct NodeRegistry {
+    catalog: NodeCatalog,
+    types: BTreeMap<Arc<str>, Arc<dyn NodeType>>,
+}
+
+impl NodeRegistry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a type under its own name; it replaces one of the same name.
+    pub fn register(&mut self, node_type: impl NodeType) -> &mut Self {
+        let node_type: Arc<dyn NodeType> = Arc::new(node_type);
+        self.catalog.register_shared(node_type.clone());
+        self.types.insert(node_type.name(), node_type);
+        self
+    }
+
+    /// What runs the type of this name; nothing if it only computes.
+    pub fn runner(&self, name: &str) -> Option<&Arc<dyn NodeType>> {
+        self.types.get(name)
+    }
+}
+
+impl From<NodeCatalog> for NodeRegistry {
+    fn from(catalog: NodeCatalog) -> Self {
+        Self { catalog, types: BTreeMap::new() }
+    }
+}
+
+impl Deref for NodeRegistry {
+    type Target = NodeCatalog;
+
+    fn deref(&self) -> &NodeCatalog {
+        &self.catalog
+    }
 }

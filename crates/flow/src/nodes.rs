@@ -1,23 +1,23 @@
-//! The node types that come with Inspan. Each file owns one pack; whoever embeds Inspan adds its own.
+//! How the node types that come with Inspan are run, where that takes more than a computation.
 
 mod agent;
 mod control;
-mod core;
 mod exec;
 mod human;
-mod typed;
 
 use inspan_engine::ProviderRegistry;
+use inspan_flow_core::{AnyAgent, ControlWait, Exec, HumanInput, ProviderAgent, builtin_catalog};
 
-use crate::registry::NodeRegistry;
+use crate::node::NodeRegistry;
 
 /// All node types that come with Inspan, with one agent type per registered provider.
 pub fn builtin_nodes(providers: &ProviderRegistry) -> NodeRegistry {
-    let mut registry = NodeRegistry::new();
-    core::register(&mut registry);
-    control::register(&mut registry);
-    registry.register(human::HumanInput);
-    registry.register(exec::Exec);
-    agent::register(&mut registry, providers);
+    let providers: Vec<_> = providers.iter().map(|(_, provider)| provider.clone()).collect();
+    let mut registry = NodeRegistry::from(builtin_catalog(providers.clone()));
+    registry.register(ControlWait).register(HumanInput).register(Exec);
+    for provider in &providers {
+        registry.register(ProviderAgent(provider.clone()));
+    }
+    registry.register(AnyAgent::new(providers));
     registry
 }

@@ -15,25 +15,19 @@ use std::{
 };
 
 use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
+use inspan_flow_core::{Graph, Parent, Reusable, Run, check_input};
 use inspan_protocol::{
     BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor,
 };
+use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use attempt::NodeContext;
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
-use crate::{
-    compile::check_input,
-    error::RunError,
-    graph::Graph,
-    registry::NodeRegistry,
-    schedule::{Reusable, Run},
-    store::{Owner, Parent, RunStore, Select, StoreError},
-};
+use crate::{error::RunError, node::NodeRegistry};
 use driver::Driver;
 use keeper::{Keeper, Notice};
 use origin::Origin;
@@ -133,7 +127,7 @@ impl RunHandle {
         let last = ended.wait_for(Option::is_some).await.ok().and_then(|last| last.clone());
         let last = last.ok_or(Rejection::NotActive)?;
         match refused {
-            Some(refused) if last.run.state().status.has_ended() => Err(refused),
+            Some(refused) if last.run.state().status().has_ended() => Err(refused),
             _ => Ok(Arc::new(last.snapshot())),
         }
     }

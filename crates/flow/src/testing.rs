@@ -228,8 +228,3 @@ pub(crate) fn graph(text: &str, nodes: &NodeRegistry) -> Arc<Graph> {
     let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
     Arc::new(compile(&loaded, nodes).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
-
-/// As `graph`, where no agent is ever called.
-pub(crate) fn silent_graph(text: &str) -> Arc<Graph> {
-    graph(text, &Talk::new(|_, _| Vec::new()).nodes())
-}

@@ -10,8 +10,8 @@ use anyhow::{Context as _, anyhow, ensure};
 use futures::future::BoxFuture;
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{
-    Batch, FlowRunner, Graph, Loaded, MemoryStore, NodeContext, NodeKind, NodeRegistry, NodeType,
-    NodeTypeInfo, Occupies, Owner, RunStore, SqliteOptions, SqliteStore, builtin_nodes, compile,
+    Batch, DescribeNode, FlowRunner, Graph, Loaded, MemoryStore, NodeContext, NodeKind, NodeRegistry,
+    NodeType, NodeTypeInfo, Occupies, Owner, RunStore, SqliteOptions, SqliteStore, builtin_nodes, compile,
 };
 use inspan_protocol::{AgentError, Envelope, Event, Outcome, RunId, SessionId};
 use serde_json::{Map, Value, json};
@@ -30,7 +30,7 @@ const LONG: u64 = 100_000;
 /// A node that could do something to the world: what it follows from is on disk before it begins.
 struct Effect;
 
-impl NodeType for Effect {
+impl DescribeNode for Effect {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "bench.effect".into(),
@@ -42,7 +42,9 @@ impl NodeType for Effect {
             occupies: Occupies::Slot,
         }
     }
+}
 
+impl NodeType for Effect {
     fn run(&self, _: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         Box::pin(async move { Ok(input) })
     }

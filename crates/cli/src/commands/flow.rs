@@ -6,7 +6,8 @@ use std::{
 };
 
 use inspan_flow::{
-    Compiled, Diagnostics, FlowError, Graph, Loaded, Node, NodeIx, NodeRegistry, Part, compile, load,
+    Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, Node, NodeIx, NodeRegistry, Part, compile,
+    load,
 };
 use serde_json::json;
 
@@ -109,18 +110,21 @@ pub(super) fn of(count: impl std::fmt::Display, what: &str) -> String {
     format!("{count} {what}{}", if count == "1" { "" } else { "s" })
 }
 
-/// A flow that could not be read, or its input.
+/// A flow that could not be read.
 pub(super) fn refused(error: &FlowError) -> Failure {
     let failure = Failure::usage(error.to_string());
     match error {
         FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` creates a flow to start with"),
         FlowError::NotAFile { .. } => failure.with_hint("name the flow file, for example `flow.yaml`"),
-        FlowError::Input { problems, .. }
-            if problems.iter().any(|problem| problem.starts_with("the flow has no")) =>
-        {
-            failure
-        }
-        FlowError::Input { .. } => failure.with_hint("give it with `-i key=value` or `--input-file FILE`"),
         _ => failure,
+    }
+}
+
+/// An input that does not fit the flow.
+pub(super) fn refused_input(error: &InputError) -> Failure {
+    let failure = Failure::usage(error.to_string());
+    match error.problems.iter().any(|problem| problem.starts_with("the flow has no")) {
+        true => failure,
+        false => failure.with_hint("give it with `-i key=value` or `--input-file FILE`"),
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     for given in &args.input {
         input.insert(given.key.clone(), given.value.clone());
     }
-    let input = check_input(&kept.graph, input).map_err(|error| flow::refused(&error))?;
+    let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
     let mut reusable = kept.reusable(until)?;
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();

@@ -29,7 +29,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = input::with_defaults(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
-    check_input(&graph, given.clone()).map_err(|error| flow::refused(&error))?;
+    check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
         preflight::check(&graph, invocation)?;

@@ -1,117 +1,22 @@
-//! The `agents` pack: one generic agent node. `NAME.agent` is that node with the provider `NAME`, and
-//! `agent.run` names its provider in its input; the schemas are the provider's own, so that no vendor is
-//! known here.
+//! How an agent's node is run, whatever its provider.
 
 use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{AgentRun, ProviderRegistry};
-use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ErrorKind, InputProblem, ProviderCapabilities, StopReason,
-};
-use serde_json::{Value, json};
+use inspan_engine::AgentRun;
+use inspan_flow_core::{AnyAgent, CONTINUE, ProviderAgent};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, ErrorKind, StopReason};
+use serde_json::Value;
 
-use crate::{
-    graph::Occupies,
-    node::{NodeKind, NodeType, NodeTypeInfo},
-    registry::NodeRegistry,
-    runtime::NodeContext,
-    state::CONTINUE,
-};
-
-/// One type per provider, and `agent.run` for all.
-pub(super) fn register(registry: &mut NodeRegistry, providers: &ProviderRegistry) {
-    for (_, provider) in providers.iter() {
-        registry.register(ProviderAgent(provider.clone()));
-    }
-    registry.register(AnyAgent(providers.clone()));
-}
-
-/// `NAME.agent`.
-struct ProviderAgent(Arc<dyn DynProvider>);
+use crate::node::{NodeContext, NodeType};
 
 impl NodeType for ProviderAgent {
-    fn describe(&self) -> NodeTypeInfo {
-        let descriptor = self.0.descriptor();
-        NodeTypeInfo {
-            name: self.name(),
-            pack: "agents",
-            help: format!("Runs {} {} agent.", article(&descriptor.display_name), descriptor.display_name),
-            input: self.0.input_schema(),
-            output: self.0.output_schema(),
-            kind: NodeKind::Agent,
-            occupies: Occupies::Slot,
-        }
-    }
-
-    fn name(&self) -> Arc<str> {
-        format!("{}.agent", self.0.descriptor().provider_type).into()
-    }
-
-    fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
-        Some(self.0.descriptor().capabilities)
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        self.0.check_input(input)
-    }
-
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         run(self.0.clone(), context, input).boxed()
     }
 }
 
-/// `agent.run`.
-struct AnyAgent(ProviderRegistry);
-
-impl AnyAgent {
-    fn provider(&self, input: &Value) -> Option<&Arc<dyn DynProvider>> {
-        self.0.get(input.get("provider")?.as_str()?)
-    }
-}
-
 impl NodeType for AnyAgent {
-    fn describe(&self) -> NodeTypeInfo {
-        let names: Vec<_> = self.0.names().collect();
-        NodeTypeInfo {
-            name: "agent.run".into(),
-            pack: "agents",
-            help: "Runs an agent of the provider that its input names.".to_owned(),
-            input: json!({
-                "type": "object",
-                "required": ["provider"],
-                "properties": {
-                    "provider": { "description": "The provider's type.", "enum": names },
-                },
-            }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Agent,
-            occupies: Occupies::Slot,
-        }
-    }
-
-    fn input_schema_for(&self, input: &Value) -> Option<Value> {
-        let mut schema = self.provider(input)?.input_schema();
-        let properties = schema.get_mut("properties")?.as_object_mut()?;
-        properties.insert(
-            "provider".to_owned(),
-            json!({ "type": "string", "description": "The provider's type." }),
-        );
-        Some(schema)
-    }
-
-    fn providers(&self) -> Option<Vec<String>> {
-        Some(self.0.names().map(str::to_owned).collect())
-    }
-
-    fn capabilities_for(&self, input: &Value) -> Option<ProviderCapabilities> {
-        Some(self.provider(input)?.descriptor().capabilities)
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        self.provider(input).map_or_else(Vec::new, |provider| provider.check_input(input))
-    }
-
     fn run(&self, context: NodeContext, mut input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         let provider = self.provider(&input).cloned();
         async move {
@@ -179,8 +84,4 @@ fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Res
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
     provider.resume(input, &known.session_id, &prompt)
-}
-/// The article before a name, as it is spoken.
-fn article(name: &str) -> &'static str {
-    if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" }
 }

@@ -1,20 +1,16 @@
 //! `exec`: runs a program from an argument list, never through a shell; reports what it prints, and gives the same from
 //! a recording.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{io, path::Path};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{ProgramAnswer, ProgramCall};
+use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::typed;
-use crate::{
-    node::{NodeType, NodeTypeInfo},
-    runtime::NodeContext,
-};
+use crate::node::{NodeContext, NodeType};
 use process::{Ended, Process};
 use report::Report;
 
@@ -23,51 +19,6 @@ mod report;
 
 /// How much of each stream stands in the error of a program that failed, in bytes.
 const TAIL: usize = 8 * 1024;
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Call {
-    /// The program and its arguments.
-    #[schemars(length(min = 1))]
-    argv: Vec<String>,
-    /// What it reads: a text as it is, anything else as JSON.
-    #[serde(default)]
-    stdin: Option<Value>,
-    /// Where it runs, relative to the session's working folder.
-    #[serde(default)]
-    cwd: Option<String>,
-    /// Variables added to its environment.
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    /// What `value` is made of: the whole output as text or JSON, or its lines.
-    #[serde(default)]
-    parse: Option<Parse>,
-    /// Exit codes besides 0 that are not a failure.
-    #[serde(default)]
-    allow_exit: Vec<i32>,
-}
-
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum Parse {
-    Text,
-    Json,
-    Lines,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Output {
-    /// What it printed.
-    stdout: String,
-    /// What it printed as errors.
-    stderr: String,
-    /// Its exit code.
-    exit_code: i32,
-    /// The output as `parse` says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<Value>,
-}
 
 /// How a program ended, and what it printed: the form in which it is recorded.
 #[derive(Serialize, Deserialize)]
@@ -83,127 +34,112 @@ struct Finished {
     signal: Option<String>,
 }
 
-/// `exec`.
-pub(super) struct Exec;
-
 impl NodeType for Exec {
-    fn describe(&self) -> NodeTypeInfo {
-        typed::describe::<Call, Output>(
-            "exec",
-            "io",
-            "Runs a program from an argument list, never through a shell.",
-        )
-    }
-
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         async move {
-            let call: Call = typed::read(input)?;
+            let call: ExecInput = read_input(input)?;
             let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let context =
                 NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
-            let finished = call.finished(&context).await?;
-            typed::write(&call.output(finished)?).map(|output| context.redactor.value(output))
+            let finished = finished(&call, &context).await?;
+            write_output(&output(&call, finished)?).map(|output| context.redactor.value(output))
         }
         .boxed()
     }
 }
 
-impl Call {
-    /// Runs the program, or takes what came of it from a recording.
-    async fn finished(&self, context: &NodeContext) -> Result<Finished, AgentError> {
-        let asked = ProgramCall { node: context.node.as_str(), argv: &self.argv, stdin: self.stdin.as_ref() };
-        let mut report = Report::new(context.hub.clone(), &context.redactor);
-        let answer = context.programs.begin(asked, &context.redactor, &context.cancel).await;
-        let ended = match answer {
-            ProgramAnswer::Recorded(ended) => {
-                let ended = ended.and_then(|ended| {
-                    serde_json::from_value::<Finished>(ended).map_err(|error| {
-                        let message = format!("the recording of a program is damaged: {error}");
-                        AgentError::new(ErrorCode::ConfigInvalid, message)
-                    })
-                });
-                if let Ok(ended) = &ended {
-                    report.push(OutputStream::Stdout, ended.stdout.as_bytes());
-                    report.push(OutputStream::Stderr, ended.stderr.as_bytes());
-                }
-                ended
+/// Runs the program, or takes what came of it from a recording.
+async fn finished(call: &ExecInput, context: &NodeContext) -> Result<Finished, AgentError> {
+    let asked = ProgramCall { node: context.node.as_str(), argv: &call.argv, stdin: call.stdin.as_ref() };
+    let mut report = Report::new(context.hub.clone(), &context.redactor);
+    let answer = context.programs.begin(asked, &context.redactor, &context.cancel).await;
+    let ended = match answer {
+        ProgramAnswer::Recorded(ended) => {
+            let ended = ended.and_then(|ended| {
+                serde_json::from_value::<Finished>(ended).map_err(|error| {
+                    let message = format!("the recording of a program is damaged: {error}");
+                    AgentError::new(ErrorCode::ConfigInvalid, message)
+                })
+            });
+            if let Ok(ended) = &ended {
+                report.push(OutputStream::Stdout, ended.stdout.as_bytes());
+                report.push(OutputStream::Stderr, ended.stderr.as_bytes());
             }
-            ProgramAnswer::Run(tape) => {
-                let ended = self.run(context, &mut report).await;
-                let recorded = ended.as_ref().map_err(Clone::clone).and_then(typed::write);
-                // The first of two failures is told.
-                let saved = tape.save(&recorded);
-                ended.and_then(|ended| saved.map(|()| ended))
-            }
-        };
-        report.finish();
-        match ended {
-            Err(error) if error.code == ErrorCode::Aborted => Err(context.aborted()),
-            ended => ended.map_err(|error| context.redactor.error(error)),
+            ended
         }
-    }
-
-    async fn run(&self, context: &NodeContext, report: &mut Report) -> Result<Finished, AgentError> {
-        let program = self.argv.first().cloned().unwrap_or_default();
-        let folder = context.folder(self.cwd.as_deref());
-        let attempt = context.attempt.to_string();
-        let path = context.path.to_string();
-        // What makes an effect idempotent: the same over all attempts of a node, or different with each.
-        let own = [
-            ("INSPAN_SESSION", context.hub.session_id().as_str()),
-            ("INSPAN_NODE", &path),
-            ("INSPAN_ATTEMPT", &attempt),
-        ];
-        let added = self.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let env = context.program_env.iter().chain(own).chain(added);
-        let mut process = Process::start(&self.argv, &folder, env, context.supervisor.as_ref())
-            .map_err(|error| not_started(&program, &folder, &error))?;
-        let stdin = match &self.stdin {
-            Some(Value::String(text)) => text.clone().into_bytes(),
-            Some(value) => value.to_string().into_bytes(),
-            None => Vec::new(),
-        };
-        let ended = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => None,
-            ended = process.run(stdin, report) => Some(ended?),
-        };
-        let Some(ended) = ended else {
-            process.end().await;
-            return Err(context.aborted());
-        };
-        if let Some(error) = process.refused(&ended) {
-            return Err(not_started(&program, &folder, &error));
+        ProgramAnswer::Run(tape) => {
+            let ended = run(call, context, &mut report).await;
+            let recorded = ended.as_ref().map_err(Clone::clone).and_then(write_output);
+            // The first of two failures is told.
+            let saved = tape.save(&recorded);
+            ended.and_then(|ended| saved.map(|()| ended))
         }
-        let Ended { status, stdout, stderr } = ended;
-        let signal = status.code().is_none().then(|| status.to_string());
-        Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
+    };
+    report.finish();
+    match ended {
+        Err(error) if error.code == ErrorCode::Aborted => Err(context.aborted()),
+        ended => ended.map_err(|error| context.redactor.error(error)),
     }
+}
 
-    /// What the node gives, or why it has failed.
-    fn output(self, finished: Finished) -> Result<Output, AgentError> {
-        let program = self.argv.first().cloned().unwrap_or_default();
-        let Finished { stdout, stderr, exit_code, signal } = finished;
-        match exit_code {
-            Some(code) if code == 0 || self.allow_exit.contains(&code) => {
-                let value = self.parse.map(|parse| parse.apply(&stdout, &program)).transpose()?;
-                Ok(Output { stdout, stderr, exit_code: code, value })
-            }
-            code => {
-                let how = match (code, signal) {
-                    (Some(code), _) => format!("exited with code {code}"),
-                    (None, signal) => format!("was ended by a {}", signal.as_deref().unwrap_or("signal")),
-                };
-                let said = last_line(&stderr).or_else(|| last_line(&stdout));
-                let said = said.map(|line| format!(": {line}")).unwrap_or_default();
-                Err(AgentError::new(ErrorCode::Process, format!("`{program}` {how}{said}")).with_detail(
-                    json!({
-                        "exitCode": code,
-                        "stdout": tail(&stdout, TAIL),
-                        "stderr": tail(&stderr, TAIL),
-                    }),
-                ))
-            }
+async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Result<Finished, AgentError> {
+    let program = call.argv.first().cloned().unwrap_or_default();
+    let folder = context.folder(call.cwd.as_deref());
+    let attempt = context.attempt.to_string();
+    let path = context.path.to_string();
+    // What makes an effect idempotent: the same over all attempts of a node, or different with each.
+    let own = [
+        ("INSPAN_SESSION", context.hub.session_id().as_str()),
+        ("INSPAN_NODE", &path),
+        ("INSPAN_ATTEMPT", &attempt),
+    ];
+    let added = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let env = context.program_env.iter().chain(own).chain(added);
+    let mut process = Process::start(&call.argv, &folder, env, context.supervisor.as_ref())
+        .map_err(|error| not_started(&program, &folder, &error))?;
+    let stdin = match &call.stdin {
+        Some(Value::String(text)) => text.clone().into_bytes(),
+        Some(value) => value.to_string().into_bytes(),
+        None => Vec::new(),
+    };
+    let ended = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => None,
+        ended = process.run(stdin, report) => Some(ended?),
+    };
+    let Some(ended) = ended else {
+        process.end().await;
+        return Err(context.aborted());
+    };
+    if let Some(error) = process.refused(&ended) {
+        return Err(not_started(&program, &folder, &error));
+    }
+    let Ended { status, stdout, stderr } = ended;
+    let signal = status.code().is_none().then(|| status.to_string());
+    Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
+}
+
+/// What the node gives, or why it has failed.
+fn output(call: &ExecInput, finished: Finished) -> Result<ExecOutput, AgentError> {
+    let program = call.argv.first().cloned().unwrap_or_default();
+    let Finished { stdout, stderr, exit_code, signal } = finished;
+    match exit_code {
+        Some(code) if code == 0 || call.allow_exit.contains(&code) => {
+            let value = call.parse.map(|parse| parsed(parse, &stdout, &program)).transpose()?;
+            Ok(ExecOutput { stdout, stderr, exit_code: code, value })
+        }
+        code => {
+            let how = match (code, signal) {
+                (Some(code), _) => format!("exited with code {code}"),
+                (None, signal) => format!("was ended by a {}", signal.as_deref().unwrap_or("signal")),
+            };
+            let said = last_line(&stderr).or_else(|| last_line(&stdout));
+            let said = said.map(|line| format!(": {line}")).unwrap_or_default();
+            Err(AgentError::new(ErrorCode::Process, format!("`{program}` {how}{said}")).with_detail(json!({
+                "exitCode": code,
+                "stdout": tail(&stdout, TAIL),
+                "stderr": tail(&stderr, TAIL),
+            })))
         }
     }
 }
@@ -218,18 +154,16 @@ fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
     AgentError::new(code, message)
 }
 
-impl Parse {
-    fn apply(self, stdout: &str, program: &str) -> Result<Value, AgentError> {
-        match self {
-            Self::Text => Ok(Value::String(stdout.trim_end().to_owned())),
-            Self::Lines => Ok(stdout.lines().map(Value::from).collect()),
-            Self::Json => serde_json::from_str(stdout).map_err(|error| {
-                AgentError::new(
-                    ErrorCode::OutputInvalid,
-                    format!("the output of `{program}` is not JSON: {error}"),
-                )
-            }),
-        }
+fn parsed(parse: ExecParse, stdout: &str, program: &str) -> Result<Value, AgentError> {
+    match parse {
+        ExecParse::Text => Ok(Value::String(stdout.trim_end().to_owned())),
+        ExecParse::Lines => Ok(stdout.lines().map(Value::from).collect()),
+        ExecParse::Json => serde_json::from_str(stdout).map_err(|error| {
+            AgentError::new(
+                ErrorCode::OutputInvalid,
+                format!("the output of `{program}` is not JSON: {error}"),
+            )
+        }),
     }
 }
 

@@ -1,84 +1,18 @@
-//! One attempt of a node: what surrounds it, how its task ends whatever happens, and the check of what goes
-//! in and comes out.
+//! One attempt of a node: how its task ends whatever happens, and the check of what goes in and comes out.
 
-use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Redactor, Supervisor, Timestamp,
-};
+use inspan_flow_core::{AttemptEnd, DescribeNode, Described, Node, NodeIx};
+use inspan_protocol::{AgentError, ErrorCode, Redactor};
 use jsonschema::Validator;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
-use crate::{
-    graph::{Node, NodeIx},
-    node::NodeType,
-    registry::Described,
-    schedule::{AttemptEnd, Interrupted},
-    state::Conversation,
-};
+use crate::node::{NodeContext, NodeType};
 
 /// How long a cancelled node may take to end; then it is dropped. Longer than the ladder on which a
 /// vendor's program is brought down.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
-
-/// What surrounds one attempt of a node.
-#[derive(Clone)]
-pub struct NodeContext {
-    /// The node.
-    pub node: NodeId,
-    /// Its place in the run.
-    pub path: NodePath,
-    /// Which try this is, counting from 1.
-    pub attempt: u32,
-    /// The conversation that an agent goes on with.
-    pub conversation: Option<Conversation>,
-    /// What is left of an attempt that was cut short, if this one takes its place.
-    pub interrupted: Option<Box<Interrupted>>,
-    /// Messages to an agent that are to follow its first turn.
-    pub mail: Vec<String>,
-    /// Where programs and agents work; relative paths at run time start here.
-    pub cwd: PathBuf,
-    /// The environment for agents and clients.
-    pub env: Environment,
-    /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
-    /// `secrets` name them.
-    pub program_env: Environment,
-    /// Knows the secrets of the environment.
-    pub redactor: Redactor,
-    /// Whether those programs are run, recorded or answered from recordings.
-    pub programs: ProgramCalls,
-    /// Who answers an agent's questions for permission.
-    pub permissions: PermissionPolicy,
-    /// Tools of the program that agents may call.
-    pub tools: HostTools,
-    /// Who stands between us and the programs that are started.
-    pub supervisor: Option<Supervisor>,
-    /// Cancelled when the attempt is to end.
-    pub cancel: CancellationToken,
-    /// The hub, within the attempt's task.
-    pub hub: Hub,
-}
-
-impl NodeContext {
-    /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
-    pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
-        cwd.map_or_else(|| self.cwd.clone(), |cwd| self.cwd.join(cwd))
-    }
-
-    /// When the wait began that this attempt is part of: before a pause or a crash, if there was one.
-    pub fn since(&self) -> Timestamp {
-        let before = self.interrupted.as_ref().and_then(|cut| cut.since);
-        before.unwrap_or_else(|| self.hub.clock().now())
-    }
-
-    /// What a node gives back that ended because it was cancelled.
-    pub fn aborted(&self) -> AgentError {
-        AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
-    }
-}
 
 /// Runs one attempt to its end, which comes soon after a cancellation whatever the node does.
 pub(super) async fn drive(
@@ -113,7 +47,7 @@ pub(super) async fn drive(
 /// The input, if it fits the schema of the node's type.
 pub(super) fn check_input(
     known: &Described,
-    node_type: &dyn NodeType,
+    node_type: &dyn DescribeNode,
     node: &Node,
     input: Value,
 ) -> Result<Value, AgentError> {

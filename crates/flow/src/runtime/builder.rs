@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 use inspan_engine::{
     Channel, Clock, Filter, Hub, IdSource, LaterClock, PermissionPolicy, ProgramCalls, RandomIds, SystemClock,
 };
+use inspan_flow_core::{FACTS, Graph, Parent, Reusable};
 use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
+use inspan_store::{Owner, RunStore};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
@@ -14,14 +16,7 @@ use super::{
     keeper::Notice,
     origin::{Changed, Origin, Rest},
 };
-use crate::{
-    error::RunError,
-    graph::Graph,
-    registry::NodeRegistry,
-    schedule::Reusable,
-    state::FACTS,
-    store::{Owner, Parent, RunStore},
-};
+use crate::{error::RunError, node::NodeRegistry};
 
 /// Builds a [`FlowRunner`].
 pub struct FlowRunnerBuilder {

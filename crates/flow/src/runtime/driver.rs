@@ -5,6 +5,7 @@ mod commands;
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
+use inspan_flow_core::{Action, AttemptEnd, Computed, Node, NodeIx, Run, StartNode};
 use inspan_protocol::{
     Command, Envelope, Environment, Event, HostTools, NodePath, Prompt, PromptKind, Redactor, RunSnapshot,
     SessionStatus, Supervisor, Timestamp,
@@ -17,13 +18,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::commands::Waiting;
-use super::{NodeContext, Resume, WhenWaiting, attempt, keeper::Keeper, result::LastState};
+use super::{Resume, WhenWaiting, attempt, keeper::Keeper, result::LastState};
 use crate::{
     error::RunError,
-    graph::NodeIx,
-    node::Computed,
-    registry::NodeRegistry,
-    schedule::{Action, AttemptEnd, Run, StartNode},
+    node::{NodeContext, NodeRegistry},
 };
 
 /// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
@@ -280,10 +278,7 @@ impl Driver {
         let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
         let spec = self.run.graph().node(node);
         let Some((node_type, known)) = self.around.nodes.find(&spec.node_type) else {
-            return Err(RunError::UnknownNodeType {
-                node: spec.id.clone(),
-                node_type: spec.node_type.to_string(),
-            });
+            return Err(unknown(spec));
         };
         let input = match input.and_then(|input| attempt::check_input(known, &**node_type, spec, input)) {
             Ok(input) => input,
@@ -299,7 +294,9 @@ impl Driver {
             }
             Computed::Runs(input) => input,
         };
-        let node_type = node_type.clone();
+        let Some(runner) = self.around.nodes.runner(&spec.node_type).cloned() else {
+            return Err(unknown(spec));
+        };
         let cancel = CancellationToken::new();
         let context = NodeContext {
             node: spec.id.clone(),
@@ -325,7 +322,7 @@ impl Driver {
             keeper.in_flight = true;
         }
         self.tokens.insert((node, attempt), cancel);
-        self.tasks.spawn(attempt::drive(node_type, context, input, node));
+        self.tasks.spawn(attempt::drive(runner, context, input, node));
         Ok(())
     }
 
@@ -395,17 +392,21 @@ impl Driver {
     /// Whether the session waits for something and its process need not.
     fn leaves(&self) -> bool {
         let (state, now) = (self.run.state(), self.now());
-        let is_due = state.prompts.iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
-        state.status == SessionStatus::Waiting
+        let is_due = state.prompts().iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
+        state.status() == SessionStatus::Waiting
             // A question whose time is up is about to be answered with its default.
             && !is_due
             && match self.around.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,
-                WhenWaiting::LeaveToPeople => !state.nodes.iter().any(|node| node.retry_at.is_some()),
+                WhenWaiting::LeaveToPeople => !state.nodes().iter().any(|node| node.retry_at.is_some()),
                 WhenWaiting::LeaveUnlessTimed => {
-                    self.run.wake_at().is_none() && state.prompts.iter().all(|open| open.deadline.is_none())
+                    self.run.wake_at().is_none() && state.prompts().iter().all(|open| open.deadline.is_none())
                 }
             }
     }
+}
+
+fn unknown(node: &Node) -> RunError {
+    RunError::UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() }
 }

@@ -8,11 +8,9 @@ use inspan_engine::{Hub, Subscription};
 use inspan_protocol::{Command, Envelope, Event};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::{
-    error::RunError,
-    state::FACTS,
-    store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict},
-};
+use crate::error::RunError;
+use inspan_flow_core::FACTS;
+use inspan_store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
 
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;

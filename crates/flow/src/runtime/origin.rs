@@ -7,13 +7,9 @@ use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{FlowRunner, Keeper};
-use crate::{
-    error::RunError,
-    graph::Graph,
-    schedule::Run,
-    state::{FACTS, SnapshotError},
-    store::{Lease, Owner, RunStore, Select, SessionRecord},
-};
+use crate::error::RunError;
+use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
+use inspan_store::{Lease, Owner, RunStore, Select};
 
 /// Where a session begins.
 #[derive(Default)]
@@ -91,11 +87,11 @@ impl Rest {
         }
         let entry = store.entry(session).await?;
         let last_seq = entry.digest.last_seq.max(record.first_seq() - 1);
-        let status = run.state().status;
+        let status = run.state().status();
         if status.has_ended() {
             return Err(RunError::Ended { session: session.clone(), status: status.word() });
         }
-        let last_at = entry.digest.updated_at.unwrap_or_default().max(run.state().last_at);
+        let last_at = entry.digest.updated_at.unwrap_or_default().max(run.state().last_at());
         Ok((run, last_seq, last_at))
     }
 
@@ -119,7 +115,7 @@ impl Rest {
         }
         let mut run = Run::new(graph.clone(), &session, snapshot.input.clone(), max_concurrency);
         run.restore(snapshot);
-        let last_at = run.state().last_at;
+        let last_at = run.state().last_at();
         Ok(Self { run, input: snapshot.input.clone(), lease: None, last_seq: snapshot.last_seq, last_at })
     }
 }

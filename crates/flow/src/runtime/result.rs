@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{schedule::Run, state::NodeState};
+use inspan_flow_core::{NodeIx, NodeState, Run};
 
 /// How a session ended.
 #[derive(Clone, Debug, Serialize)]
@@ -70,11 +70,11 @@ impl LastState {
     }
 
     fn output(&self, at: usize) -> Option<&Value> {
-        self.run.state().outputs[at].as_deref()
+        self.run.state().output(NodeIx(at as u32))
     }
 
     fn report(&self, at: usize) -> NodeReport {
-        let node = &self.run.state().nodes[at];
+        let node = &self.run.state().nodes()[at];
         NodeReport {
             status: shown(node),
             attempts: node.attempts,
@@ -149,12 +149,12 @@ impl FlowRunResult {
 
     /// The questions that nobody has answered yet.
     pub fn open_prompts(&self) -> &[Prompt] {
-        &self.last.run.state().prompts
+        self.last.run.state().prompts()
     }
 
     /// What a session waits for that rests.
     pub fn waits_on(&self) -> Option<WaitingOn> {
-        let limit = || self.last.run.state().nodes.iter().any(|node| shown(node) == NodeStatus::Waiting);
+        let limit = || self.last.run.state().nodes().iter().any(|node| shown(node) == NodeStatus::Waiting);
         match self.outcome {
             Outcome::Waiting if self.open_prompts().is_empty() && limit() => Some(WaitingOn::Limit),
             Outcome::Waiting => Some(WaitingOn::Input),
@@ -185,8 +185,8 @@ pub struct NodeReport {
 fn shown(node: &NodeState) -> NodeStatus {
     match node.status {
         NodeStatus::Running => NodeStatus::Waiting,
-        NodeStatus::Pending if node.doubt => NodeStatus::Waiting,
-        NodeStatus::Pending if node.interrupted => NodeStatus::Paused,
+        NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
+        NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
         status => status,
     }
 }
@@ -197,22 +197,22 @@ pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<En
     FlowRunResult {
         session_id,
         flow: graph.name.clone(),
-        status: state.status,
-        outcome: state.outcome.unwrap_or(match state.status {
-            SessionStatus::Paused if state.paused_by == Some(PauseCause::Budget) => Outcome::BudgetExceeded,
+        status: state.status(),
+        outcome: state.outcome().unwrap_or(match state.status() {
+            SessionStatus::Paused if state.paused_by() == Some(PauseCause::Budget) => Outcome::BudgetExceeded,
             SessionStatus::Paused => Outcome::Paused,
             SessionStatus::Waiting => Outcome::Waiting,
             _ => Outcome::Failed,
         }),
         outputs: Outputs(last.clone()),
         nodes: Reports(last.clone()),
-        usage: state.usage,
-        cost_usd: (!state.unpriced).then_some(state.cost_usd),
-        duration_ms: match state.outcome {
-            Some(_) => state.duration_ms,
-            None => state.started_at.map_or(0, |began| state.last_at.since(began).as_millis() as u64),
+        usage: state.usage(),
+        cost_usd: state.cost_usd(),
+        duration_ms: match state.outcome() {
+            Some(_) => state.duration_ms(),
+            None => state.started_at().map_or(0, |began| state.last_at().since(began).as_millis() as u64),
         },
-        error: state.failure.clone(),
+        error: state.failure().cloned(),
         events,
         last,
     }

@@ -6,7 +6,10 @@ use inspan_engine::Hub;
 use inspan_protocol::{Command, SessionStatus};
 
 use super::Driver;
-use crate::{error::RunError, schedule::Run, store::PostedCommand};
+use inspan_flow_core::Run;
+use inspan_store::PostedCommand;
+
+use crate::error::RunError;
 
 /// Commands that are open and cannot be carried out yet.
 #[derive(Default)]
@@ -64,7 +67,7 @@ impl Driver {
         keeper.look_again();
         // A store that cannot be read has no end to be stored either.
         let open = keeper.commands().await.unwrap_or_default().unwrap_or_default();
-        let status = self.run.state().status;
+        let status = self.run.state().status();
         for PostedCommand { number, command, .. } in open {
             if status.has_ended() {
                 keeper.carry_out(number, command, &self.root);
@@ -83,7 +86,7 @@ fn is_early(run: &Run, hub: &Hub, posted: &PostedCommand, stored: &BTreeSet<u64>
     let waits = |talks: bool| talks || stored.contains(&posted.number);
     match &posted.command {
         Command::Reply { prompt, .. } => {
-            let known = run.state().prompts.iter().any(|open| open.prompt_id == *prompt);
+            let known = run.state().prompts().iter().any(|open| open.prompt_id == *prompt);
             known && !hub.open_prompts().iter().any(|open| open.prompt_id == *prompt)
         }
         Command::SendTo { node, .. } => {

@@ -10,7 +10,7 @@ use super::{
     stage::{Stage, pass, spawn},
     *,
 };
-use crate::testing::Talk;
+use crate::{NodeContext, testing::Talk};
 
 const WAIT: &str = r#"
 name: wait
@@ -164,7 +164,7 @@ impl inspan_engine::AgentDefinition for ListenAgent {
     }
 }
 
-impl crate::NodeType for ListenNode {
+impl crate::DescribeNode for ListenNode {
     fn describe(&self) -> crate::NodeTypeInfo {
         crate::NodeTypeInfo {
             name: "listen".into(),
@@ -176,7 +176,9 @@ impl crate::NodeType for ListenNode {
             occupies: crate::Occupies::Slot,
         }
     }
+}
 
+impl crate::NodeType for ListenNode {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         let agent = inspan_engine::ExecutableAgent::new(Arc::new(ListenAgent), context.hub, context.cancel);
         async move { agent.execute(input).await }.boxed()

@@ -19,9 +19,9 @@ use inspan_protocol::{AgentError, Command, Envelope, Event, NodePath, SessionId,
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Batch, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore, NodeContext, NodeKind,
-    NodeRegistry, NodeType, NodeTypeInfo, Occupies, Owner, PostedCommand, Resume, RunError, RunStore, Select,
-    SessionEntry, SessionRecord, StoreError, Verdict,
+    Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
+    NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Owner, PostedCommand, Resume,
+    RunError, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
     testing::{Talk, graph},
 };
 
@@ -274,7 +274,7 @@ impl Effects {
     }
 }
 
-impl NodeType for Effects {
+impl DescribeNode for Effects {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "effect".into(),
@@ -286,7 +286,9 @@ impl NodeType for Effects {
             occupies: Occupies::Slot,
         }
     }
+}
 
+impl NodeType for Effects {
     fn run(&self, context: NodeContext, _: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
         let this = self.clone();
         async move {

@@ -1,0 +1,108 @@
+//! The node types that a flow may use, by name, as far as the compiler must know them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+
+use jsonschema::Validator;
+use serde_json::Value;
+
+use crate::node::{DescribeNode, NodeTypeInfo};
+
+/// Descriptions of node types by name.
+#[derive(Clone, Default)]
+pub struct NodeCatalog {
+    types: BTreeMap<Arc<str>, Arc<Registered>>,
+}
+
+/// A registered type. Describing one and compiling its schemas takes longer than running a small flow, so each is
+/// done once, for all flows, when it is first asked for.
+struct Registered {
+    node_type: Arc<dyn DescribeNode>,
+    described: OnceLock<Arc<Described>>,
+}
+
+/// What is known of a node type, and its schemas ready for use.
+pub struct Described {
+    /// What is known of it.
+    pub info: NodeTypeInfo,
+    input: OnceLock<Option<Validator>>,
+    output: OnceLock<Option<Validator>>,
+    /// The keys of its output, if its schema names them.
+    pub(crate) outputs: Option<Arc<[String]>>,
+}
+
+impl Described {
+    /// The compiled schema of the input; none if the schema is broken, which is its maker's fault.
+    pub fn input(&self) -> Option<&Validator> {
+        self.input.get_or_init(|| jsonschema::validator_for(&self.info.input).ok()).as_ref()
+    }
+
+    /// The compiled schema of the output; none if the schema is broken, which is its maker's fault.
+    pub fn output(&self) -> Option<&Validator> {
+        self.output.get_or_init(|| jsonschema::validator_for(&self.info.output).ok()).as_ref()
+    }
+}
+
+impl NodeCatalog {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a type under its own name; it replaces one of the same name.
+    pub fn register(&mut self, node_type: impl DescribeNode) -> &mut Self {
+        self.register_shared(Arc::new(node_type))
+    }
+
+    /// As [`register`](Self::register), for a type that is shared with what runs it.
+    pub fn register_shared(&mut self, node_type: Arc<dyn DescribeNode>) -> &mut Self {
+        let name = node_type.name();
+        self.types.insert(name, Arc::new(Registered { node_type, described: OnceLock::new() }));
+        self
+    }
+
+    /// The type of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn DescribeNode>> {
+        self.types.get(name).map(|registered| &registered.node_type)
+    }
+
+    /// All names in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.types.keys().map(|name| &**name)
+    }
+
+    /// What is known of every type, in alphabetical order.
+    pub fn describe(&self) -> Vec<NodeTypeInfo> {
+        self.types.values().map(|registered| registered.described().info.clone()).collect()
+    }
+
+    /// The type of this name and what is known of it.
+    pub fn find(&self, name: &str) -> Option<(&Arc<dyn DescribeNode>, &Arc<Described>)> {
+        self.types.get(name).map(|registered| (&registered.node_type, registered.described()))
+    }
+
+    /// What is known of the type of this name.
+    pub fn described(&self, name: &str) -> Option<&Arc<Described>> {
+        self.types.get(name).map(|registered| registered.described())
+    }
+}
+
+impl Registered {
+    fn described(&self) -> &Arc<Described> {
+        self.described.get_or_init(|| {
+            let info = self.node_type.describe();
+            let outputs = output_keys(&info.output);
+            Arc::new(Described { info, input: OnceLock::new(), output: OnceLock::new(), outputs })
+        })
+    }
+}
+
+fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
+    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object()?;
+    // Any node may give the marker of an error that was handled.
+    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
+    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
+}

@@ -1,0 +1,106 @@
+//! The input that a run is given: defaults, overrides and the schema that both must fit.
+
+use inspan_protocol::{DEEPEST, is_too_deep};
+use serde_json::{Map, Value};
+
+use super::World;
+use crate::{
+    diagnostic::{Code, Problem, Sink, did_you_mean},
+    graph::Graph,
+};
+
+/// The input that was given does not fit the flow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("input of flow `{flow}` is refused: {}", problems.join("; "))]
+pub struct InputError {
+    /// The flow's name.
+    pub flow: String,
+    /// Each problem, in words.
+    pub problems: Vec<String>,
+}
+
+/// Merges what is given with the flow's defaults and holds it against the flow's `inputSchema`. Without one,
+/// a flow that has defaults takes no other keys.
+pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
+    let mut problems = Vec::new();
+    for key in given.keys().filter(|key| is_unknown(key, graph)) {
+        let known = declared(graph).chain(graph.needs.keys().map(|key| key.as_str()));
+        let help = did_you_mean(key, known.clone()).unwrap_or_else(|| {
+            format!("it has {}", known.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
+        });
+        problems.push(format!("the flow has no input `{key}`: {help}"));
+    }
+    let required = graph.input_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
+    let says_itself = |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
+    let missing = |key: &str| !given.contains_key(key) && !says_itself(key);
+    for (key, node) in graph.needs.iter().filter(|(key, _)| missing(key.as_str())) {
+        problems.push(format!("`{key}` is not given, and node `{node}` uses it"));
+    }
+    for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
+        problems.push(format!("`{key}` is nested more than {DEEPEST} levels deep"));
+    }
+    let mut input = graph.input.clone();
+    input.extend(given);
+    let input = match &graph.input_schema {
+        Some(schema) => {
+            let whole = Value::Object(input);
+            problems.extend(violations(schema, &whole));
+            match whole {
+                Value::Object(input) => input,
+                _ => Map::new(),
+            }
+        }
+        None => input,
+    };
+    if problems.is_empty() { Ok(input) } else { Err(InputError { flow: graph.name.clone(), problems }) }
+}
+
+/// The keys that the flow says it takes.
+fn declared(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
+    let properties = graph.input_schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+    let properties = properties.into_iter().flat_map(|map| map.keys().map(String::as_str));
+    graph.input.keys().map(String::as_str).chain(properties)
+}
+
+/// Whether a flow that says what it takes does not take this key.
+fn is_unknown(key: &str, graph: &Graph) -> bool {
+    // A schema that is open by its own words takes what it does not name, and a closed one says so itself.
+    let says_itself = graph.input_schema.as_ref().is_some_and(|schema| {
+        ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+            .iter()
+            .any(|word| schema.get(word).is_some())
+    });
+    let is_known = declared(graph).any(|known| known == key) || graph.needs.contains_key(key);
+    !says_itself && declared(graph).next().is_some() && !is_known
+}
+
+fn violations(schema: &Value, input: &Value) -> Vec<String> {
+    // The compiler has refused a schema that is none.
+    let Ok(validator) = jsonschema::validator_for(schema) else { return Vec::new() };
+    validator
+        .iter_errors(input)
+        .map(|error| {
+            let path = error.instance_path().as_str().trim_start_matches('/').replace('/', ".");
+            // The value is not repeated: it may be a secret.
+            let reason = error.masked_with("the value");
+            if path.is_empty() { reason.to_string() } else { format!("`{path}`: {reason}") }
+        })
+        .collect()
+}
+
+/// Warns of defaults that can never fit the schema; those that a run must give may be missing.
+pub(super) fn check_defaults(world: &World<'_>, sink: &mut Sink) {
+    let Some(schema) = &world.input_schema else { return };
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    for (key, value) in &world.spec.header.input {
+        let Some(part) = properties.get(key) else { continue };
+        let Ok(validator) = jsonschema::validator_for(part) else { continue };
+        if let Err(error) = validator.validate(value) {
+            let message = format!("the default of `{key}` does not fit `inputSchema`: {error}");
+            let place = world.spec.header.input_yaml.and_then(|input| input.get(key));
+            let span = place.map_or(world.spec.span, |value| value.span);
+            let problem = Problem::warning(Code::InvalidValue, span, message);
+            sink.push(problem.key(format!("input.{key}")));
+        }
+    }
+}

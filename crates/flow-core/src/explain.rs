@@ -1,0 +1,139 @@
+//! Why a session or one of its nodes stands where it stands, told from the log alone: each statement names the
+//! event that it rests on, and what no event tells is not said. How it is shown is left to those who ask.
+
+mod node;
+mod reason;
+mod session;
+mod standing;
+mod walk;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{Envelope, NodeId, NodePath, SessionId, Timestamp};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    graph::{Graph, NodeIx},
+    record::SessionRecord,
+};
+use walk::Walk;
+
+/// What is to be explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// How the session stands or ended.
+    Session,
+    /// What became of one node.
+    Node(NodeIx),
+}
+
+/// Where something stands, and what led there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// The session.
+    pub session_id: SessionId,
+    /// The node, unless it is about the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// Where it stands.
+    pub standing: Statement,
+    /// What led there, in the order of the events.
+    pub because: Vec<Statement>,
+}
+
+/// One sentence, and the event behind it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Statement {
+    /// The event that it rests on; of what has not happened, the event up to which that holds. 0 before the first.
+    pub seq: u64,
+    /// When the event happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// The place in the run that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<NodePath>,
+    /// What sort of thing it says, for programs.
+    pub kind: Said,
+    /// What it says.
+    pub text: String,
+    /// What the paths of a condition stood for when it was worked out; null where there was nothing.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, Value>,
+}
+
+/// What sort of thing a statement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Said {
+    /// Where it stands.
+    Standing,
+    /// An edge into the node fired.
+    EdgeFired,
+    /// An edge into the node did not fire.
+    EdgeSkipped,
+    /// An edge into the node is not resolved.
+    EdgePending,
+    /// The node's own condition was worked out.
+    Condition,
+    /// An attempt began.
+    Started,
+    /// An attempt completed.
+    Completed,
+    /// An attempt failed.
+    Failed,
+    /// The node was skipped.
+    Skipped,
+    /// The output was taken from earlier work.
+    Reused,
+    /// An attempt was cancelled.
+    Cancelled,
+    /// A usage limit ended an attempt.
+    Limited,
+    /// A person was asked.
+    Asked,
+    /// A person answered.
+    Answered,
+    /// The session was paused, or is to be.
+    Paused,
+    /// The session went on.
+    Resumed,
+    /// A loop went round.
+    LoopWent,
+    /// A loop ended.
+    LoopEnded,
+    /// Somebody stopped the session.
+    Stopped,
+    /// A budget was used up.
+    Budget,
+    /// The session waits.
+    Waits,
+    /// The flow ended.
+    Ended,
+}
+
+/// Explains from a session's log, which may hold only the facts. `graph` is what the session's own flow compiles to.
+pub fn explain(
+    graph: &Arc<Graph>,
+    record: &SessionRecord,
+    log: &[Arc<Envelope>],
+    about: About,
+) -> Explanation {
+    let session_id = record.session.clone();
+    match about {
+        About::Session => {
+            let (standing, because) = session::explain(graph, record, log);
+            Explanation { session_id, node: None, standing, because }
+        }
+        About::Node(ix) => {
+            let mut walk = Walk::new(record.run(graph), log, Some(ix));
+            walk.walk();
+            let standing = walk.node_standing(ix);
+            let node = Some(graph.node(ix).id.clone());
+            Explanation { session_id, node, standing, because: walk.said }
+        }
+    }
+}

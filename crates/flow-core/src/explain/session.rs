@@ -1,0 +1,254 @@
+//! What is said of a session: how it stands or ended, and what led there — the first failure with each of its tries,
+//! who stopped or paused it, which budget or limit, and what could not run because of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{
+    BudgetLimits, BudgetRaise, Envelope, Event, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
+    Spending, WaitingOn,
+};
+
+use super::{
+    Said, Statement,
+    reason::{in_short, question},
+    walk::Walk,
+};
+use crate::{
+    graph::{Graph, NodeIx, OnFailure},
+    record::SessionRecord,
+};
+
+/// Where the session stands, and what led there.
+pub(super) fn explain(
+    graph: &Arc<Graph>,
+    record: &SessionRecord,
+    log: &[Arc<Envelope>],
+) -> (Statement, Vec<Statement>) {
+    let mut walk = Walk::new(record.run(graph), log, None);
+    walk.walk();
+    let standing = walk.session_standing();
+    walk.say_running();
+    let mut because = std::mem::take(&mut walk.said);
+    // Of the failure that ended the flow, the tries before it are told too.
+    let ended_by = walk.marks.ending.and_then(|seq| walk.event(seq));
+    if let Some(Event::TaskFailed { .. }) = ended_by.map(|envelope| &envelope.event)
+        && let Some(ix) = ended_by.and_then(|envelope| walk.node_of(envelope))
+    {
+        let mut own = Walk::new(record.run(graph), log, Some(ix));
+        own.walk();
+        because.retain(|said| !own.said.iter().any(|known| known.seq == said.seq && known.task == said.task));
+        because.append(&mut own.said);
+        because.sort_by_key(|said| said.seq);
+    }
+    (standing, because)
+}
+
+impl Walk<'_> {
+    /// What the state just before an event tells of it.
+    pub(super) fn before_session(&mut self, envelope: &Envelope) {
+        let Some(ix) = self.node_of(envelope) else { return };
+        let path = Some(self.path(ix));
+        match &envelope.event {
+            Event::TaskCancelled { .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq);
+                let text = format!("`{}` was cancelled: {why} [{seq}]", self.path(ix));
+                self.say(envelope.seq, path, Said::Cancelled, text);
+            }
+            Event::TaskSkipped { reason: SkipReason::Failure, .. } => {
+                let text = format!("`{}` was skipped: {}", self.path(ix), self.blame(ix));
+                self.say(envelope.seq, path, Said::Skipped, text);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the state just after an event tells of it.
+    pub(super) fn after_session(&mut self, envelope: &Envelope) {
+        let seq = envelope.seq;
+        let because =
+            |reason: &Option<String>| reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let task = envelope.context.task.clone();
+        let (kind, text) = match &envelope.event {
+            Event::TaskFailed { error, will_retry: false, .. } => {
+                let Some(ix) = self.node_of(envelope) else { return };
+                let what = self.consequence(ix, seq);
+                (Said::Failed, format!("`{}` failed: {}; {what}", self.path(ix), in_short(error)))
+            }
+            Event::LimitWait { provider, until } => {
+                let place = task.as_ref().map_or("an agent", |task| task.as_str());
+                (Said::Limited, format!("`{place}` hit a usage limit of {provider}, which resets at {until}"))
+            }
+            Event::SessionAbort { reason } => {
+                (Said::Stopped, format!("the session was stopped{}", because(reason)))
+            }
+            Event::SessionPause { reason } => {
+                (Said::Paused, format!("a pause was requested{}", because(reason)))
+            }
+            Event::FlowPaused { node_ids, reason, .. } => {
+                let cut: Vec<String> = node_ids.iter().map(|path| format!("`{path}`")).collect();
+                let cut =
+                    if cut.is_empty() { "nothing ran".to_owned() } else { format!("{} ran", cut.join(", ")) };
+                (Said::Paused, format!("the session was paused{}; {cut}", because(reason)))
+            }
+            Event::FlowResumed { budget, .. } => {
+                (Said::Resumed, format!("the session was resumed{}", raised(budget)))
+            }
+            Event::BudgetExceeded { .. } => (Said::Budget, self.cause_at(seq)),
+            Event::BudgetCarried { from, spent, .. } => {
+                let text = format!(
+                    "session `{from}`, which this one continues, spent {}; this counts against the budgets",
+                    spent_words(*spent)
+                );
+                (Said::Budget, text)
+            }
+            Event::PhaseFailed { error, .. } if !self.is_told(&in_short(error)) => {
+                (Said::Ended, in_short(error))
+            }
+            _ => return,
+        };
+        self.say(seq, task, kind, text);
+    }
+
+    /// Whether a failure, a stop or a budget has told this already.
+    fn is_told(&self, why: &str) -> bool {
+        self.marks.ending.is_some()
+            || self.marks.budget.is_some()
+            || self.said.iter().any(|said| said.kind == Said::Failed && said.text.contains(why))
+    }
+
+    fn session_standing(&self) -> Statement {
+        let name = self.run.graph().name.clone();
+        let state = self.state();
+        let over = self.marks.over.unwrap_or(self.now());
+        let (seq, text) = match (state.outcome, state.status) {
+            (Some(outcome), _) => (over, format!("`{name}` {}: {}", ended(outcome), self.counts())),
+            (None, SessionStatus::Idle) => (self.now(), format!("`{name}` has not started")),
+            (None, SessionStatus::Paused) => {
+                let seq = self.marks.paused.unwrap_or(self.now());
+                (seq, format!("`{name}` is paused: {}", self.counts()))
+            }
+            (None, SessionStatus::Waiting) => {
+                let seq = self.marks.waiting.unwrap_or(self.now());
+                let what = match self.event(seq).map(|envelope| &envelope.event) {
+                    Some(Event::FlowWaiting { on: WaitingOn::Limit, until: Some(until) }) => {
+                        format!("for a usage limit, until {until}")
+                    }
+                    Some(Event::FlowWaiting { on: WaitingOn::Limit, .. }) => "for a usage limit".to_owned(),
+                    Some(Event::FlowWaiting { on: WaitingOn::Input, until: Some(until) }) => {
+                        format!("for a person, until {until}")
+                    }
+                    _ => "for a person".to_owned(),
+                };
+                (seq, format!("`{name}` waits {what}: {}", self.counts()))
+            }
+            (None, _) if state.pausing.is_some() => {
+                (self.marks.pause.unwrap_or(self.now()), format!("`{name}` is pausing: {}", self.counts()))
+            }
+            (None, _) => (self.now(), format!("`{name}` runs: {}", self.counts())),
+        };
+        self.statement(seq, None, Said::Standing, text)
+    }
+
+    /// How many nodes stand where.
+    fn counts(&self) -> String {
+        let graph = self.run.graph();
+        let mut counts = BTreeMap::<(u8, &str), u32>::new();
+        for (at, node) in self.state().nodes.iter().enumerate() {
+            let handled = graph.nodes[at].policy.on_failure == OnFailure::Continue;
+            let word = match node.status {
+                NodeStatus::Complete => (0, "completed"),
+                NodeStatus::Reused => (1, "reused"),
+                NodeStatus::Failed if handled => (3, "failed and handled"),
+                NodeStatus::Failed => (2, "failed"),
+                NodeStatus::Running if self.asks(NodeIx(at as u32)).is_some() => (5, "waiting for an answer"),
+                NodeStatus::Running => (4, "running"),
+                NodeStatus::Waiting => (6, "waiting for a limit"),
+                NodeStatus::Paused => (7, "paused"),
+                NodeStatus::Cancelled => (8, "cancelled"),
+                NodeStatus::Skipped => (9, "skipped"),
+                _ => (10, "not run"),
+            };
+            *counts.entry(word).or_default() += 1;
+        }
+        let mut parts: Vec<String> =
+            counts.into_iter().map(|((_, word), count)| format!("{count} {word}")).collect();
+        match self.state().nodes.iter().map(|node| node.failed_passes).sum::<u32>() {
+            0 => {}
+            1 => parts.push("1 earlier pass failed".to_owned()),
+            failed => parts.push(format!("{failed} earlier passes failed")),
+        }
+        if parts.is_empty() { "it has no nodes".to_owned() } else { parts.join(", ") }
+    }
+
+    /// What is under way in a session that has not ended.
+    fn say_running(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        for at in 0..self.state().nodes.len() {
+            let ix = NodeIx(at as u32);
+            let (status, attempt) = (self.node(ix).status, self.node(ix).attempt);
+            let path = self.path(ix);
+            match (status, self.asks(ix)) {
+                (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
+                    let asked = self.event(seq).map(|envelope| &envelope.event);
+                    let question = match asked {
+                        Some(Event::SessionPrompt(Prompt { prompt, kind, detail, .. })) => {
+                            format!(": {}", question(prompt, *kind, detail.as_ref()))
+                        }
+                        _ => String::new(),
+                    };
+                    self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` asks{question}"));
+                }
+                (NodeStatus::Running, None) => {
+                    let seq = self.nodes[at].last;
+                    self.say(
+                        seq,
+                        Some(path.clone()),
+                        Said::Started,
+                        format!("`{path}` runs, attempt {attempt}"),
+                    );
+                }
+                (NodeStatus::Pending, None) if self.node(ix).retry_at.is_some() => {
+                    let seq = self.nodes[at].failed;
+                    let due = self.node(ix).retry_at.map(|due| due.to_string()).unwrap_or_default();
+                    self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` is retried at {due}"));
+                }
+                _ => {}
+            }
+        }
+        self.said.sort_by_key(|said| said.seq);
+    }
+}
+
+fn ended(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "succeeded",
+        Outcome::Partial => "succeeded in part",
+        Outcome::Stopped => "was stopped",
+        Outcome::BudgetExceeded => "used up its budget",
+        Outcome::TimedOut => "ran out of time",
+        _ => "failed",
+    }
+}
+
+/// The budgets that were raised, in words.
+fn raised(raise: &BudgetRaise) -> String {
+    let flow = raise.flow.iter().map(|limits| format!("the budget is now {}", limits_words(*limits)));
+    let nodes = raise.nodes.iter();
+    let nodes =
+        nodes.map(|(node, limits)| format!("the budget of `{node}` is now {}", limits_words(*limits)));
+    flow.chain(nodes).map(|text| format!("; {text}")).collect()
+}
+
+fn limits_words(limits: BudgetLimits) -> String {
+    let usd = limits.usd.map(|usd| format!("{usd} USD"));
+    let tokens = limits.tokens.map(|tokens| format!("{tokens} tokens"));
+    usd.into_iter().chain(tokens).collect::<Vec<_>>().join(" and ")
+}
+
+fn spent_words(spent: Spending) -> String {
+    let Spending { cost_usd, tokens, unpriced } = spent;
+    let unknown = if unpriced { " and turns of an unknown price" } else { "" };
+    format!("{cost_usd:.4} USD ({tokens} tokens){unknown}")
+}

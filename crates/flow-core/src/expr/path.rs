@@ -1,0 +1,175 @@
+//! Plain paths such as `plan.items[0].title`: parsed once, walked without converting a value. Anything
+//! richer is left to `program`.
+
+use serde_json::Value;
+
+use crate::{expr::Scope, ids::NodeIx};
+
+/// Words of the language: none begins a path.
+const WORDS: &[&str] =
+    &["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None", "self"];
+
+/// Whether a name is a word of the language or always there: no node may be called so.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
+}
+
+static NOT_FAILED: Value = Value::Bool(false);
+
+/// Where a path starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// The output of a node.
+    Node(NodeIx),
+    /// The output of a node whose failure is handled: its `failed` is false unless it says otherwise, also where it
+    /// has not run.
+    MayFail(NodeIx),
+    /// `flow`.
+    Flow,
+    /// `state`.
+    State,
+    /// A name of a frame.
+    Local(String),
+}
+
+impl Root {
+    /// The value at the root, if there is one by now.
+    pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
+        match self {
+            Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
+            Self::Flow => Some(scope.flow),
+            Self::State => Some(scope.state),
+            Self::Local(name) => scope.locals.get(name),
+        }
+    }
+}
+
+/// One step down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Into an object.
+    Key(String),
+    /// Into a list; negative counts from its end.
+    Index(i64),
+}
+
+impl Step {
+    fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+        match (self, value) {
+            (Self::Key(key), object) => object.get(key),
+            (Self::Index(index), Value::Array(list)) => {
+                let index = if *index < 0 { index + i64::try_from(list.len()).ok()? } else { *index };
+                list.get(usize::try_from(index).ok()?)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A path with its root resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    root: Root,
+    steps: Vec<Step>,
+    /// As the author wrote it.
+    pub(super) source: String,
+}
+
+impl Path {
+    pub(super) fn new(root: Root, steps: Vec<Step>, source: &str) -> Self {
+        Self { root, steps, source: source.into() }
+    }
+
+    /// The value, or why there is none.
+    pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
+        let found = self.find(scope);
+        match (&self.root, self.steps.as_slice()) {
+            (Root::MayFail(_), [Step::Key(key)]) if key == "failed" => Ok(found.unwrap_or(&NOT_FAILED)),
+            _ => found,
+        }
+    }
+
+    fn find<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
+        let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
+        let Some(mut value) = self.root.value(scope) else {
+            return Err(match self.root {
+                Root::Node(_) | Root::MayFail(_) => format!("`{name}` has no output: the node has not run"),
+                _ => format!("`{name}` is not defined here"),
+            });
+        };
+        for (depth, step) in self.steps.iter().enumerate() {
+            value = step.take(value).ok_or_else(|| {
+                let base = spell(name, &self.steps[..depth]);
+                match step {
+                    Step::Key(key) => format!("`{base}` has no `{key}`"),
+                    Step::Index(index) => format!("`{base}` has no item {index}"),
+                }
+            })?;
+        }
+        Ok(value)
+    }
+}
+
+fn spell(name: &str, steps: &[Step]) -> String {
+    let mut text = name.to_owned();
+    for step in steps {
+        match step {
+            Step::Key(key) => {
+                text.push('.');
+                text.push_str(key);
+            }
+            Step::Index(index) => text.push_str(&format!("[{index}]")),
+        }
+    }
+    text
+}
+
+/// Reads a plain path: its first name and the steps from there. None if the text is anything else.
+pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
+    let text = text.trim();
+    let (name, mut rest) = identifier(text)?;
+    if WORDS.contains(&name) {
+        return None;
+    }
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('.') {
+            let (key, after) = identifier(after)?;
+            steps.push(Step::Key(key.into()));
+            rest = after;
+        } else {
+            let (inner, after) = bracket(rest.strip_prefix('[')?)?;
+            steps.push(inner);
+            rest = after;
+        }
+    }
+    Some((name, steps))
+}
+
+fn bracket(text: &str) -> Option<(Step, &str)> {
+    for quote in ['"', '\''] {
+        if let Some(inner) = text.strip_prefix(quote) {
+            let (key, after) = inner.split_once(quote)?;
+            let after = after.strip_prefix(']')?;
+            return (!key.contains('\\')).then(|| (Step::Key(key.into()), after));
+        }
+    }
+    let (index, after) = text.split_once(']')?;
+    let digits = index.strip_prefix('-').unwrap_or(index);
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { Some((Step::Index(index.parse().ok()?), after)) } else { None }
+}
+
+/// Whether a byte may stand in a name.
+pub(super) fn is_word(b: u8) -> bool {
+    b == b'_' || b.is_ascii_alphanumeric()
+}
+
+fn identifier(text: &str) -> Option<(&str, &str)> {
+    let end = text
+        .bytes()
+        .enumerate()
+        .position(|(at, b)| !(b == b'_' || b.is_ascii_alphabetic() || (at > 0 && b.is_ascii_digit())))
+        .unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}

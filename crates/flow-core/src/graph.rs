@@ -1,0 +1,324 @@
+//! A compiled flow: immutable, every name resolved to an index, every template and condition parsed.
+//! Making one is the compiler's; running one is the scheduler's.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use inspan_protocol::NodeId;
+use serde_json::{Map, Value};
+
+pub use crate::ids::{EdgeIx, NodeIx};
+pub(crate) use crate::node::Occupies;
+use crate::{
+    expr::{Condition, Template},
+    node::NodeKind,
+    source::FlowSource,
+};
+
+/// A compiled flow.
+#[derive(Debug)]
+pub struct Graph {
+    /// The flow's name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The author's version of it.
+    pub version: Option<String>,
+    /// SHA-256 over everything the author wrote: the flow's text, the files it draws in, the changes for a run.
+    pub hash: String,
+    /// All of that, to be kept with each session.
+    pub source: Arc<FlowSource>,
+    /// The folder of the flow's file: relative paths start here.
+    pub folder: PathBuf,
+    /// The name of the flow's phase.
+    pub phase: String,
+    /// Defaults of the flow's input.
+    pub input: Map<String, Value>,
+    /// The schema that the input must fit.
+    pub input_schema: Option<Value>,
+    /// The keys of the input that templates use for certain, with a node that does.
+    pub(crate) needs: BTreeMap<String, NodeId>,
+    /// The flow's state at the start.
+    pub state: Map<String, Value>,
+    /// The environment variables that its programs may see although they hold keys; their values are secrets.
+    pub secrets: Vec<String>,
+    /// The flow's policy.
+    pub policy: FlowPolicy,
+    /// The nodes, in the author's order.
+    pub nodes: Vec<Node>,
+    /// The edges: those written first, then those from `dependsOn`.
+    pub edges: Vec<Edge>,
+    pub(crate) index: HashMap<NodeId, NodeIx>,
+}
+
+impl Graph {
+    /// The node at an index that came from this graph.
+    pub fn node(&self, node: NodeIx) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    /// The edge at an index that came from this graph.
+    pub fn edge(&self, edge: EdgeIx) -> &Edge {
+        &self.edges[edge.0 as usize]
+    }
+
+    /// The node with this id.
+    pub fn find(&self, id: &str) -> Option<NodeIx> {
+        self.index.get(id).copied()
+    }
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Its type, as registered.
+    pub node_type: Arc<str>,
+    /// Its input, with prompt and schema files already drawn in.
+    pub input: Template,
+    /// Whether it runs at all.
+    pub when: Option<Condition>,
+    /// What is done about time and failure; nodes that say nothing of it share one.
+    pub policy: Arc<NodePolicy>,
+    /// What it changes in the world.
+    pub effects: Effects,
+    /// The node whose conversation it goes on with.
+    pub session: Option<NodeIx>,
+    /// What sort of work it is.
+    pub kind: NodeKind,
+    /// How its incoming edges make it ready.
+    pub join: Join,
+    /// Whether it counts against `maxConcurrency`.
+    pub occupies: Occupies,
+    /// Edges into it that close no cycle.
+    pub incoming: Vec<EdgeIx>,
+    /// Edges out of it that close no cycle.
+    pub outgoing: Vec<EdgeIx>,
+    /// Edges out of it that close a cycle: those of inner loops first, then in the author's order.
+    pub loops: Vec<EdgeIx>,
+    /// The body of the loops that lead back to it, in the order of the graph; empty if none does.
+    pub body: Arc<[NodeIx]>,
+}
+
+/// How incoming edges make a node ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Join {
+    /// All are resolved and at least one fired.
+    #[default]
+    Resolved,
+    /// All fired; one that does not skips the node.
+    All,
+    /// The first that fires.
+    Any,
+}
+
+/// What a node changes in the world.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Effects {
+    /// Nothing.
+    None,
+    /// Files of the workspace.
+    #[default]
+    Workspace,
+    /// Something that cannot be taken back; never run again without asking.
+    External,
+}
+
+/// One edge.
+#[derive(Debug)]
+pub struct Edge {
+    /// The node it leaves.
+    pub from: NodeIx,
+    /// The node it enters.
+    pub to: NodeIx,
+    /// Whether it fires when its source has completed.
+    pub when: Option<Condition>,
+    /// Set if it closes a cycle.
+    pub cycle: Option<Cycle>,
+    /// The loop edges that must not fire in this pass before it is resolved: those of the bodies that it leaves.
+    pub leaves: Vec<EdgeIx>,
+}
+
+/// What an edge that closes a cycle carries.
+#[derive(Debug)]
+pub struct Cycle {
+    /// How often it may fire.
+    pub max_iterations: u32,
+    /// What happens when it would fire once more.
+    pub on_exhausted: OnExhausted,
+    /// The nodes that run again: all on a path from its target to its source, paths over inner loops included.
+    pub body: Arc<[NodeIx]>,
+    /// Those of them on a path without any loop edge: what older versions sent back.
+    pub(crate) direct: Vec<NodeIx>,
+    /// The nodes that must have ended, or be unable to start, before it fires: its body, and the bodies of loops
+    /// that overlap it.
+    pub(crate) quiet: Vec<NodeIx>,
+    /// The loop edges whose counts begin anew when it fires.
+    pub(crate) inner: Vec<EdgeIx>,
+    /// Of several loop edges that would fire, the one with the least rank does.
+    pub(crate) rank: u32,
+    /// The sources of the edges that wait for it.
+    pub(crate) releases: Vec<NodeIx>,
+}
+
+/// What happens when a loop has used up its iterations and would go on.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnExhausted {
+    /// The flow fails, naming the loop.
+    #[default]
+    Fail,
+    /// The loop is left as if its condition did not hold.
+    Continue,
+}
+
+/// The flow's policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowPolicy {
+    /// What an unhandled failure does to the rest.
+    pub fail_fast: FailFast,
+    /// How many attempts may run at once; no limit if absent.
+    pub max_concurrency: Option<u32>,
+    /// How long the whole may take, pauses and the time between two processes aside.
+    pub timeout: Option<Duration>,
+    /// What the whole may cost.
+    pub budget: Option<Budget>,
+}
+
+/// What may be spent: at least one of the two is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budget {
+    /// In US dollars.
+    pub usd: Option<f64>,
+    /// Tokens of all kinds.
+    pub tokens: Option<u64>,
+    /// What is done about a turn whose price is unknown.
+    pub on_unknown: OnUnknown,
+    /// What is done once it is used up.
+    pub on_exceeded: OnExceeded,
+}
+
+/// What is done when a budget is used up and an agent would spend more.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnExceeded {
+    /// What does not spend runs to its end, then the session pauses; it can be resumed with a larger budget.
+    #[default]
+    Pause,
+    /// The flow ends, or the node fails.
+    Fail,
+}
+
+/// What is done about a turn whose price is unknown, where there is a budget in money.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnUnknown {
+    /// It is said in the log, and counts as nothing.
+    #[default]
+    Warn,
+    /// The budget counts as used up.
+    Stop,
+}
+
+/// What is done when a vendor's usage limit is hit whose end is known.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnLimit {
+    /// It is waited out; no attempt is used up.
+    #[default]
+    Wait,
+    /// The attempt fails.
+    Fail,
+}
+
+/// What an unhandled failure does to the rest of the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailFast {
+    /// What runs is cancelled and the flow fails.
+    #[default]
+    On,
+    /// What does not depend on the failure goes on, and the outcome is `partial`.
+    Off,
+}
+
+/// A node's policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodePolicy {
+    /// How long one attempt may take.
+    pub timeout: Option<Duration>,
+    /// How often it is tried.
+    pub retry: Retry,
+    /// What a failure that remains does.
+    pub on_failure: OnFailure,
+    /// What all attempts of it may cost together.
+    pub budget: Option<Budget>,
+    /// What is done about a usage limit.
+    pub on_limit: OnLimit,
+}
+
+/// How often a node is tried, and how long is waited between.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    /// Attempts in all, the first included.
+    pub max_attempts: u32,
+    /// The wait before the second attempt.
+    pub backoff: Duration,
+    /// By what each further wait grows.
+    pub factor: f64,
+    /// The longest wait.
+    pub max_backoff: Option<Duration>,
+    /// Which failures are tried again.
+    pub on: RetryOn,
+}
+
+/// A wait of this length between two attempts is no surprise, whatever the author says.
+const ORDINARY_WAIT: Duration = Duration::from_secs(5 * 60);
+
+impl Retry {
+    /// The longest wait between two attempts that a vendor may ask for; a longer one is a usage limit.
+    pub(crate) fn longest_wish(&self) -> Duration {
+        self.max_backoff.unwrap_or_default().max(ORDINARY_WAIT)
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 1, backoff: Duration::ZERO, factor: 1.0, max_backoff: None, on: RetryOn::Any }
+    }
+}
+
+/// Which failures are tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum RetryOn {
+    /// Those whose code says that trying again may help.
+    Retryable,
+    /// All.
+    Any,
+}
+
+/// What a failure that remains after all attempts does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is the flow's to deal with.
+    #[default]
+    Fail,
+    /// The output is an error marker, and the edges are evaluated.
+    Continue,
+}

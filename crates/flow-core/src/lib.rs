@@ -1,0 +1,45 @@
+//! The pure half of flows: the flow file, its compiler, the node catalogue, the scheduler and explanations. Nothing in
+//! this crate reads a file, a clock or the network, and nothing waits; it also builds for wasm.
+
+mod catalog;
+mod compile;
+mod diagnostic;
+mod explain;
+mod expr;
+mod graph;
+mod ids;
+mod node;
+mod nodes;
+mod overrides;
+mod record;
+mod schedule;
+mod source;
+mod spec;
+mod state;
+#[cfg(test)]
+mod testing;
+
+pub use catalog::{Described, NodeCatalog};
+pub use compile::{Compiled, InputError, check_input, compile};
+pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
+pub use explain::{About, Explanation, Said, Statement, explain};
+pub use expr::{BindingError, Condition, Part, Scope, Template};
+pub use graph::{
+    Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
+    OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
+};
+pub use node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies};
+pub use nodes::{
+    AnyAgent, ControlWait, Exec, ExecInput, ExecOutput, ExecParse, HumanAnswer, HumanInput, HumanQuestion,
+    ProviderAgent, WaitInput, WaitOutput, builtin_catalog, read_input, write_output,
+};
+pub use overrides::OverrideError;
+pub use record::{Parent, ParentKind, SessionRecord};
+pub use schedule::{
+    Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
+};
+pub use source::{Change, Drawn, FlowSource, Loaded};
+pub use spec::{flow_schema, parse_time};
+pub use state::{
+    CONTINUE, Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError, wait_before_retry,
+};

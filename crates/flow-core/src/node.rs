@@ -1,0 +1,94 @@
+//! What the compiler and the scheduler know of a node type. How an attempt runs is the trait `NodeType` of `inspan-flow`.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, InputProblem, ProviderCapabilities};
+use serde_json::Value;
+
+/// What a node type is: its name, its schemas, and the output if that takes no waiting.
+pub trait DescribeNode: Send + Sync + 'static {
+    /// Its name, schemas and nature.
+    fn describe(&self) -> NodeTypeInfo;
+
+    /// Its name alone, for types whose description takes work.
+    fn name(&self) -> Arc<str> {
+        self.describe().name
+    }
+
+    /// The JSON Schema of the input where it depends on the input itself, as written by the author.
+    fn input_schema_for(&self, _input: &Value) -> Option<Value> {
+        None
+    }
+
+    /// What the agent behind this input can do, for a node of the kind [`NodeKind::Agent`].
+    fn capabilities_for(&self, _input: &Value) -> Option<ProviderCapabilities> {
+        None
+    }
+
+    /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a template.
+    fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
+        Vec::new()
+    }
+
+    /// The names that the input's `provider` may take, for a type that has such an option.
+    fn providers(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Computes the output at once, if the node never waits; else gives the input back, to be run.
+    fn compute(&self, input: Value) -> Computed {
+        Computed::Runs(input)
+    }
+}
+
+/// What [`DescribeNode::compute`] gives.
+#[derive(Debug)]
+pub enum Computed {
+    /// The node never waits, and this is its end.
+    Done(Result<Value, AgentError>),
+    /// The node must be run with this input.
+    Runs(Value),
+}
+
+/// What is known of a node type.
+#[derive(Clone, Debug)]
+pub struct NodeTypeInfo {
+    /// The name in a flow's `type:`.
+    pub name: Arc<str>,
+    /// The pack it belongs to: `core`, `control`, `human`, `agents`, `io`, ….
+    pub pack: &'static str,
+    /// One line for people.
+    pub help: String,
+    /// The JSON Schema of its input. Three words of our own steer the compiler: a value under `"x-when": true`
+    /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
+    /// what looks like a template stays text; a text under `"x-time": true` is a time such as `30s`.
+    pub input: Value,
+    /// The JSON Schema of its output.
+    pub output: Value,
+    /// What sort of work it is.
+    pub kind: NodeKind,
+    /// Whether an attempt counts against `maxConcurrency`.
+    pub occupies: Occupies,
+}
+
+/// What sort of work a node does, as far as the compiler must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeKind {
+    /// Anything that is nothing else.
+    Plain,
+    /// Joins branches by its input's `mode`.
+    Merge,
+    /// Runs an agent: `session:` is allowed, retries are for retryable failures by default.
+    Agent,
+}
+
+/// Whether a node's attempt takes one of the flow's places for work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occupies {
+    /// It works.
+    #[default]
+    Slot,
+    /// It only waits for a person or a time.
+    Nothing,
+}

@@ -1,0 +1,34 @@
+//! The node types that come with Inspan: their names, schemas, and what the pure ones compute. A file is a pack.
+
+mod agent;
+mod control;
+mod core;
+mod exec;
+mod human;
+mod typed;
+
+use std::sync::Arc;
+
+use inspan_protocol::DynProvider;
+
+pub use agent::{AnyAgent, ProviderAgent};
+pub use control::{ControlWait, WaitInput, WaitOutput};
+pub use exec::{Exec, ExecInput, ExecOutput, ExecParse};
+pub use human::{HumanAnswer, HumanInput, HumanQuestion};
+pub use typed::{read_input, write_output};
+
+use crate::catalog::NodeCatalog;
+
+/// All node types that come with Inspan, with one agent type per provider.
+pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>) -> NodeCatalog {
+    let mut catalog = NodeCatalog::new();
+    core::register(&mut catalog);
+    control::register(&mut catalog);
+    catalog.register(HumanInput).register(Exec);
+    let providers: Vec<_> = providers.into_iter().collect();
+    for provider in &providers {
+        catalog.register(ProviderAgent(provider.clone()));
+    }
+    catalog.register(AnyAgent::new(providers));
+    catalog
+}

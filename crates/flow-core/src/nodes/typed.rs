@@ -1,0 +1,88 @@
+//! The way from JSON to a node's own types and back, and the schemas of those types.
+
+use inspan_protocol::{AgentError, ErrorCode};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::node::{NodeKind, NodeTypeInfo, Occupies};
+
+/// The description of a node type with typed input and output.
+pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
+    name: &'static str,
+    pack: &'static str,
+    help: &str,
+) -> NodeTypeInfo {
+    NodeTypeInfo {
+        name: name.into(),
+        pack,
+        help: help.to_owned(),
+        input: schema::<I>(),
+        output: schema::<O>(),
+        kind: NodeKind::Plain,
+        occupies: Occupies::Slot,
+    }
+}
+
+/// The schema with its parts inline, so that a reader finds each key where it is used. Draft 7, as providers' are.
+pub(super) fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
+}
+
+/// Reads a node's input; one that does not fit names the key.
+pub fn read_input<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
+    serde_json::from_value(input).map_err(|error| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
+    })
+}
+
+/// Writes a node's output.
+pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
+    serde_json::to_value(output)
+        .map_err(|error| AgentError::new(ErrorCode::OutputInvalid, format!("the output is no JSON: {error}")))
+}
+
+/// A node that computes its output at once.
+macro_rules! pure_node {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
+        crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, $input => $output, |input| {
+            let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
+            crate::nodes::typed::read_input(input)
+                .and_then(compute)
+                .and_then(|output| crate::nodes::typed::write_output(&output))
+        });
+    };
+}
+
+/// A node whose output is its input, which fits the schema.
+macro_rules! same_node {
+    ($type:ident: $name:literal in $pack:literal, $help:literal, $input:ty) => {
+        crate::nodes::typed::node_at_once!($type: $name in $pack, $help, $input => $input, Ok);
+    };
+}
+
+/// A node that makes an output of an input, both JSON, without waiting.
+macro_rules! node_at_once {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $make:expr) => {
+        $(#[$meta])*
+        pub(super) struct $type;
+
+        impl crate::node::DescribeNode for $type {
+            fn describe(&self) -> crate::node::NodeTypeInfo {
+                crate::nodes::typed::describe::<$input, $output>($name, $pack, $help)
+            }
+
+            fn name(&self) -> std::sync::Arc<str> {
+                $name.into()
+            }
+
+            fn compute(&self, input: serde_json::Value) -> crate::node::Computed {
+                let make: fn(serde_json::Value) -> Result<serde_json::Value, inspan_protocol::AgentError> =
+                    $make;
+                crate::node::Computed::Done(make(input))
+            }
+        }
+    };
+}
+pub(super) use {node_at_once, pure_node, same_node};

@@ -1,0 +1,359 @@
+//! A loaded flow changed for one run: another type for a node, another value in its input. Whether the
+//! changed flow makes sense is left to the compiler.
+
+use std::sync::Arc;
+
+use inspan_protocol::{BudgetLimits, NodeId};
+use serde_json::{Number, Value};
+
+use crate::{
+    source::{Change, Loaded},
+    spec::{Data, Yaml},
+};
+
+/// Why a loaded flow cannot be changed so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverrideError {
+    /// No node has this id.
+    #[error("the flow has no node `{node}`; it has {known}")]
+    UnknownNode {
+        /// The id.
+        node: NodeId,
+        /// The ids that there are, separated by commas.
+        known: String,
+    },
+    /// The way to the key leads through a value that has no keys.
+    #[error("`{key}` of {owner} is {kind} and has no keys")]
+    NoMapping {
+        /// The node, or the flow, in words.
+        owner: String,
+        /// The key that was come to.
+        key: String,
+        /// What it is.
+        kind: &'static str,
+    },
+}
+
+impl Loaded {
+    /// Makes a change that was made before.
+    pub fn change(&mut self, change: &Change) -> Result<(), OverrideError> {
+        match change {
+            Change::Type { node, to } => self.set_type(node, to),
+            Change::Input { node, keys, value } => {
+                let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+                self.set_input(node, &keys, value)
+            }
+            Change::Budget { node, limits } => self.set_budget(node.as_ref(), *limits),
+        }
+    }
+
+    /// Puts limits into the budget of a node, or of the flow if no node is named; other limits stay.
+    pub fn set_budget(&mut self, id: Option<&NodeId>, limits: BudgetLimits) -> Result<(), OverrideError> {
+        let mut here = match id {
+            Some(id) => self.node_mut(id)?,
+            None => {
+                let Some(root) = self.document.root.as_mut() else { return Ok(()) };
+                let has_header = root.get("flow").is_some();
+                let header = if has_header { root.get_mut("flow") } else { Some(root) };
+                let Some(header) = header else { return Ok(()) };
+                header
+            }
+        };
+        let owner = id.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
+        for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
+            here = mapping_under(here, key, &owner, path)?;
+        }
+        let usd = limits.usd.and_then(Number::from_f64).map(|usd| ("usd", usd));
+        let tokens = limits.tokens.map(|tokens| ("tokens", Number::from(tokens)));
+        for (key, limit) in usd.into_iter().chain(tokens) {
+            here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
+        }
+        self.changes.push(Change::Budget { node: id.cloned(), limits });
+        Ok(())
+    }
+
+    /// Gives a node another type.
+    pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
+        let node = self.node_mut(id)?;
+        let span = node.get("type").unwrap_or(node).span;
+        node.set("type", span, Yaml::new(span, Data::Text(node_type.to_owned())));
+        self.changes.push(Change::Type { node: id.clone(), to: node_type.to_owned() });
+        Ok(())
+    }
+
+    /// Gives an agent's node another provider: by its type, or where the node takes any agent, by its input.
+    pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
+        match self.node_mut(id)?.get("type").and_then(Yaml::text) {
+            Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
+            _ => self.set_type(id, &format!("{provider}.agent")),
+        }
+    }
+
+    /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
+    /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
+    pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
+        let mut here = self.node_mut(id)?;
+        if keys == ["prompt"] {
+            here.remove("promptFile");
+        }
+        let mut way = vec!["input"];
+        way.extend(keys);
+        let (last, way) = way.split_last().unwrap_or((&"input", &[]));
+        let mut path = String::new();
+        for key in way {
+            path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
+            here = mapping_under(here, key, &format!("node `{id}`"), &path)?;
+        }
+        here.remove(&format!("{last}File"));
+        let span = here.get(last).unwrap_or(here).span;
+        here.set(last, span, Yaml::new(span, Data::Json(Arc::new(value.clone()))));
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.changes.push(Change::Input { node: id.clone(), keys, value: value.clone() });
+        Ok(())
+    }
+
+    /// Gives every agent node of a provider an option, if it has none of this name and no template as its options.
+    pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
+        let agent = format!("{provider}.agent");
+        let file = format!("{name}File");
+        let lacks = |node: &&Yaml| {
+            let input = node.get("input");
+            let is_of = match node.get("type").and_then(Yaml::text) {
+                Some("agent.run") => {
+                    input.and_then(|input| input.get("provider")).and_then(Yaml::text) == Some(provider)
+                }
+                found => found == Some(agent.as_str()),
+            };
+            let is_map = |value: &Yaml| matches!(value.data, Data::Map(_) | Data::Null);
+            let options = input.and_then(|input| input.get("options"));
+            is_of
+                && input.is_none_or(is_map)
+                && options.is_none_or(|options| {
+                    is_map(options) && options.get(name).is_none() && options.get(&file).is_none()
+                })
+        };
+        let Some(nodes) = self.document.root.as_ref().and_then(|root| root.get("nodes")) else { return };
+        let ids: Vec<_> = nodes
+            .items()
+            .iter()
+            .filter(|node| lacks(node))
+            .filter_map(|node| NodeId::new(node.get("id").and_then(Yaml::text)?).ok())
+            .collect();
+        for id in ids {
+            // A node that cannot be changed so is one that the compiler refuses with a better message.
+            let _ = self.set_input(&id, &["options", name], value);
+        }
+    }
+
+    /// Gives the flow a budget in US dollars, if it has none.
+    pub fn default_budget(&mut self, usd: f64) {
+        let Some(root) = self.document.root.as_ref() else { return };
+        let policy = root.get("flow").unwrap_or(root).get("policy");
+        if policy.and_then(|policy| policy.get("budget")).is_none() {
+            // A policy that is no mapping is reported by the compiler.
+            drop(self.set_budget(None, BudgetLimits { usd: Some(usd), tokens: None }));
+        }
+    }
+
+    /// The node as written. A document without nodes has none, whatever else is wrong with it.
+    fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
+        let nodes = self.document.root.as_mut().and_then(|root| root.get_mut("nodes"));
+        let ids = nodes.as_ref().into_iter().flat_map(|nodes| nodes.items());
+        let ids: Vec<_> = ids.map(|node| node.get("id").and_then(Yaml::text)).collect();
+        let at = ids.iter().position(|known| *known == Some(id.as_str()));
+        let known: Vec<_> = ids.iter().flatten().map(|known| format!("`{known}`")).collect();
+        let unknown = OverrideError::UnknownNode { node: id.clone(), known: known.join(", ") };
+        nodes.zip(at).and_then(|(nodes, at)| nodes.item_mut(at)).ok_or(unknown)
+    }
+}
+
+/// The mapping under a key, which is added if there is none.
+fn mapping_under<'y>(
+    map: &'y mut Yaml,
+    key: &str,
+    owner: &str,
+    path: &str,
+) -> Result<&'y mut Yaml, OverrideError> {
+    if map.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
+        map.set(key, map.span, Yaml::empty(map.span));
+    }
+    let kind = map.get(key).map_or("nothing", Yaml::kind);
+    let inner = map.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_)));
+    inner.ok_or_else(|| OverrideError::NoMapping { owner: owner.to_owned(), key: path.to_owned(), kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        compile,
+        graph::{Budget, OnExceeded},
+        nodes::builtin_catalog,
+    };
+
+    fn flow() -> Loaded {
+        let text = "
+nodes:
+  - { id: plan, type: claude.agent, promptFile: plan.md, input: { options: { maxTurns: 3, outputSchemaFile: s.json } } }
+  - { id: done, type: control.noop }
+";
+        Loaded::from_text("flow.yaml", text, BTreeMap::new())
+    }
+
+    fn nodes(flow: &Loaded) -> Value {
+        flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
+    }
+
+    #[test]
+    fn a_provider_is_changed_where_it_stands() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent }
+  - { id: b, type: agent.run, input: { provider: claude, prompt: x } }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        for id in ["a", "b"] {
+            flow.set_provider(&NodeId::new(id).unwrap(), "echo").unwrap();
+        }
+        let expected = json!([
+            { "id": "a", "type": "echo.agent" },
+            { "id": "b", "type": "agent.run", "input": { "provider": "echo", "prompt": "x" } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn types_and_inputs_are_changed_in_place() {
+        let (plan, done) = (NodeId::new("plan").unwrap(), NodeId::new("done").unwrap());
+        let mut flow = flow();
+        flow.set_type(&plan, "echo.agent").unwrap();
+        flow.set_input(&plan, &["prompt"], &json!("hi {{ x }}")).unwrap();
+        flow.set_input(&plan, &["options", "maxTurns"], &json!(1)).unwrap();
+        flow.set_input(&plan, &["options", "outputSchema"], &json!({ "type": "object" })).unwrap();
+        flow.set_input(&done, &["value", "deep"], &json!([1])).unwrap();
+        let expected = json!([
+            {
+                "id": "plan", "type": "echo.agent",
+                "input": {
+                    "options": { "maxTurns": 1, "outputSchema": { "type": "object" } },
+                    "prompt": "hi {{ x }}",
+                },
+            },
+            { "id": "done", "type": "control.noop", "input": { "value": { "deep": [1] } } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn defaults_are_given_only_where_nothing_is_said() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent, input: { prompt: x } }
+  - { id: b, type: claude.agent, input: { options: { model: opus } } }
+  - { id: c, type: agent.run, input: { provider: claude, options: { maxTurns: 2 } } }
+  - { id: d, type: echo.agent }
+  - { id: e, type: claude.agent }
+  - { id: f, type: claude.agent, input: '{{ flow.input.all }}' }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        flow.default_option("claude", "model", &json!("sonnet"));
+        let expected = json!([
+            { "id": "a", "type": "claude.agent", "input": { "prompt": "x", "options": { "model": "sonnet" } } },
+            { "id": "b", "type": "claude.agent", "input": { "options": { "model": "opus" } } },
+            {
+                "id": "c", "type": "agent.run",
+                "input": { "provider": "claude", "options": { "maxTurns": 2, "model": "sonnet" } },
+            },
+            { "id": "d", "type": "echo.agent" },
+            { "id": "e", "type": "claude.agent", "input": { "options": { "model": "sonnet" } } },
+            { "id": "f", "type": "claude.agent", "input": "{{ flow.input.all }}" },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn a_budget_is_given_only_to_a_flow_without_one() {
+        let rows = [
+            ("flow: { name: a }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
+            ("name: a\nnodes: []\n", "/policy/budget/usd", 5.0, 1),
+            ("flow: { policy: { budget: { usd: 2.0 } } }\nnodes: []\n", "/flow/policy/budget/usd", 2.0, 0),
+            ("flow: { policy: { timeout: 5m } }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
+        ];
+        let seen = rows.map(|(text, at, ..)| {
+            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            flow.default_budget(5.0);
+            let tree = flow.document.root.as_ref().unwrap().json();
+            (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
+        });
+        assert_eq!(seen, rows);
+    }
+
+    #[test]
+    fn a_budget_is_set_where_the_flow_or_the_node_has_it() {
+        let texts = [
+            "flow: { name: f, policy: { budget: { usd: 1, tokens: 7, onExceeded: fail } } }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n",
+            "name: f\nnodes: [{ id: a, type: echo, input: { text: x }, policy: { timeout: 1m } }]\n",
+        ];
+        let budgets = texts.map(|text| {
+            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            flow.set_budget(None, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
+            let tokens = BudgetLimits { usd: None, tokens: Some(9) };
+            flow.set_budget(Some(&NodeId::new("a").unwrap()), tokens).unwrap();
+            let graph = compile(&flow, &builtin_catalog([])).unwrap().graph;
+            (graph.policy.budget.unwrap(), graph.nodes[0].policy.budget.unwrap())
+        });
+        let node = Budget { tokens: Some(9), ..Budget::default() };
+        let fails =
+            Budget { usd: Some(5.0), tokens: Some(7), on_exceeded: OnExceeded::Fail, ..Budget::default() };
+        let new = Budget { usd: Some(5.0), ..Budget::default() };
+        assert_eq!(budgets, [(fails, node), (new, node)]);
+    }
+
+    #[test]
+    fn what_an_alias_shares_is_changed_for_the_one_that_is_meant() {
+        let text = "
+nodes:
+  - { id: a, type: claude.agent, input: &shared { options: { maxTurns: 3 } } }
+  - { id: b, type: claude.agent, input: *shared }
+  - { id: c, type: claude.agent, input: { <<: *shared, prompt: x } }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let set = |flow: &mut Loaded, id, value: Value| {
+            flow.set_input(&NodeId::new(id).unwrap(), &["options", "maxTurns"], &value).unwrap();
+        };
+        set(&mut flow, "a", json!(1));
+        set(&mut flow, "c", json!(5));
+        let expected = json!([
+            { "id": "a", "type": "claude.agent", "input": { "options": { "maxTurns": 1 } } },
+            { "id": "b", "type": "claude.agent", "input": { "options": { "maxTurns": 3 } } },
+            { "id": "c", "type": "claude.agent", "input": { "options": { "maxTurns": 5 }, "prompt": "x" } },
+        ]);
+        assert_eq!(nodes(&flow), expected);
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_changed() {
+        let (plan, other) = (NodeId::new("plan").unwrap(), NodeId::new("other").unwrap());
+        let mut flow = flow();
+        let before = nodes(&flow);
+        let refused = [
+            flow.set_type(&other, "echo.agent"),
+            flow.set_input(&plan, &["options", "maxTurns", "x"], &json!(1)),
+        ];
+        let expected = [
+            OverrideError::UnknownNode { node: other, known: "`plan`, `done`".to_owned() },
+            OverrideError::NoMapping {
+                owner: "node `plan`".to_owned(),
+                key: "input.options.maxTurns".to_owned(),
+                kind: "a number",
+            },
+        ];
+        assert_eq!(refused, expected.map(Err));
+        assert_eq!(nodes(&flow), before);
+    }
+}

@@ -1,0 +1,72 @@
+//! What is kept of a session when it is made: all that is needed to go on with it without the author's files.
+
+use std::sync::Arc;
+
+use inspan_protocol::{RunSnapshot, SessionId, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{graph::Graph, schedule::Run, source::FlowSource};
+
+/// A session as it was made; it never changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionRecord {
+    /// The session.
+    pub session: SessionId,
+    /// What the author wrote.
+    pub flow: FlowSource,
+    /// What the flow was given.
+    pub input: Map<String, Value>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The session that it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The state that its log begins with, if it began elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Box<RunSnapshot>>,
+    /// What the host wants to find again; the store and the runtime do not look at it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub settings: Map<String, Value>,
+}
+
+impl SessionRecord {
+    /// The `seq` of the first event in the store.
+    pub fn first_seq(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.last_seq).saturating_add(1)
+    }
+
+    /// The run as it was before the first event in the store; `graph` is what the flow compiles to.
+    pub fn run(&self, graph: &Arc<Graph>) -> Run {
+        let mut run = Run::new(graph.clone(), &self.session, self.input.clone(), None);
+        if let Some(base) = &self.base {
+            run.restore(base);
+        }
+        run
+    }
+}
+
+/// Where a session comes from that reuses the work of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parent {
+    /// The session.
+    pub session: SessionId,
+    /// The last of its events that counts.
+    pub seq: u64,
+    /// Whether this session takes the place of that one, or goes another way.
+    #[serde(default)]
+    pub kind: ParentKind,
+}
+
+/// How a session follows another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ParentKind {
+    /// It goes another way; the other may still be resumed.
+    #[default]
+    Fork,
+    /// It takes the place of the other, which has ended or whose flow was edited.
+    Resume,
+}

@@ -1,0 +1,139 @@
+//! Going on with a session that came to rest, or whose process died.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{
+    AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, SessionStatus, StopReason,
+};
+use serde_json::json;
+
+use super::{Action, Interrupted, Run, emit, ready::named};
+use crate::{
+    graph::NodeIx,
+    node::NodeKind,
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN},
+};
+
+impl Run {
+    /// What is emitted before the session goes on, after its whole log was applied: the ends of agent runs that
+    /// nobody saw, and `flow:resumed`. `messages` are for single nodes, by their places or ids. Nothing if the
+    /// session has not begun, or has ended.
+    pub fn resume(
+        &self,
+        message: Option<&str>,
+        messages: &BTreeMap<String, String>,
+        budget: &BudgetRaise,
+    ) -> Vec<Action> {
+        let state = &self.state;
+        if state.status == SessionStatus::Idle || state.outcome.is_some() {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        for (ix, node) in state.nodes.iter().enumerate() {
+            let Some(run) = node.run() else { continue };
+            let event = Event::AgentComplete {
+                agent_name: run.agent_name.clone(),
+                success: false,
+                run_id: run.run_id.clone(),
+                stop_reason: StopReason::Aborted,
+                usage: Default::default(),
+                duration_ms: 0,
+            };
+            actions.push(Action::Emit { task: Some(state.path(&self.graph, NodeIx(ix as u32))), event });
+        }
+        let node_ids = state.to_continue(&self.graph);
+        let own = |path: &NodePath| {
+            let told = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
+            told.map(|told| (path.clone(), told.clone()))
+        };
+        let messages = node_ids.iter().filter_map(own).collect();
+        let message = message.unwrap_or(CONTINUE).to_owned();
+        let budget = budget.clone();
+        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget }));
+        actions
+    }
+
+    /// What is left of the attempt that was cut short.
+    pub(super) fn interrupted(&self, ix: NodeIx) -> Interrupted {
+        let node = &self.state.nodes[ix.0 as usize];
+        let Some(more) = &node.more else {
+            return Interrupted { since: node.since, message: None, asked: None, reply: None };
+        };
+        let mail: Vec<_> = more.undelivered().collect();
+        // Messages that were acknowledged and that no finished turn has answered come with the word to go on.
+        let message = more.resume.as_ref().map(|told| match (told.as_str(), mail.as_slice()) {
+            (_, []) => told.clone(),
+            (CONTINUE, mail) => mail.join("\n\n"),
+            (told, mail) => format!("{told}\n\n{}", mail.join("\n\n")),
+        });
+        Interrupted { since: node.since, message, asked: more.asked.clone(), reply: more.reply.clone() }
+    }
+
+    /// A node that may have changed the world for good before it was cut short is put before a person: gives the
+    /// failure if that is the answer, and else puts into `actions` what is to be done first.
+    pub(super) fn settle_doubt(
+        &mut self,
+        ix: NodeIx,
+        path: &NodePath,
+        actions: &mut Vec<Action>,
+    ) -> Option<AgentError> {
+        let node = &self.state.nodes[ix.0 as usize];
+        let more = node.more.as_ref();
+        let choice = more.and_then(|more| more.reply.as_ref()).and_then(|reply| reply.choice.as_deref());
+        match choice {
+            Some(IT_IS_DONE) => {
+                let event = Event::TaskReused {
+                    task_id: self.graph.node(ix).id.clone(),
+                    from: format!("{}/{path}", self.session),
+                    session_id: None,
+                    result: Arc::new(json!({})),
+                };
+                actions.push(Action::Emit { task: Some(path.clone()), event });
+                None
+            }
+            Some(LET_IT_FAIL) => {
+                let message = format!("{} was cut short, and a person let it fail", named(path));
+                Some(AgentError::new(ErrorCode::Aborted, message))
+            }
+            _ => {
+                if !self.asked.contains(&ix) {
+                    self.asked.push(ix);
+                    actions.push(Action::Ask {
+                        task: path.clone(),
+                        id: more.and_then(|more| more.asked.as_ref()).map(|asked| asked.prompt_id.clone()),
+                        prompt: format!(
+                            "{} was cut short and may have taken effect. What is to be done?",
+                            named(path)
+                        ),
+                        choices: [RUN_AGAIN, IT_IS_DONE, LET_IT_FAIL].map(str::to_owned).to_vec(),
+                    });
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether an agent of this node is about to begin a run: its attempt has begun or goes on soon.
+    pub fn is_about_to_talk(&self, node: &str) -> bool {
+        let Some(ix) = self.graph.find(node) else { return false };
+        let state = &self.state.nodes[ix.0 as usize];
+        let begins = match state.status {
+            NodeStatus::Running => true,
+            NodeStatus::Pending => state.interrupted && !state.doubt,
+            _ => false,
+        };
+        self.graph.node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
+    }
+
+    /// Whether an agent of any node is about to begin a run.
+    pub fn any_is_about_to_talk(&self) -> bool {
+        self.graph.nodes.iter().any(|node| self.is_about_to_talk(node.id.as_str()))
+    }
+
+    /// Whether any node's attempt is in doubt.
+    pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
+        let nodes = self.state.nodes.iter().enumerate();
+        let doubtful = nodes.filter(|(_, node)| node.doubt && node.status == NodeStatus::Pending);
+        doubtful.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)))
+    }
+}

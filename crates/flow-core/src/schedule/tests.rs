@@ -1,0 +1,202 @@
+//! The scheduler driven by hand: attempts advance in an order that the test chooses, and time only passes when
+//! nothing can be done.
+
+mod agents;
+mod budgets;
+mod loops;
+mod old;
+mod people;
+mod plain;
+mod random;
+mod reuse;
+mod shape;
+mod sim;
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, Event, Timestamp, WaitingOn};
+use serde_json::Value;
+
+use super::{AttemptEnd, NodeIx, Run, StartNode};
+use crate::testing::graph;
+use sim::{Sim, Step, story, world};
+
+#[test]
+fn a_loop_holds_back_the_edges_that_leave_it() {
+    let graph = graph(
+        r#"
+name: loop
+nodes:
+  - { id: ok_a, type: control.noop }
+  - { id: ok_b, type: control.noop }
+  - { id: ok_side, type: control.noop }
+  - { id: ok_end, type: control.noop }
+edges:
+  - { from: ok_a, to: ok_b }
+  - { from: ok_a, to: ok_side }
+  - { from: ok_b, to: ok_a, when: "ok_b.value == 'ok_b'", maxIterations: 3 }
+  - { from: ok_b, to: ok_end }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    assert_eq!(
+        story(&sim.log),
+        "harness:start\nphase:start\ntask:start ok_a\ntask:complete ok_a\nok_a -> ok_b\n\
+         task:start ok_b\ntask:complete ok_b\nok_b => ok_a (1)\ntask:start ok_a#2\n\
+         task:complete ok_a#2\nok_a -> ok_b\ntask:start ok_b#2\ntask:complete ok_b#2\nok_b -/> ok_a\nok_b -> ok_end\n\
+         ok_a -> ok_side\ntask:start ok_side\ntask:start ok_end\ntask:complete ok_side\ntask:complete ok_end\nphase:complete\nharness:complete"
+    );
+}
+
+#[test]
+fn backoff_grows_to_its_limit_and_the_vendors_wish_wins() {
+    let graph = graph(
+        r#"
+name: backoff
+nodes:
+  - id: bad
+    type: control.noop
+    policy: { retry: { maxAttempts: 5, backoff: 10s, factor: 3, maxBackoff: 60s } }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(|start, _| {
+        let wish = (start.attempt == 2).then_some(Duration::from_secs(7));
+        let error = AgentError::new(ErrorCode::RateLimited, "slow down").with_retry_after(wish);
+        vec![Step::End(AttemptEnd::Error(error))]
+    });
+    let starts: Vec<_> = sim
+        .log
+        .iter()
+        .filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }))
+        .map(|envelope| envelope.timestamp.as_millis() / 1_000)
+        .collect();
+    assert_eq!(starts, [0, 10, 17, 77, 137]);
+}
+
+#[test]
+fn what_an_older_attempt_reports_is_ignored() {
+    let graph = graph(
+        "name: old\nnodes:\n  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 2 } } }\n",
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    assert!(sim.run.conclude(NodeIx(0), 1, AttemptEnd::Output(Value::Null), sim.now).is_none());
+    assert!(sim.run.conclude(NodeIx(0), 2, AttemptEnd::Output(Value::Null), sim.now).is_none());
+}
+
+#[test]
+fn a_loop_waits_for_the_branches_that_a_merge_did_not_wait_for() {
+    let graph = graph(
+        r#"
+name: stragglers
+nodes:
+  - { id: wait_long, type: control.wait, input: { ms: 5000 } }
+  - { id: ok, type: control.noop }
+  - { id: any, type: control.merge, input: { mode: any } }
+  - { id: begin, type: control.noop }
+edges:
+  - { from: begin, to: wait_long }
+  - { from: begin, to: ok }
+  - { from: wait_long, to: any }
+  - { from: ok, to: any }
+  - { from: any, to: begin, when: "any.value == 'any'", maxIterations: 1 }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    sim.check();
+    assert_eq!(
+        story(&sim.log)
+            .lines()
+            .filter(|line| line.starts_with("task:complete") || line.contains("=>"))
+            .collect::<Vec<_>>(),
+        [
+            "task:complete begin",
+            "task:complete ok",
+            "task:complete any",
+            "task:complete wait_long",
+            "any => begin (1)",
+            "task:complete begin#2",
+            "task:complete ok#2",
+            "task:complete any#2",
+            "task:complete wait_long#2",
+        ]
+    );
+}
+
+#[test]
+fn the_flows_time_does_not_count_rests() {
+    let graph = graph("name: late\npolicy: { timeout: 60s }\nnodes:\n  - { id: slow, type: control.noop }\n");
+    let minute = Duration::from_secs(60);
+    let slow = |_: &StartNode, run: &Run| {
+        let now = run.state().last_at;
+        vec![
+            Step::Until(now + minute / 2),
+            Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
+        ]
+    };
+    // Half of the time is used, and then it rests for an hour, by a pause or a crash.
+    for paused in [true, false] {
+        let mut sim = Sim::new(&graph, &[]);
+        (0..3).for_each(|_| assert!(!sim.step(&slow)));
+        sim.now = sim.now + minute / 2;
+        sim.emit(
+            None,
+            if paused {
+                Event::SessionPause { reason: None }
+            } else {
+                Event::FlowWaiting { on: WaitingOn::Limit, until: None }
+            },
+        );
+        if paused {
+            sim.drive(slow);
+        }
+        let mut resumed = Sim::new(&graph, &sim.log);
+        resumed.now = sim.now + minute * 60;
+        resumed.resume(None, &Default::default());
+        resumed.step(&|_, _| vec![Step::Until(Timestamp::from_millis(i64::MAX / 2))]);
+        let due = resumed.run.wake_at().unwrap();
+        assert_eq!(due.since(resumed.now), minute / 2, "paused: {paused}\n{}", story(&resumed.log));
+        let saved = resumed.run.snapshot(&graph.input);
+        let restored = Sim::restored(&graph, &saved, resumed.now + minute * 60);
+        assert_eq!(restored.run.wake_at().unwrap().since(restored.now), minute / 2);
+    }
+}
+
+#[test]
+fn a_session_whose_phase_has_ended_only_ends() {
+    let graph = graph("name: late\npolicy: { timeout: 60s }\nnodes:\n  - { id: ok, type: control.noop }\n");
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    let mut resumed = Sim::resumed(&graph, &sim.log[..sim.log.len() - 1], None);
+    // It takes its time, and is not too late.
+    resumed.now = resumed.now + Duration::from_secs(90);
+    resumed.drive(world);
+    resumed.check();
+    assert_eq!(resumed.end(), sim.end());
+}
+
+#[test]
+fn a_node_whose_failure_is_handled_has_failed_or_has_not() {
+    let graph = graph(
+        r#"
+name: failed
+nodes:
+  - { id: ok, type: control.noop, policy: { continueOnError: true } }
+  - { id: handled, type: control.noop, policy: { continueOnError: true } }
+  - { id: skipped, type: control.noop, when: "1 == 2", policy: { continueOnError: true } }
+  - { id: a, type: control.noop, dependsOn: [ok], when: "not ok.failed" }
+  - { id: b, type: control.noop, dependsOn: [handled], when: "handled.failed" }
+  - { id: c, type: control.noop, dependsOn: [ok, skipped], when: "not skipped.failed" }
+  - { id: d, type: control.noop, dependsOn: [ok], when: { equals: { var: ok.failed, value: false } } }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    let mut started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
+    started.sort_unstable();
+    assert_eq!(started, ["a", "b", "c", "d", "handled", "ok"], "{}", story(&sim.log));
+    assert_eq!(sim.run.state().outcome, Some(inspan_protocol::Outcome::Success), "{}", story(&sim.log));
+}

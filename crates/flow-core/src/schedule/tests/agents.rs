@@ -1,0 +1,376 @@
+//! Agents that were cut short: what they go on with, and what they are told. Limits that are waited out.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use inspan_protocol::{
+    AgentError, ErrorCode, Event, NodePath, Outcome, SessionStatus, SteerStrength, Timestamp,
+};
+use serde_json::json;
+
+use super::sim::{Sim, Step, story};
+use crate::{
+    schedule::{AttemptEnd, Run, StartNode},
+    testing::graph,
+};
+
+const ONE: &str = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n";
+
+fn done() -> Step {
+    Step::End(AttemptEnd::Output(json!({ "text": "done" })))
+}
+
+/// An agent of two turns that names its conversation.
+fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
+    let name = format!("c-{}", start.path);
+    let turn = |more: Step| vec![Step::Usage(Some(0.1), 10), more];
+    [vec![Step::Begin, Step::Name(name)], turn(Step::Turn), turn(Step::Complete), vec![done()]]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn message(sim: &mut Sim, content: &str) {
+    let run = sim.run.state().nodes[0].run().unwrap().run_id.clone();
+    let (agent_name, mode) = (Some("a".to_owned()), None);
+    sim.emit(
+        None,
+        Event::SessionMessage {
+            content: content.to_owned(),
+            run_id: Some(run),
+            agent_name,
+            mode,
+            receivers: None,
+        },
+    );
+}
+
+fn resumed(sim: &Sim, told: Option<&str>) -> Sim {
+    Sim::resumed(sim.run.graph(), &sim.log, told)
+}
+
+#[test]
+fn an_agent_goes_on_with_its_conversation_and_what_it_is_told() {
+    let graph = graph(
+        "name: three\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n  - { id: b, type: talk.agent, input: { prompt: go } }\n  - { id: c, type: talk.agent, input: { prompt: go } }\n",
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    // The third has not named its conversation when the process dies.
+    let at_work = |start: &StartNode, _: &Run| match start.path.as_str() {
+        "c" => vec![Step::Begin, Step::Text, Step::Until(Timestamp::from_millis(99))],
+        path => vec![Step::Begin, Step::Name(format!("c-{path}")), Step::Until(Timestamp::from_millis(99))],
+    };
+    sim.until_event("agent:text", at_work);
+    let mut resumed = Sim::new(&graph, &sim.log);
+    let own = BTreeMap::from([("b".to_owned(), "mend it".to_owned())]);
+    resumed.resume(Some("go on"), &own);
+    resumed.drive(talk);
+    resumed.check();
+    let starts = ["a", "b", "c"].map(|node| resumed.starts(node).join(", "));
+    assert_eq!(starts, ["2 c-a: go on", "2 c-b: mend it", "2 -: -"], "{}", story(&sim.log));
+}
+
+#[test]
+fn what_was_said_and_not_answered_is_said_again() {
+    let graph = graph(ONE);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", talk);
+    message(&mut sim, "one");
+    let crashed = resumed(&sim, None);
+    let started = |mut sim: Sim| {
+        sim.drive(talk);
+        sim.check();
+        sim.starts("a")
+    };
+    assert_eq!(started(crashed), ["2 c-a: one"]);
+    assert_eq!(started(resumed(&sim, Some("mend it"))), ["2 c-a: mend it\n\none"]);
+    // The turn that takes it has begun, and has not ended.
+    sim.until_event("agent:turn", talk);
+    message(&mut sim, "two");
+    assert_eq!(started(resumed(&sim, None)), ["2 c-a: one\n\ntwo"]);
+    // That turn has ended, and the next has not begun.
+    sim.until_event("agent:usage", talk);
+    assert_eq!(started(resumed(&sim, None)), ["2 c-a: two"]);
+}
+
+#[test]
+fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
+    let graph = graph(ONE);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", talk);
+    message(&mut sim, "one");
+    message(&mut sim, "two");
+    let run_id = sim.run.state().nodes[0].run().unwrap().run_id.clone();
+    let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
+    sim.emit(Some(NodePath::root(&graph.nodes[0].id)), event);
+    let mut crashed = resumed(&sim, None);
+    crashed.drive(talk);
+    assert_eq!(crashed.starts("a"), ["2 c-a: two\n\none"]);
+    sim.until_event("agent:usage", talk);
+    let mut after = resumed(&sim, None);
+    after.drive(talk);
+    assert_eq!(after.starts("a"), ["2 c-a: one"]);
+}
+
+#[test]
+fn what_was_said_before_the_conversation_had_a_name_follows_the_first_turn() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("agent:start", talk);
+    message(&mut sim, "one");
+    let mut crashed = resumed(&sim, Some("go on"));
+    crashed.until_event("agent:usage", talk);
+    assert_eq!(crashed.starts("a"), ["2 -: - +one"]);
+    // The first turn has not answered it; the second has.
+    let mut again = resumed(&crashed, None);
+    again.until_event("agent:session", talk);
+    assert_eq!(again.starts("a"), ["3 c-a: one"]);
+    crashed.until_event("agent:turn", talk);
+    crashed.until_event("agent:usage", talk);
+    let mut after = resumed(&crashed, None);
+    after.drive(talk);
+    assert_eq!(after.starts("a"), ["3 c-a: continue"]);
+}
+
+#[test]
+fn what_an_agent_was_told_survives_the_next_crash() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("agent:session", talk);
+    // It dies right after it said that it goes on, and once more within the turn.
+    let told = resumed(&sim, Some("mend it"));
+    let mut again = resumed(&told, None);
+    again.until_event("agent:session", talk);
+    assert_eq!(again.starts("a"), ["2 c-a: mend it"]);
+    let mut third = resumed(&again, None);
+    third.drive(talk);
+    third.check();
+    assert_eq!(third.starts("a"), ["3 c-a: mend it"]);
+    let mut both = resumed(&told, Some("and hurry"));
+    both.drive(talk);
+    assert_eq!(both.starts("a"), ["2 c-a: mend it\n\nand hurry"]);
+}
+
+#[test]
+fn an_agent_of_a_later_pass_never_goes_on_in_the_conversation_of_the_one_before() {
+    let graph = graph(
+        r#"
+name: loop
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: go } }
+edges:
+  - { from: a, to: a, when: "a.text == 'done'", maxIterations: 1, onExhausted: continue }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("loop:iterate", talk);
+    sim.until_event("agent:start", talk);
+    let mut crashed = resumed(&sim, None);
+    crashed.drive(talk);
+    crashed.check();
+    assert_eq!(crashed.starts("a"), ["2 -: -"]);
+    assert_eq!(crashed.started[0].path.as_str(), "a#2");
+}
+
+#[test]
+fn an_attempt_after_a_failure_begins_anew() {
+    let mut sim = Sim::new(
+        &graph(
+            "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go }, policy: { retry: { maxAttempts: 2, on: any } } }\n",
+        ),
+        &[],
+    );
+    let fails = |start: &StartNode, run: &Run| match start.attempt {
+        1 => {
+            let error = AgentError::new(ErrorCode::Network, "gone");
+            let named = Step::Name("c-1".to_owned());
+            vec![Step::Begin, named, Step::Complete, Step::End(AttemptEnd::Error(error))]
+        }
+        _ => talk(start, run),
+    };
+    sim.until_event("task:failed", fails);
+    sim.until_event("agent:start", fails);
+    let mut crashed = resumed(&sim, None);
+    crashed.drive(talk);
+    assert_eq!(crashed.starts("a"), ["3 -: -"]);
+}
+
+fn limited(start: &StartNode, run: &Run) -> Vec<Step> {
+    if start.attempt > 1 {
+        return talk(start, run);
+    }
+    let mut error = AgentError::new(ErrorCode::RateLimited, "come back later").from_provider("talk");
+    error.resets_at = Some(run.state().last_at + Duration::from_secs(3_600));
+    let named = Step::Name("c-a".to_owned());
+    vec![Step::Begin, named, Step::Complete, Step::End(AttemptEnd::Error(error))]
+}
+
+#[test]
+fn a_limit_is_waited_out_and_burns_no_attempt() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("flow:waiting", limited);
+    let last = sim.log.len();
+    let wait = |at: usize| serde_json::to_value(&sim.log[at].event).unwrap();
+    let until = "1970-01-01T01:00:00.000Z";
+    assert_eq!(wait(last - 2), json!({ "type": "limit:wait", "provider": "talk", "until": until }));
+    assert_eq!(wait(last - 1), json!({ "type": "flow:waiting", "on": "limit", "until": until }));
+    assert_eq!(sim.run.wake_at().unwrap().as_millis(), 3_600_000);
+    // Resumed elsewhere, it still waits, and is told what the caller says.
+    let mut elsewhere = resumed(&sim, Some("go on"));
+    elsewhere.until_event("flow:waiting", limited);
+    elsewhere.drive(limited);
+    elsewhere.check();
+    assert_eq!(elsewhere.starts("a"), ["2 c-a: go on"]);
+    sim.drive(limited);
+    sim.check();
+    assert_eq!(sim.starts("a"), ["1 -: -", "2 c-a: continue"]);
+    let node = &sim.run.state().nodes[0];
+    assert_eq!(
+        (node.failures, sim.now.as_millis(), sim.run.state().outcome),
+        (0, 3_600_000, Some(Outcome::Success))
+    );
+}
+
+#[test]
+fn a_wait_for_a_limit_can_be_paused_and_stopped() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("flow:waiting", limited);
+    let mut stopped = Sim::new(sim.run.graph(), &sim.log);
+    stopped.emit(None, Event::SessionAbort { reason: None });
+    stopped.drive(limited);
+    stopped.check();
+    assert_eq!((stopped.run.state().outcome, stopped.now.as_millis()), (Some(Outcome::Stopped), 0));
+    sim.emit(None, Event::SessionPause { reason: None });
+    sim.drive(limited);
+    sim.check();
+    assert_eq!((sim.run.state().status, sim.now.as_millis()), (SessionStatus::Paused, 0));
+    let mut resumed = resumed(&sim, None);
+    resumed.drive(limited);
+    resumed.check();
+    assert_eq!(
+        (resumed.starts("a").join(""), resumed.now.as_millis()),
+        ("2 c-a: continue".to_owned(), 3_600_000)
+    );
+}
+
+#[test]
+fn a_limit_fails_the_attempt_where_the_author_wants_it() {
+    let text = ONE.replace("go } }", "go }, policy: { onLimit: fail } }");
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.drive(limited);
+    sim.check();
+    assert_eq!(sim.run.state().outcome, Some(Outcome::Failed));
+    assert!(!story(&sim.log).contains("limit:wait"));
+}
+
+/// An agent whose server fails once and says how long to wait.
+fn asks_to_wait(code: ErrorCode, wait: Duration) -> impl Fn(&StartNode, &Run) -> Vec<Step> {
+    move |start, run| {
+        if start.attempt > 1 {
+            return talk(start, run);
+        }
+        let error = AgentError::new(code, "come back later").from_provider("talk");
+        let end = AttemptEnd::Error(error.with_retry_after(Some(wait)));
+        vec![Step::Begin, Step::Complete, Step::End(end)]
+    }
+}
+
+#[test]
+fn a_server_is_waited_for_as_long_as_it_can_mean() {
+    let second = Duration::from_secs(1);
+    let hour = 3_600 * second;
+    let day = 24 * hour;
+    let retry = "retry: { maxAttempts: 2, backoff: 2s }";
+    let rows = [
+        // What an ordinary retry waits for.
+        (retry, ErrorCode::RateLimited, 7 * second, "failed", 7 * second),
+        (
+            "retry: { maxAttempts: 2, maxBackoff: 1s }",
+            ErrorCode::RateLimited,
+            7 * second,
+            "failed",
+            7 * second,
+        ),
+        ("retry: { maxAttempts: 2, maxBackoff: 2h }", ErrorCode::RateLimited, hour, "failed", hour),
+        // What is a usage limit, with or without retries.
+        (retry, ErrorCode::RateLimited, hour, "limit:wait", hour),
+        ("retry: { maxAttempts: 1 }", ErrorCode::Overloaded, hour, "limit:wait", hour),
+        (
+            "retry: { maxAttempts: 2, maxBackoff: 1s }",
+            ErrorCode::RateLimited,
+            31 * day,
+            "limit:wait",
+            31 * day,
+        ),
+        // What the author does not want to wait for, and what nobody can mean.
+        (
+            "retry: { maxAttempts: 2, backoff: 2s }, onLimit: fail",
+            ErrorCode::RateLimited,
+            hour,
+            "failed",
+            2 * second,
+        ),
+        (retry, ErrorCode::RateLimited, 32 * day, "failed", 2 * second),
+        (retry, ErrorCode::RateLimited, Duration::from_secs(1_000_000_000_000), "failed", 2 * second),
+        (retry, ErrorCode::RateLimited, Duration::MAX, "failed", 2 * second),
+    ];
+    for (policy, code, asked, how, waited) in rows {
+        let text = ONE.replace("go } }", &format!("go }}, policy: {{ {policy} }} }}"));
+        let mut sim = Sim::new(&graph(&text), &[]);
+        sim.drive(asks_to_wait(code, asked));
+        sim.check();
+        let events = ["limit:wait", "task:failed a"].map(|event| story(&sim.log).contains(event));
+        let outcome = (sim.now.as_millis(), sim.run.state().outcome);
+        let expected = (waited.as_millis() as i64, Some(Outcome::Success));
+        assert_eq!(
+            (events, outcome),
+            ([how == "limit:wait", how == "failed"], expected),
+            "{policy} {asked:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reset_that_nobody_can_mean_is_no_limit() {
+    let text = ONE.replace("go } }", "go }, policy: { retry: { maxAttempts: 2, backoff: 2s } } }");
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.drive(|start, run| {
+        if start.attempt > 1 {
+            return talk(start, run);
+        }
+        let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
+        error.resets_at = Some(Timestamp::MAX);
+        vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Error(error))]
+    });
+    sim.check();
+    assert_eq!((sim.now.as_millis(), sim.run.state().outcome), (2_000, Some(Outcome::Success)));
+}
+
+#[test]
+fn a_log_with_a_limit_that_nobody_can_mean_goes_on_at_once() {
+    let mut sim = Sim::new(&graph(ONE), &[]);
+    sim.until_event("flow:waiting", limited);
+    for envelope in &mut sim.log {
+        if let Event::LimitWait { until, .. } | Event::FlowWaiting { until: Some(until), .. } =
+            &mut envelope.event
+        {
+            *until = Timestamp::MAX;
+        }
+    }
+    let mut resumed = resumed(&sim, None);
+    resumed.drive(limited);
+    resumed.check();
+    assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome), (0, Some(Outcome::Success)));
+}
+
+#[test]
+fn an_output_that_could_not_be_read_again_fails_its_node() {
+    for (levels, outcome) in [(100, Outcome::Success), (101, Outcome::Failed)] {
+        let mut sim = Sim::new(&graph(ONE), &[]);
+        let output = (0..levels).fold(json!(1), |value, _| json!([value]));
+        sim.drive(|_, _| vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Output(output.clone()))]);
+        sim.check();
+        assert_eq!(sim.run.state().outcome, Some(outcome), "{levels} levels");
+        for envelope in &sim.log {
+            let text = serde_json::to_string(envelope).unwrap();
+            assert!(serde_json::from_str::<inspan_protocol::Envelope>(&text).is_ok(), "{levels} levels");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Budgets in money and tokens, of flows and of nodes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{
+    BudgetLimits, Event, LogLevel, NodeId, NodeStatus, Outcome, PauseCause, RunSnapshot, Spending,
+};
+use serde_json::json;
+
+use super::sim::{Sim, Step, story};
+use crate::{
+    graph::NodeIx,
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
+    testing::graph,
+};
+
+fn flow(policy: &str, nodes: &[(&str, &str)]) -> String {
+    let mut text = format!("flow: {{ name: f, policy: {{ {policy} }} }}\nnodes:\n");
+    for (id, rest) in nodes {
+        text += &format!("  - {{ id: {id}, type: talk.agent, input: {{ prompt: go }}{rest} }}\n");
+    }
+    text
+}
+
+/// Agents of so many turns, each of which costs so much and takes 10 tokens.
+fn turns(count: usize, cost: Option<f64>) -> impl Fn(&StartNode, &Run) -> Vec<Step> + Copy {
+    move |_, _| {
+        let mut steps = vec![Step::Begin, Step::Name("c".to_owned())];
+        for turn in 1..=count {
+            steps.push(Step::Usage(cost, 10));
+            steps.push(if turn < count { Step::Turn } else { Step::Complete });
+        }
+        steps.push(Step::End(AttemptEnd::Output(json!({}))));
+        steps
+    }
+}
+
+fn names(sim: &Sim, name: &str) -> usize {
+    sim.log.iter().filter(|envelope| envelope.event.name() == name).count()
+}
+
+/// How the run ended or paused.
+fn outcome(sim: &Sim) -> Outcome {
+    let state = sim.run.state();
+    match (state.outcome, state.paused_by()) {
+        (Some(outcome), _) => outcome,
+        (None, Some(PauseCause::Budget)) => Outcome::Paused,
+        (None, cause) => panic!("{cause:?}\n{}", story(&sim.log)),
+    }
+}
+
+/// The same, how many turns ended, and how often a budget was reported as used up.
+fn end(sim: &Sim) -> (Outcome, usize, usize) {
+    sim.check();
+    (outcome(sim), names(sim, "agent:usage"), names(sim, "budget:exceeded"))
+}
+
+fn usd(usd: f64) -> BudgetLimits {
+    BudgetLimits { usd: Some(usd), tokens: None }
+}
+
+/// The log goes on with a budget of the flow that was raised, or as it was.
+fn resumed(sim: &Sim, raised: Option<BudgetLimits>, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
+    let mut resumed = Sim::new(sim.run.graph(), &sim.log);
+    resumed.budget.flow = raised;
+    resumed.resume(None, &BTreeMap::new());
+    resumed.drive(world);
+    resumed
+}
+
+fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.drive(world);
+    sim
+}
+
+#[test]
+fn a_flow_pauses_or_ends_in_the_turn_after_its_budget_is_used_up() {
+    let ab = [("a", ""), ("b", ", dependsOn: [a]")];
+    let rows = [
+        ("budget: { usd: 1 }", 4, (Outcome::Paused, 2, 1)),
+        ("budget: { tokens: 15 }", 4, (Outcome::Paused, 2, 1)),
+        // The last turn of a finished agent is paid for; the next agent is not.
+        ("budget: { usd: 1 }", 2, (Outcome::Paused, 2, 1)),
+        ("budget: { usd: 1, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
+        ("budget: { tokens: 15, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
+        ("budget: { usd: 1, onExceeded: fail }", 2, (Outcome::BudgetExceeded, 2, 1)),
+        // All work is done, though the last turn crossed the limit; the log says so.
+        ("budget: { usd: 1.9 }", 2, (Outcome::Success, 4, 1)),
+        ("budget: { usd: 1.9, onExceeded: fail }", 2, (Outcome::Success, 4, 1)),
+        ("budget: { usd: 9 }", 4, (Outcome::Success, 8, 0)),
+    ];
+    for (policy, count, expected) in rows {
+        let sim = drive(&flow(policy, &ab), turns(count, Some(0.5)));
+        assert_eq!(end(&sim), expected, "{policy} {count}\n{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn resuming_gives_no_fresh_budget_and_a_raise_goes_on_from_what_was_spent() {
+    let ab = [("a", ""), ("b", ", dependsOn: [a]")];
+    let paused = drive(&flow("budget: { usd: 1 }", &ab), turns(2, Some(0.5)));
+    assert_eq!(end(&paused), (Outcome::Paused, 2, 1));
+    let again = resumed(&paused, None, turns(2, Some(0.5)));
+    assert_eq!(end(&again), (Outcome::Paused, 2, 2), "{}", story(&again.log));
+    // One more turn is affordable, and not two.
+    let more = resumed(&again, Some(usd(1.5)), turns(2, Some(0.5)));
+    assert_eq!(end(&more), (Outcome::Paused, 3, 3), "{}", story(&more.log));
+    let raised = resumed(&more, Some(usd(9.0)), turns(1, Some(0.5)));
+    assert_eq!(end(&raised), (Outcome::Success, 4, 3), "{}", story(&raised.log));
+    let starts = |id: &str| {
+        raised
+            .log
+            .iter()
+            .filter(|at| matches!(&at.event, Event::TaskStart { task_id, .. } if task_id.as_str() == id))
+            .count()
+    };
+    assert_eq!((starts("a"), starts("b")), (1, 2), "what is finished does not run again");
+}
+
+#[test]
+fn budgets_that_are_used_up_are_named() {
+    let own = ", policy: { budget: { usd: 0.5 } }";
+    let sim =
+        drive(&flow("budget: { usd: 1.9 }", &[("a", own), ("b", ", dependsOn: [a]")]), turns(1, Some(1.0)));
+    let used_up = sim.run.state().used_up_budgets(sim.run.graph());
+    let expected =
+        [(None, "1.9 USD (2.0000 spent)".to_owned()), (Some(NodeIx(0)), "0.5 USD (1.0000 spent)".to_owned())];
+    assert_eq!(used_up, expected);
+}
+
+#[test]
+fn what_does_not_spend_runs_to_its_end_before_the_pause() {
+    let text = "
+flow: { name: f, policy: { budget: { usd: 1 } } }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: go } }
+  - { id: note, type: control.noop, dependsOn: [a] }
+  - { id: after, type: control.noop, dependsOn: [note] }
+  - { id: b, type: talk.agent, dependsOn: [a], input: { prompt: go } }
+";
+    let world = |start: &StartNode, run: &Run| match run.graph().node(start.node).id.as_str() {
+        "a" | "b" => turns(2, Some(0.5))(start, run),
+        _ => vec![Step::End(AttemptEnd::Output(json!({})))],
+    };
+    let sim = drive(text, world);
+    assert_eq!(end(&sim), (Outcome::Paused, 2, 1));
+    let statuses: Vec<_> = sim.run.state().nodes.iter().map(|node| node.status).collect();
+    use NodeStatus::{Complete, Pending};
+    assert_eq!(statuses, [Complete, Complete, Complete, Pending], "{}", story(&sim.log));
+}
+
+#[test]
+fn a_nodes_budget_spans_its_attempts_and_passes() {
+    let alone = flow("failFast: true", &[("a", ", policy: { budget: { usd: 1 } }")]);
+    assert_eq!(end(&drive(&alone, turns(4, Some(0.5)))), (Outcome::Paused, 2, 1));
+    assert_eq!(end(&drive(&alone, turns(2, Some(0.5)))), (Outcome::Success, 2, 1));
+    let tokens = alone.replace("usd: 1", "tokens: 10");
+    assert_eq!(end(&drive(&tokens, turns(3, None))), (Outcome::Paused, 1, 1));
+    let fails = alone.replace("usd: 1", "usd: 1, onExceeded: fail");
+    assert_eq!(end(&drive(&fails, turns(4, Some(0.5)))), (Outcome::BudgetExceeded, 2, 1));
+    // A node whose failure is handled fails, unless its budget says otherwise.
+    let handled = flow("failFast: true", &[("a", ", policy: { budget: { usd: 1 }, continueOnError: true }")]);
+    assert_eq!(end(&drive(&handled, turns(4, Some(0.5)))).0, Outcome::Success);
+    let pauses = handled.replace("usd: 1", "usd: 1, onExceeded: pause");
+    assert_eq!(end(&drive(&pauses, turns(4, Some(0.5)))).0, Outcome::Paused);
+    let looped = format!(
+        "{alone}edges:\n  - {{ from: a, to: a, maxIterations: 5, when: \"1 == 1\", onExhausted: continue }}\n"
+    );
+    assert_eq!(end(&drive(&looped, turns(1, Some(0.5)))), (Outcome::Paused, 2, 1));
+    let retried = fails.replace("policy: { budget", "policy: { retry: { maxAttempts: 9, on: any }, budget");
+    let gone = |_: &StartNode, _: &Run| {
+        let error = inspan_protocol::AgentError::new(inspan_protocol::ErrorCode::Network, "gone");
+        vec![Step::Begin, Step::Usage(Some(0.5), 1), Step::Complete, Step::End(AttemptEnd::Error(error))]
+    };
+    assert_eq!(end(&drive(&retried, gone)), (Outcome::BudgetExceeded, 2, 1));
+    let mut raised = drive(&alone, turns(4, Some(0.5)));
+    raised.budget.nodes.insert(NodeId::new("a").unwrap(), usd(9.0));
+    raised.resume(None, &BTreeMap::new());
+    raised.drive(turns(1, Some(0.5)));
+    assert_eq!(end(&raised), (Outcome::Success, 3, 1), "{}", story(&raised.log));
+}
+
+#[test]
+fn a_session_that_continues_another_counts_what_that_one_spent() {
+    let own = ", policy: { budget: { usd: 3 } }";
+    let text = flow("budget: { usd: 1, onExceeded: fail }", &[("a", own), ("b", ", dependsOn: [a]")]);
+    let graph = graph(&text);
+    let mut first = Sim::new(&graph, &[]);
+    first.drive(turns(2, Some(0.5)));
+    assert_eq!(end(&first), (Outcome::BudgetExceeded, 2, 1));
+    let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
+    let run = || Run::new(graph.clone(), &"s".into(), graph.input.clone(), None);
+    let reusable = Reusable::of(run(), &log, u64::MAX);
+    let mut second = Sim::reusing(&graph, reusable.clone());
+    second.drive(turns(2, Some(0.5)));
+    // It takes over what `a` did, and has nothing left for `b`.
+    assert_eq!(end(&second), (Outcome::BudgetExceeded, 0, 1), "{}", story(&second.log));
+    let carried: Vec<_> = second.log.iter().filter(|at| at.event.name() == "budget:carried").collect();
+    let spent = Spending { cost_usd: 1.0, tokens: 20, unpriced: false };
+    let nodes = [(NodeId::new("a").unwrap(), spent)].into();
+    let expected = Event::BudgetCarried { from: "s".into(), spent, nodes };
+    assert_eq!(carried.iter().map(|at| &at.event).collect::<Vec<_>>(), [&expected]);
+    // What a third session continues is all that both have spent, also after a crash of the second.
+    for cut in 1..second.log.len() {
+        let log: Vec<_> = second.log[..cut].iter().cloned().map(Arc::new).collect();
+        let resumed = Sim::reusing_log(&graph, reusable.clone(), &second.log[..cut]);
+        let third =
+            Reusable::of(Run::new(graph.clone(), &"t".into(), graph.input.clone(), None), &log, u64::MAX);
+        let known = cut >= carried[0].seq as usize;
+        assert_eq!(third.spending().1, if known { spent } else { Spending::default() });
+        let mut resumed = resumed;
+        resumed.resume(None, &BTreeMap::new());
+        resumed.drive(turns(2, Some(0.5)));
+        assert_eq!(resumed.run.state().carried, Some(spent), "after {cut}\n{}", story(&resumed.log));
+    }
+}
+
+#[test]
+fn an_unknown_price_is_said_once_or_stops() {
+    let warnings = |sim: &Sim| {
+        let said = sim.log.iter().filter_map(|envelope| match &envelope.event {
+            Event::Log { level: LogLevel::Warn, message, .. } => Some(message.clone()),
+            _ => None,
+        });
+        said.collect::<Vec<_>>()
+    };
+    let flow_budget = flow("budget: { usd: 1 }", &[("a", "")]);
+    let of_flow = drive(&flow_budget, turns(3, None));
+    let node_budget = flow("failFast: true", &[("a", ", policy: { budget: { usd: 1 } }")]);
+    let of_node = drive(&node_budget, turns(3, None));
+    assert_eq!(
+        [(end(&of_flow), warnings(&of_flow)), (end(&of_node), warnings(&of_node))],
+        [
+            (
+                (Outcome::Success, 3, 0),
+                vec![
+                    "the price of a turn is unknown and counts as nothing in the budget of flow `f`: 1 USD"
+                        .to_owned()
+                ]
+            ),
+            (
+                (Outcome::Success, 3, 0),
+                vec![
+                    "the price of a turn is unknown and counts as nothing in the budget of node `a`: 1 USD"
+                        .to_owned()
+                ]
+            ),
+        ]
+    );
+    // After a crash it is not said again.
+    let cut = of_flow.log.iter().position(|envelope| envelope.event.name() == "agent:turn").unwrap();
+    let mut resumed = Sim::resumed(of_flow.run.graph(), &of_flow.log[..cut], None);
+    resumed.drive(turns(3, None));
+    assert_eq!(warnings(&resumed).len(), 1, "{}", story(&resumed.log));
+    let stops = [flow_budget, node_budget].map(|text| {
+        let sim = drive(&text.replace("usd: 1", "usd: 1, onUnknown: stop"), turns(3, None));
+        (end(&sim).0, end(&sim).1, warnings(&sim).len())
+    });
+    assert_eq!(stops, [(Outcome::Paused, 1, 0); 2]);
+    // Tokens are always known.
+    let tokens = drive(&flow("budget: { tokens: 99 }", &[("a", "")]), turns(3, None));
+    assert_eq!((end(&tokens), warnings(&tokens)), ((Outcome::Success, 3, 0), vec![]));
+}
+
+#[test]
+fn two_agents_that_cannot_both_be_afforded_do_not_run_at_once() {
+    let own = ", policy: { budget: { usd: 2 } }";
+    let both = flow("budget: { usd: 3 }", &[("a", own), ("b", own)]);
+    let sim = drive(&both, turns(2, Some(0.5)));
+    assert_eq!((end(&sim), sim.most), ((Outcome::Success, 4, 0), 1));
+    // What an agent of this session has cost says what the next may.
+    let after = ", dependsOn: [a]";
+    let learnt = flow("budget: { usd: 2.5 }", &[("a", ""), ("b", after), ("c", after)]);
+    let sim = drive(&learnt, turns(2, Some(0.5)));
+    assert_eq!((end(&sim).0, sim.most), (Outcome::Paused, 1));
+    let enough = drive(&learnt.replace("2.5", "3"), turns(2, Some(0.5)));
+    assert_eq!((end(&enough).0, enough.most), (Outcome::Success, 2));
+}
+
+#[test]
+fn what_was_spent_survives_crashes_and_snapshots() {
+    let own = ", policy: { budget: { usd: 2 } }";
+    let rows = [
+        flow("budget: { usd: 1.4 }", &[("a", ""), ("b", ", dependsOn: [a]")]),
+        flow("failFast: true", &[("a", ", policy: { budget: { usd: 1.4 } }")]),
+        flow("budget: { usd: 3 }", &[("a", own), ("b", own)]),
+    ];
+    for text in rows {
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]);
+        whole.drive(turns(4, Some(0.4)));
+        whole.check();
+        for cut in 1..whole.log.len() {
+            let half = Sim::new(&graph, &whole.log[..cut]);
+            let spent = names(&half, "agent:usage");
+            let most = names(&whole, "agent:usage");
+            let check = |mut sim: Sim, before: usize| {
+                sim.drive(turns(4, Some(0.4)));
+                // Turns of an attempt that was cut short are paid for again, and count.
+                let turns = before + names(&sim, "agent:usage");
+                let cost = sim.run.state().cost_usd;
+                assert!((cost - 0.4 * turns as f64).abs() < 1e-9, "{cost} for {turns} turns");
+                let outcome = outcome(&sim);
+                let same = outcome == super::budgets::outcome(&whole);
+                assert!(same || outcome == Outcome::Paused, "{outcome:?} after {cut}\n{}", story(&sim.log));
+                let outputs = sim.run.state().outputs.iter().flatten().count();
+                assert!(
+                    outcome != Outcome::Success || outputs == sim.run.graph().nodes.len(),
+                    "{}",
+                    story(&sim.log)
+                );
+                assert!(turns <= most + 4, "{turns} turns after {cut}\n{}", story(&sim.log));
+            };
+            check(Sim::resumed(&graph, &whole.log[..cut], None), 0);
+            let saved = serde_json::to_string(&half.run.snapshot(&graph.input)).unwrap();
+            let saved: RunSnapshot = serde_json::from_str(&saved).unwrap();
+            check(Sim::restored(&graph, &saved, half.now), spent);
+        }
+    }
+}

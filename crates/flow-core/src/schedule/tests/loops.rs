@@ -1,0 +1,427 @@
+//! Loops of every shape: what runs in which pass, when they are left, and that the plain interpreter agrees.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_protocol::{AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodeStatus, Outcome};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{
+    plain::{End, Flow, Plain, flow, name},
+    sim::{Sim, Step, story, world},
+};
+use crate::{
+    Graph, Loaded, compile,
+    diagnostic::Code,
+    graph::OnFailure,
+    nodes::builtin_catalog,
+    schedule::{AttemptEnd, Run, StartNode},
+    testing::graph,
+};
+
+/// What started, was skipped, and which loops fired, in order.
+fn course(log: &[Envelope]) -> Vec<String> {
+    let line = |envelope: &Envelope| match (&envelope.event, &envelope.context.task) {
+        (Event::TaskStart { .. }, Some(task)) => Some(task.to_string()),
+        (Event::TaskSkipped { .. }, Some(task)) => Some(format!("-{task}")),
+        (Event::LoopIterate { from, to, iteration, .. }, _) => Some(format!("{from} => {to} ({iteration})")),
+        _ => None,
+    };
+    log.iter().filter_map(line).collect()
+}
+
+/// Runs a flow of nodes that give their own places.
+fn run(text: &str) -> Sim {
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.drive(world);
+    sim.check();
+    sim
+}
+
+#[test]
+fn a_loop_with_a_node_on_its_way_back_reaches_what_comes_after() {
+    let sim = run(r#"
+name: way-back
+nodes:
+  - { id: review, type: control.noop }
+  - { id: fix, type: control.noop }
+  - { id: done, type: control.noop }
+edges:
+  - { from: review, to: fix, when: "frame.pass < 3" }
+  - { from: fix, to: review, maxIterations: 5 }
+  - { from: review, to: done }
+"#);
+    let course = course(&sim.log);
+    assert_eq!(
+        course,
+        [
+            "review",
+            "fix",
+            "fix => review (1)",
+            "review#2",
+            "fix#2",
+            "fix => review (2)",
+            "review#3",
+            "-fix#3",
+            "done"
+        ]
+    );
+    // What was skipped in its last pass has no output, whatever it had before.
+    assert!(sim.run.state().outputs[1].is_none());
+    assert_eq!(sim.run.state().outcome, Some(Outcome::Success));
+}
+
+#[test]
+fn a_loop_is_left_at_its_head() {
+    let sim = run(r#"
+name: head
+nodes:
+  - { id: fetch, type: control.noop }
+  - { id: work, type: control.noop }
+  - { id: report, type: control.noop }
+  - { id: note, type: control.noop }
+edges:
+  - { from: fetch, to: work, when: "frame.pass < 3" }
+  - { from: work, to: fetch, maxIterations: 9 }
+  - { from: fetch, to: report, when: "frame.pass == 3" }
+  - { from: work, to: note }
+"#);
+    let course = course(&sim.log);
+    assert_eq!(
+        course,
+        [
+            "fetch",
+            "work",
+            "work => fetch (1)",
+            "fetch#2",
+            "work#2",
+            "work => fetch (2)",
+            "fetch#3",
+            "-work#3",
+            "report",
+            "-note"
+        ]
+    );
+}
+
+const EPICS: &str = r#"
+name: epics
+nodes:
+  - { id: pick, type: control.noop, input: { value: "{{ review.value | default('none') if review else 'none' }}" } }
+  - { id: code, type: control.noop, input: { value: "{{ review.value | default('none') if review else 'none' }}" } }
+  - { id: review, type: control.noop }
+  - { id: commit, type: control.noop }
+  - { id: end, type: control.noop }
+edges:
+  - { from: pick, to: code }
+  - { from: code, to: review }
+  - { from: review, to: code, when: "frame.pass in [1, 3]", maxIterations: 1 }
+  - { from: review, to: commit }
+  - { from: commit, to: pick, when: "frame.pass == 1", maxIterations: 3 }
+  - { from: commit, to: end }
+"#;
+
+#[test]
+fn an_inner_loop_that_is_entered_anew_forgets_what_it_did() {
+    let sim = run(EPICS);
+    let saw = sim.started.iter().filter(|start| matches!(start.path.node(), "pick" | "code"));
+    let saw: Vec<_> = saw
+        .map(|start| {
+            let input = start.input.as_ref().ok().and_then(|input| input.get("value"));
+            format!("{} {}", start.path, input.and_then(Value::as_str).unwrap_or("-"))
+        })
+        .collect();
+    // The outer loop still sees why it goes round; the inner one begins with nothing.
+    assert_eq!(
+        saw,
+        ["pick none", "code none", "code#2 review", "pick#2 review#2", "code#3 none", "code#4 review#3"]
+    );
+    assert_eq!(sim.run.state().outcome, Some(Outcome::Success));
+    assert_eq!(course(&sim.log).last().map(String::as_str), Some("end"));
+}
+
+#[test]
+fn a_loop_that_gives_up_goes_on_or_fails_by_name() {
+    let text = r#"
+name: limit
+nodes:
+  - { id: review, type: control.noop }
+  - { id: fix, type: control.noop }
+  - { id: done, type: control.noop }
+edges:
+  - { from: review, to: fix }
+  - { from: fix, to: review, maxIterations: 2, onExhausted: continue }
+  - { from: review, to: done }
+"#;
+    let sim = run(text);
+    assert_eq!(
+        course(&sim.log),
+        [
+            "review",
+            "fix",
+            "fix => review (1)",
+            "review#2",
+            "fix#2",
+            "fix => review (2)",
+            "review#3",
+            "fix#3",
+            "done"
+        ]
+    );
+    let failed = run(&text.replace(", onExhausted: continue", ""));
+    let error = failed.log.iter().find_map(|envelope| match &envelope.event {
+        Event::PhaseFailed { error, .. } => Some(error.to_string()),
+        _ => None,
+    });
+    assert_eq!(
+        error.as_deref(),
+        Some(
+            "loop `fix -> review` would begin another pass, and its `maxIterations` of 2 is used up (LOOP_EXHAUSTED)"
+        )
+    );
+    assert_eq!(failed.run.state().outcome, Some(Outcome::Failed));
+}
+
+#[test]
+fn two_ways_back_to_one_node_are_one_loop() {
+    let sim = run(r#"
+name: two-reviewers
+policy: { maxConcurrency: 1 }
+nodes:
+  - { id: write, type: control.noop }
+  - { id: style, type: control.noop }
+  - { id: logic, type: control.noop }
+  - { id: done, type: control.noop }
+edges:
+  - { from: write, to: style }
+  - { from: write, to: logic }
+  - { from: style, to: write, when: "frame.pass == 1", maxIterations: 3 }
+  - { from: logic, to: write, when: "frame.pass < 3", maxIterations: 3 }
+  - { from: style, to: done }
+  - { from: logic, to: done }
+"#);
+    // Both reviewers speak before another pass begins, and it begins once.
+    assert_eq!(
+        course(&sim.log),
+        [
+            "write",
+            "style",
+            "logic",
+            "style => write (1)",
+            "write#2",
+            "style#2",
+            "logic#2",
+            "logic => write (1)",
+            "write#3",
+            "style#3",
+            "logic#3",
+            "done"
+        ]
+    );
+}
+
+#[test]
+fn what_was_skipped_too_early_by_an_older_version_runs_when_the_session_goes_on() {
+    let graph = graph(
+        r#"
+name: old
+nodes:
+  - { id: review, type: control.noop }
+  - { id: fix, type: control.noop }
+  - { id: done, type: control.noop }
+  - { id: after, type: control.noop, dependsOn: [done] }
+edges:
+  - { from: review, to: fix, when: "frame.pass == 1" }
+  - { from: fix, to: review, maxIterations: 5 }
+  - { from: review, to: done, when: "frame.pass > 1" }
+"#,
+    );
+    let mut new = Sim::new(&graph, &[]);
+    new.until_event("loop:iterate", world);
+    let skipped_before = new.log.len();
+    // An older version resolved the edge to `done` in the first pass, skipped all behind it, and did not name the
+    // nodes that go back.
+    let mut old = Sim::new(&graph, &new.log[..skipped_before - 3]);
+    let node = |id: &str| inspan_protocol::NodeId::new(id).unwrap();
+    let path = |id: &str| inspan_protocol::NodePath::root(&node(id));
+    let skip = |id: &str| Event::TaskSkipped { task_id: node(id), reason: inspan_protocol::SkipReason::Edge };
+    let lost = |from: &str, to: &str| Event::EdgeSkipped { from: node(from), to: node(to) };
+    old.emit(Some(path("review")), lost("review", "done"));
+    old.emit(Some(path("done")), skip("done"));
+    old.emit(Some(path("done")), lost("done", "after"));
+    old.emit(Some(path("after")), skip("after"));
+    old.until_event("task:complete", world);
+    let nodes = Vec::new();
+    old.emit(
+        Some(path("fix")),
+        Event::LoopIterate { from: node("fix"), to: node("review"), iteration: 1, nodes },
+    );
+    let mut resumed = Sim::resumed(&graph, &old.log, None);
+    resumed.drive(world);
+    resumed.check();
+    assert_eq!(
+        course(&resumed.log),
+        ["review", "-done", "-after", "fix", "fix => review (1)", "review#2", "-fix#2", "done#2", "after#2"]
+    );
+    assert_eq!(resumed.run.state().outcome, Some(Outcome::Success));
+}
+
+/// The graph of a flow, unless its loops overlap beyond sense; every other problem is a fault of the test.
+fn compiled(text: &str) -> Option<Arc<Graph>> {
+    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    match compile(&loaded, &builtin_catalog([])) {
+        Ok(compiled) => Some(Arc::new(compiled.graph)),
+        Err(found) => {
+            let overlaps = found.iter().filter(|problem| problem.severity == crate::Severity::Error);
+            assert!(
+                overlaps.clone().all(|problem| problem.code == Code::OverlappingLoops),
+                "{found}\n{text}"
+            );
+            None
+        }
+    }
+}
+
+/// As the plain interpreter has it: what each node does.
+fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
+    let id = run.graph().node(start.node).id.as_str();
+    let fails = id.starts_with("bad")
+        || id.starts_with("handled")
+        || (id.starts_with("odd") && start.path.pass() == 1);
+    if fails {
+        let error = AgentError::new(ErrorCode::NodeFailed, format!("{id} fails"));
+        return vec![Step::End(AttemptEnd::Error(error))];
+    }
+    let first =
+        |value: &Value| value.as_str().map(|text| text.split(' ').next().unwrap_or_default().to_owned());
+    let saw = start.input.as_ref().ok().and_then(|input| input.get("value")).and_then(Value::as_array);
+    let saw: Vec<String> = saw.into_iter().flatten().filter_map(first).collect();
+    vec![Step::End(AttemptEnd::Output(json!({ "value": format!("{} {}", start.path, saw.join(",")) })))]
+}
+
+fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
+    let state = sim.run.state();
+    let outcome = match state.outcome {
+        Some(Outcome::Success) => "Success",
+        Some(Outcome::Partial) => "Partial",
+        Some(Outcome::Failed) => return ("Failed", Vec::new()),
+        _ => "another",
+    };
+    let graph = sim.run.graph();
+    let end = |at: usize| {
+        let node = &state.nodes[at];
+        let status = match node.status {
+            NodeStatus::Complete => "complete",
+            NodeStatus::Failed if graph.nodes[at].policy.on_failure == OnFailure::Continue => "handled",
+            NodeStatus::Failed => "failed",
+            NodeStatus::Skipped => "skipped",
+            _ => "pending",
+        };
+        let output = state.outputs[at]
+            .as_ref()
+            .map(|output| output.get("value").and_then(Value::as_str).unwrap_or("f").to_owned());
+        (status, node.pass, node.attempts, output)
+    };
+    (outcome, (0..graph.nodes.len()).map(end).collect())
+}
+
+/// An edge out of a loop is resolved once, in the last pass: the loop fires no more, unless an outer one begins anew.
+fn exits_are_final(flow: &Flow, sim: &Sim) -> Result<(), TestCaseError> {
+    let graph = sim.run.graph();
+    let mut resolved = vec![EdgeStatus::Pending; graph.edges.len()];
+    let find = |from: &str, to: &str| {
+        let ends = (graph.find(from), graph.find(to));
+        graph.edges.iter().position(|edge| (Some(edge.from), Some(edge.to)) == ends)
+    };
+    for envelope in &sim.log {
+        match &envelope.event {
+            Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
+                let at = find(from.as_str(), to.as_str()).unwrap();
+                prop_assert!(resolved[at] == EdgeStatus::Pending, "twice\n{}", story(&sim.log));
+                resolved[at] = EdgeStatus::Fired;
+            }
+            Event::LoopIterate { nodes, .. } => {
+                for (at, edge) in graph.edges.iter().enumerate() {
+                    let inside = |ix: crate::graph::NodeIx| nodes.contains(&graph.node(ix).id);
+                    if edge.cycle.is_some() && inside(edge.from) || inside(edge.from) && inside(edge.to) {
+                        resolved[at] = EdgeStatus::Pending;
+                    }
+                    let left = inside(edge.from) && !inside(edge.to) && resolved[at] != EdgeStatus::Pending;
+                    prop_assert!(
+                        !left || edge.cycle.is_some(),
+                        "left too early: {}\n{}\n{}",
+                        at,
+                        story(&sim.log),
+                        flow.text()
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn agrees(flow: &Flow, seed: u64) -> Result<(), TestCaseError> {
+    let text = flow.text();
+    let Some(graph) = compiled(&text) else { return Ok(()) };
+    let expected = Plain::new(flow).run();
+    let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+    whole.drive(acts);
+    whole.check();
+    prop_assert_eq!(&ends(&whole), &expected, "{}\n{}", story(&whole.log), text);
+    exits_are_final(flow, &whole)?;
+    // From wherever it dies, it comes to the same end, and nothing that is finished runs again. Only what was cut short
+    // has one attempt more.
+    let apart = |(outcome, ends): (&'static str, Vec<End>)| {
+        let ends = ends.into_iter().map(|(status, pass, _, output)| (status, pass, output));
+        (outcome, ends.collect::<Vec<_>>())
+    };
+    let expected = apart(expected);
+    let step = whole.log.len() / 6 + 1;
+    for cut in (seed as usize % step..whole.log.len()).step_by(step) {
+        let mut sim = Sim::resumed(&graph, &whole.log[..cut], None).shuffled(seed ^ cut as u64);
+        sim.drive(acts);
+        sim.check();
+        prop_assert_eq!(&apart(ends(&sim)), &expected, "cut after {}\n{}\n{}", cut, story(&sim.log), text);
+        prop_assert!(sim.again(cut).is_empty(), "cut after {}\n{}\n{}", cut, story(&sim.log), text);
+    }
+    let half = Sim::new(&graph, &whole.log[..whole.log.len() / 2 + 1]);
+    let mut restored = Sim::restored(&graph, &half.run.snapshot(&graph.input), half.now).shuffled(seed);
+    restored.drive(acts);
+    prop_assert_eq!(&apart(ends(&restored)), &expected, "restored\n{}\n{}", story(&restored.log), text);
+    Ok(())
+}
+
+proptest! {
+    // As many as `PROPTEST_CASES` says.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_scheduler_and_the_plain_interpreter_agree_on_loops(flow in flow(), seed in any::<u64>()) {
+        agrees(&flow, seed)?;
+    }
+}
+
+#[test]
+fn random_flows_have_loops_of_every_kind() {
+    use proptest::{strategy::ValueTree, test_runner::TestRunner};
+    let mut runner = TestRunner::deterministic();
+    let (mut nested, mut overlapping, mut long, mut refused) = (0, 0, 0, 0);
+    for _ in 0..300 {
+        let flow = flow().new_tree(&mut runner).unwrap().current();
+        let Some(graph) = compiled(&flow.text()) else {
+            refused += 1;
+            continue;
+        };
+        let cycles: Vec<_> = graph.edges.iter().filter_map(|edge| edge.cycle.as_ref()).collect();
+        nested += u32::from(cycles.iter().any(|cycle| !cycle.inner.is_empty()));
+        overlapping += u32::from(cycles.iter().any(|cycle| cycle.quiet.len() > cycle.body.len()));
+        long += u32::from(cycles.iter().any(|cycle| cycle.body.len() > cycle.direct.len()));
+        assert_eq!(graph.node(crate::graph::NodeIx(0)).id.as_str(), name(&flow, 0));
+    }
+    assert!(
+        nested > 50 && overlapping > 3 && long > 15 && refused < 120,
+        "{nested} {overlapping} {long} {refused}"
+    );
+}

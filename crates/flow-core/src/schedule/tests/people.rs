@@ -1,0 +1,142 @@
+//! Questions to people over rests: those that nodes ask, and those about work that may have taken effect.
+
+use std::time::Duration;
+
+use inspan_protocol::{Event, NodeStatus, Outcome};
+
+use super::sim::{Sim, Step, story, world};
+use crate::{schedule::AttemptEnd, testing::graph};
+
+const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: go } }\n";
+const RISKY: &str = "name: risky\nnodes:\n  - { id: ok, type: control.noop, effects: external, policy: { retry: { maxAttempts: 3 } } }\n  - { id: ok2, type: control.noop, dependsOn: [ok] }\n";
+
+#[test]
+fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
+    let graph = graph(ASK);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("session:prompt", world);
+    let id = |sim: &Sim| sim.run.state().prompts[0].prompt_id.clone();
+    let asked = id(&sim);
+    let mut crashed = Sim::new(&graph, &sim.log);
+    crashed.now = sim.now + Duration::from_secs(3_600);
+    crashed.resume(None, &Default::default());
+    crashed.until_event("session:prompt", world);
+    assert_eq!(id(&crashed), asked);
+    let cut = crashed.started[0].interrupted.as_ref().unwrap();
+    assert_eq!((cut.since, cut.asked.as_ref().map(|asked| &asked.prompt_id)), (Some(sim.now), Some(&asked)));
+    // The answer is in the log, and the process dies before it is used.
+    crashed.until_event("session:reply", world);
+    let mut answered = Sim::resumed(&graph, &crashed.log, None);
+    answered.drive(world);
+    answered.check();
+    let asked_again = story(&answered.log[crashed.log.len()..]).contains("session:prompt");
+    let reply = answered.started[0].interrupted.as_ref().unwrap().reply.clone();
+    let yes = inspan_protocol::Reply { content: "yes".to_owned(), choice: None };
+    assert_eq!((asked_again, reply), (false, Some(yes)));
+}
+
+#[test]
+fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
+    let graph = graph(ASK);
+    let asks = |_: &_, _: &_| {
+        vec![
+            Step::Ask(None),
+            Step::Until(inspan_protocol::Timestamp::from_millis(60_000)),
+            Step::End(AttemptEnd::Output(serde_json::json!({}))),
+        ]
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(asks);
+    let waits = |sim: &Sim| story(&sim.log).matches("flow:waiting").count();
+    assert_eq!(waits(&sim), 1);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("flow:waiting", asks);
+    let mut resumed = Sim::resumed(&graph, &sim.log, None);
+    resumed.drive(asks);
+    resumed.check();
+    assert_eq!(waits(&resumed), 2);
+    // A process that leaves while it waits must have asked before: the answer may be there already.
+    let after = story(&resumed.log[sim.log.len()..]);
+    assert!(after.find("session:prompt") < after.find("flow:waiting"), "{after}");
+}
+
+/// A run that died after `risky` had begun, resumed with a person who answers so.
+fn doubtful(answer: Option<&'static str>) -> Sim {
+    let graph = graph(RISKY);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("task:start", world);
+    let mut resumed = Sim::resumed(&graph, &sim.log, None);
+    resumed.answer = answer;
+    resumed
+}
+
+#[test]
+fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
+    let mut asked = doubtful(None);
+    asked.until_event("flow:waiting", world);
+    assert_eq!((asked.started.len(), asked.run.doubts().count()), (0, 1));
+    let ends = ["run it again", "it is done", "let it fail"].map(|answer| {
+        let mut sim = doubtful(Some(answer));
+        sim.drive(world);
+        sim.check();
+        let state = sim.run.state();
+        // The failure that a person wants is not tried again.
+        let started: Vec<_> =
+            sim.started.iter().map(|start| format!("{}: {}", start.path, start.input.is_ok())).collect();
+        (state.nodes[0].status, started.join(", "), state.outcome.unwrap())
+    });
+    assert_eq!(
+        ends,
+        [
+            (NodeStatus::Complete, "ok: true, ok2: true".to_owned(), Outcome::Success),
+            (NodeStatus::Reused, "ok2: true".to_owned(), Outcome::Success),
+            (NodeStatus::Failed, "ok: false".to_owned(), Outcome::Failed),
+        ]
+    );
+}
+
+#[test]
+fn the_doubt_and_its_answer_survive_the_next_crash() {
+    for answer in ["run it again", "it is done", "let it fail"] {
+        let mut whole = doubtful(Some(answer));
+        whole.drive(world);
+        let first = whole
+            .log
+            .iter()
+            .position(|envelope| matches!(envelope.event, Event::SessionPrompt { .. }))
+            .unwrap();
+        let prompts = |sim: &Sim| {
+            let ids = sim.log.iter().filter_map(|envelope| match &envelope.event {
+                Event::SessionPrompt(prompt) => Some(prompt.prompt_id.clone()),
+                _ => None,
+            });
+            ids.collect::<Vec<_>>()
+        };
+        for cut in first + 1..whole.log.len() {
+            let mut sim = Sim::resumed(whole.run.graph(), &whole.log[..cut], None);
+            sim.answer = Some(answer);
+            sim.drive(world);
+            sim.check();
+            let ids = prompts(&sim);
+            let begun = whole.log[first..cut].iter().any(|envelope| {
+                matches!(envelope.event, Event::TaskStart { .. })
+                    && envelope.context.task.as_ref().is_some_and(|path| path.node() == "ok")
+            });
+            let ended = whole.log[first..cut].iter().any(|envelope| envelope.event.name() == "task:complete");
+            let answered =
+                whole.log[first..cut].iter().any(|envelope| envelope.event.name() == "session:reply");
+            // Open, it is asked again under its id; answered, it is not; and a new attempt is a new doubt.
+            let expected = match (answered, begun && !ended && answer == "run it again") {
+                (false, _) => vec![ids[0].clone(), ids[0].clone()],
+                (true, true) => vec![ids[0].clone(), ids[ids.len() - 1].clone()],
+                (true, false) => vec![ids[0].clone()],
+            };
+            assert_eq!(
+                (ids, sim.end()),
+                (expected, whole.end()),
+                "{answer}, cut after {cut}\n{}",
+                story(&sim.log)
+            );
+        }
+    }
+}

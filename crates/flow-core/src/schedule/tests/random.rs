@@ -1,0 +1,127 @@
+//! Random flows cut, paused and saved at random: all come to the end that the undisturbed run has.
+
+use inspan_protocol::{Envelope, Event, RunSnapshot};
+use proptest::prelude::*;
+
+use super::{
+    shape::{shape, text},
+    sim::{Sim, facts, story, world},
+};
+use crate::testing::graph;
+
+/// Goes on with a log that was cut after so many events, and holds it against the end of the undisturbed run.
+fn goes_on(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
+    let mut sim = Sim::resumed(whole.run.graph(), log, None).shuffled(log.len() as u64);
+    sim.drive(world);
+    sim.check();
+    prop_assert_eq!(sim.end(), whole.end(), "cut after {}:\n{}\n{}", log.len(), story(&sim.log), text);
+    prop_assert!(sim.again(log.len()).is_empty(), "cut after {}:\n{}\n{}", log.len(), story(&sim.log), text);
+    Ok(sim)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_flow_ends_in_order_and_is_the_fold_of_its_log(shape in shape(), seed in any::<u64>()) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+        sim.drive(world);
+        sim.check();
+        prop_assert!(sim.most <= shape.limit + shape.waiters(), "{} ran at once\n{}", sim.most, text);
+        let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();
+        prop_assert_eq!(facts(&Sim::new(&graph, &doubled).run.state), facts(&sim.run.state));
+    }
+
+    #[test]
+    fn a_run_that_dies_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>()) {
+        let text = text(&shape);
+        let mut whole = Sim::new(&graph(&text), &[]).shuffled(seed);
+        whole.drive(world);
+        for cut in 0..whole.log.len() {
+            let once = goes_on(&whole, &whole.log[..cut], &text)?;
+            // And dies again, somewhere after it went on.
+            let left = once.log.len() - cut;
+            goes_on(&whole, &once.log[..cut + (seed as usize + cut) % left], &text)?;
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_paused_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>(), at in 0..100_usize) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+        whole.drive(world);
+        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+        let mut over = false;
+        for count in 0..10_000 {
+            if over {
+                break;
+            }
+            // Twice is one pause.
+            if count == at || count == at + 3 {
+                sim.emit(None, Event::SessionPause { reason: None });
+            }
+            over = sim.step(&world);
+        }
+        sim.check();
+        let paused = sim.log.iter().any(|envelope| matches!(envelope.event, Event::FlowPaused { .. }));
+        if !paused {
+            return Ok(());
+        }
+        // Wherever it dies from the wish on, also while it comes to rest.
+        let first = |name: &str| sim.log.iter().position(|envelope| envelope.event.name() == name).unwrap_or(0);
+        // A session that was to pause before it began does so when it begins.
+        for cut in first("session:pause").max(first("harness:start") + 1)..=sim.log.len() {
+            goes_on(&whole, &sim.log[..cut], &text)?;
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_anywhere_stays_stopped(shape in shape(), seed in any::<u64>(), at in 0..60_usize) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+        let mut over = (0..at).any(|_| sim.step(&world));
+        if over {
+            return Ok(());
+        }
+        let wish = sim.log.len();
+        sim.emit(None, Event::SessionAbort { reason: None });
+        let ended_already = sim.run.state.ending.as_ref().is_some_and(|end| end.outcome != inspan_protocol::Outcome::Stopped);
+        while !over {
+            over = sim.step(&world);
+        }
+        sim.check();
+        if ended_already {
+            return Ok(());
+        }
+        for cut in wish + 1..=sim.log.len() {
+            let mut resumed = Sim::resumed(&graph, &sim.log[..cut], None);
+            if cut < sim.log.len() {
+                resumed.drive(world);
+            }
+            resumed.check();
+            prop_assert_eq!(resumed.end(), sim.end(), "{}", story(&resumed.log));
+            let starts = resumed.log[wish..].iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }));
+            prop_assert_eq!(starts.count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>()) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+        whole.drive(world);
+        for cut in 1..whole.log.len() {
+            let half = Sim::new(&graph, &whole.log[..cut]);
+            let saved = serde_json::to_string(&half.run.snapshot(&graph.input)).unwrap();
+            let saved: RunSnapshot = serde_json::from_str(&saved).unwrap();
+            let mut sim = Sim::restored(&graph, &saved, half.now).shuffled(seed);
+            sim.drive(world);
+            prop_assert_eq!(sim.end(), whole.end(), "saved after {}:\n{}\n{}", cut, story(&sim.log), text);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Work of an earlier session: what is taken over, what runs again, and that the plan says what then happens.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp};
+use serde_json::json;
+
+use super::sim::{Sim, Step};
+use crate::{
+    Graph,
+    schedule::{AttemptEnd, Fate, Reusable, Run, StartNode},
+    testing::graph,
+};
+
+const CHAIN: &str = r#"
+name: chain
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: one } }
+  - { id: b, type: talk.agent, input: { prompt: "two" }, dependsOn: [a] }
+  - { id: c, type: talk.agent, input: { prompt: "three" }, dependsOn: [b] }
+  - { id: side, type: talk.agent, input: { prompt: side } }
+"#;
+
+const LOOP: &str = r#"
+name: loop
+nodes:
+  - { id: code, type: talk.agent, input: { prompt: "{% if review %}mend{% else %}write{% endif %}" } }
+  - { id: review, type: talk.agent, input: { prompt: "judge {{ code.text }}" } }
+  - { id: ship, type: control.noop }
+edges:
+  - { from: code, to: review }
+  - { from: review, to: code, when: "review.pass == 1", maxIterations: 3 }
+  - { from: review, to: ship }
+"#;
+
+fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
+    let output = json!({ "text": start.path, "pass": start.path.pass() });
+    let named = Step::Name(format!("c-{}", start.path));
+    vec![
+        Step::Begin,
+        named,
+        Step::Usage(Some(0.5), 10),
+        Step::Complete,
+        Step::End(AttemptEnd::Output(output)),
+    ]
+}
+
+fn reusable(sim: &Sim, until: usize) -> Reusable {
+    let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect::<Vec<Arc<Envelope>>>();
+    let graph = sim.run.graph();
+    Reusable::of(
+        Run::new(graph.clone(), &SessionId::from("s"), graph.input.clone(), None),
+        &log,
+        until as u64,
+    )
+}
+
+/// What the plan says, after it was held against what then happens.
+fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
+    let run = Sim::reusing(graph, reusable.clone()).run;
+    let plan = run.plan(Timestamp::default());
+    let mut sim = Sim::reusing(graph, reusable.clone());
+    sim.drive(talk);
+    sim.check();
+    let seen = |path: &NodePath, reused: bool| {
+        sim.log.iter().any(|envelope| {
+            let right = match envelope.event {
+                Event::TaskReused { .. } => reused,
+                Event::TaskStart { .. } => !reused,
+                _ => false,
+            };
+            right && envelope.context.task.as_ref() == Some(path)
+        })
+    };
+    for node in &plan.nodes {
+        let happened = match node.fate {
+            Fate::Reused => seen(&node.path, true),
+            Fate::Runs(_) => seen(&node.path, false),
+            Fate::GoesOn => sim.starts(node.path.node()).iter().any(|start| start.contains(": continue")),
+            Fate::Finished | Fate::Asks => panic!("a new session has finished nothing and doubts nothing"),
+            Fate::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
+            // In a loop the pass may not come.
+            Fate::Follows => true,
+        };
+        assert!(happened, "{} is said to be {:?}", node.path, node.fate);
+    }
+    let known: Vec<_> = plan.nodes.iter().map(|node| &node.path).collect();
+    for start in &sim.started {
+        let is_planned = known.contains(&&start.path) || start.path.pass() > 1;
+        assert!(is_planned, "{} ran and is not in the plan", start.path);
+    }
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.fate)).collect()
+}
+
+fn ran(text: &str) -> Sim {
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.drive(talk);
+    sim
+}
+
+#[test]
+fn nothing_runs_again_that_did_not_change() {
+    let sim = ran(CHAIN);
+    let all = reusable(&sim, usize::MAX);
+    assert_eq!(planned(sim.run.graph(), &all), ["a Reused", "b Reused", "c Reused", "side Reused"]);
+    let looped = ran(LOOP);
+    assert_eq!(
+        planned(looped.run.graph(), &reusable(&looped, usize::MAX)),
+        ["code Reused", "code#2 Reused", "review Reused", "review#2 Reused", "ship Reused"]
+    );
+}
+
+#[test]
+fn what_changed_runs_again_and_what_follows_it() {
+    let sim = ran(CHAIN);
+    let all = reusable(&sim, usize::MAX);
+    let edited = graph(&CHAIN.replace("\"two\"", "\"2\""));
+    assert_eq!(planned(&edited, &all), ["a Reused", "b Runs(Input)", "c Follows", "side Reused"]);
+    // One place for work, taken by what runs, keeps nothing from being reused.
+    let narrow = graph(
+        &CHAIN.replace("name: chain", "name: chain\npolicy: { maxConcurrency: 1 }").replace("one", "uno"),
+    );
+    assert_eq!(planned(&narrow, &all), ["a Runs(Input)", "b Follows", "c Follows", "side Reused"]);
+    let retyped =
+        graph(&CHAIN.replace("b, type: talk.agent, input: { prompt: \"two\" }", "b, type: control.noop"));
+    assert_eq!(planned(&retyped, &all), ["a Reused", "b Runs(Type)", "c Follows", "side Reused"]);
+    let longer = graph(&format!(
+        "{CHAIN}  - {{ id: d, type: talk.agent, input: {{ prompt: new }}, dependsOn: [c] }}\n"
+    ));
+    assert_eq!(planned(&longer, &all), ["a Reused", "b Reused", "c Reused", "side Reused", "d Runs(New)"]);
+    let mut asked = all;
+    asked.run_again(NodePath::root(&sim.run.graph().nodes[1].id));
+    assert_eq!(planned(sim.run.graph(), &asked), ["a Reused", "b Runs(Asked)", "c Follows", "side Reused"]);
+}
+
+#[test]
+fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
+    let looped = ran(LOOP);
+    let all = reusable(&looped, usize::MAX);
+    let edited = graph(&LOOP.replace("judge", "look at"));
+    assert_eq!(planned(&edited, &all), ["code Reused", "review Runs(Input)", "ship Follows"]);
+    let mut sim = Sim::reusing(&edited, all);
+    sim.drive(talk);
+    let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
+    assert_eq!(started, ["review", "code#2", "review#2", "ship"]);
+    // The conversation of what was taken over is known.
+    assert_eq!(sim.run.state().nodes[0].conversation.as_ref().unwrap().session_id.as_str(), "c-code#2");
+}
+
+#[test]
+fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
+    let graph = graph(CHAIN);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(|start, run| match start.path.node() {
+        "b" => vec![
+            Step::Until(Timestamp::from_millis(50)),
+            Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
+        ],
+        "side" => vec![Step::Begin, Step::Name("c-side".to_owned()), Step::Until(Timestamp::from_millis(99))],
+        _ => talk(start, run),
+    });
+    let left = reusable(&sim, usize::MAX);
+    assert_eq!(planned(&graph, &left), ["a Reused", "b Runs(Failed)", "c Follows", "side GoesOn"]);
+    let mut goes_on = Sim::reusing(&graph, left.clone());
+    goes_on.until_event("agent:start", talk);
+    let starts = |sim: &Sim| sim.starts("side").join(", ");
+    assert_eq!(starts(&goes_on), "1 c-side: continue");
+    let mut anew = left;
+    anew.forget_unfinished();
+    assert_eq!(planned(&graph, &anew), ["a Reused", "b Runs(Failed)", "c Follows", "side Runs(New)"]);
+}
+
+#[test]
+fn a_session_that_takes_work_over_survives_a_crash() {
+    let sim = ran(CHAIN);
+    let all = reusable(&sim, usize::MAX);
+    let edited = graph(&CHAIN.replace("\"two\"", "\"2\""));
+    let mut whole = Sim::reusing(&edited, all.clone());
+    whole.drive(talk);
+    for cut in 1..whole.log.len() {
+        let mut crashed = Sim::reusing_log(&edited, all.clone(), &whole.log[..cut]);
+        crashed.resume(None, &Default::default());
+        crashed.drive(talk);
+        crashed.check();
+        assert_eq!(crashed.end(), whole.end());
+        let ran = crashed.started.iter().map(|start| start.path.as_str());
+        assert!(ran.clone().all(|path| path == "b" || path == "c"), "{:?}", ran.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_fork_takes_over_what_was_done_by_then() {
+    let sim = ran(CHAIN);
+    let done = |node: &str| {
+        let ends = |envelope: &Envelope| {
+            matches!(envelope.event, Event::TaskComplete { .. })
+                && envelope.context.task.as_ref().is_some_and(|path| path.node() == node)
+        };
+        sim.log.iter().position(ends).unwrap() + 1
+    };
+    let mut left = reusable(&sim, done("a"));
+    left.forget_unfinished();
+    let side = if done("side") < done("a") { "side Reused" } else { "side Runs(New)" };
+    assert_eq!(planned(sim.run.graph(), &left), ["a Reused", "b Runs(New)", "c Follows", side]);
+    assert_eq!(
+        planned(sim.run.graph(), &reusable(&sim, 0)),
+        ["a Runs(New)", "b Follows", "c Follows", "side Runs(New)"]
+    );
+}
+
+#[test]
+fn a_fork_at_a_node_keeps_what_does_not_depend_on_it() {
+    let looped = ran(LOOP);
+    let mut again = reusable(&looped, usize::MAX);
+    let second = NodePath::root(&looped.run.graph().nodes[1].id).with_pass(2);
+    again.run_again(second);
+    assert_eq!(
+        planned(looped.run.graph(), &again),
+        ["code Reused", "code#2 Reused", "review Reused", "review#2 Runs(Asked)", "ship Follows"]
+    );
+}

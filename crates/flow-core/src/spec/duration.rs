@@ -1,0 +1,39 @@
+//! Times in the file: `30m`, `1h30m`, `500ms`. A bare number is refused, because its unit would be a guess.
+
+use std::time::Duration;
+
+use crate::{
+    diagnostic::{Code, Problem, Sink},
+    spec::{Data, Key, Yaml},
+};
+
+/// The longest time that can be written: ten years.
+const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
+
+const HELP: &str = "write a number and a unit, such as `30s`, `5m` or `1h30m`";
+
+/// Reads a time from a text; why it is none.
+pub fn parse(text: &str) -> Result<Duration, &'static str> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time > LONGEST => Err("the longest time is ten years (`3650d`)"),
+        Ok(time) => Ok(time),
+        Err(_) => Err(HELP),
+    }
+}
+
+/// Reads a time.
+pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
+    let help = match &value.data {
+        Data::Text(text) => match parse(text) {
+            Ok(duration) => return Some(duration),
+            Err(help) => help.to_owned(),
+        },
+        Data::Number(number) => {
+            format!("say the unit: `{number}s` for seconds, `{number}ms` for thousandths")
+        }
+        _ => HELP.to_owned(),
+    };
+    let message = format!("`{}` takes a time", key.last());
+    sink.push(Problem::error(Code::WrongType, value.span, message).help(help).key(key));
+    None
+}

@@ -1,0 +1,249 @@
+//! The JSON Schema of the flow file, for editors: every key, and under each node's `type` the input that it
+//! takes. The compiler does not read it; it says more, and with the author's places.
+
+mod input;
+
+use serde_json::{Map, Value, json};
+
+use crate::catalog::NodeCatalog;
+
+/// The JSON Schema of a flow file whose nodes are of the registered types.
+pub fn flow_schema(registry: &NodeCatalog) -> Value {
+    let types = registry.describe();
+    let mut definitions = Map::new();
+    let mut cases = Vec::new();
+    for info in &types {
+        let name = format!("input.{}", info.name);
+        cases.push(json!({
+            "if": { "properties": { "type": { "const": info.name } }, "required": ["type"] },
+            "then": { "properties": { "input": { "$ref": format!("#/$defs/{name}") } } },
+        }));
+        definitions.insert(name.clone(), input::as_written(&info.input, &name));
+    }
+    definitions.insert("duration".to_owned(), duration());
+    definitions.insert("condition".to_owned(), condition());
+    let choices: Vec<Value> =
+        types.iter().map(|info| json!({ "const": info.name, "description": info.help })).collect();
+    definitions.insert("node".to_owned(), node(&choices, &cases));
+    definitions.insert("edge".to_owned(), edge());
+    let mut packs: Vec<&str> = types.iter().map(|info| info.pack).collect();
+    packs.sort_unstable();
+    packs.dedup();
+    let header = header(&packs);
+    let mut properties = header.clone();
+    let nested = closed("The flow as a whole.", header, &["name"]);
+    properties.insert("flow".to_owned(), nested);
+    let nodes = json!({
+        "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/node" }, "description": "The work to be done."
+    });
+    properties.insert("nodes".to_owned(), nodes);
+    let edges = json!({
+        "type": "array", "items": { "$ref": "#/$defs/edge" }, "description": "What leads to what."
+    });
+    properties.insert("edges".to_owned(), edges);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Inspan flow",
+        "type": "object",
+        "properties": properties,
+        "required": ["nodes"],
+        "oneOf": [{ "required": ["flow"] }, { "required": ["name"] }],
+        "additionalProperties": false,
+        "$defs": definitions,
+    })
+}
+
+fn closed(description: &str, properties: Map<String, Value>, required: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn keys<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn text(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+fn time(description: &str) -> Value {
+    json!({ "$ref": "#/$defs/duration", "description": description })
+}
+
+fn count(description: &str) -> Value {
+    json!({ "type": "integer", "minimum": 1, "description": description })
+}
+
+fn when(description: &str) -> Value {
+    json!({ "$ref": "#/$defs/condition", "description": description })
+}
+
+fn duration() -> Value {
+    json!({
+        "type": "string",
+        "pattern": "^\\s*([0-9]+\\s*[A-Za-z]+\\s*)+$",
+        "examples": ["500ms", "30s", "5m", "1h30m"],
+    })
+}
+
+fn condition() -> Value {
+    let itself = json!({ "$ref": "#/$defs/condition" });
+    let list = json!({ "type": "array", "items": itself });
+    let equals = closed(
+        "Whether a value is this one.",
+        keys([("var", text("The path of the value.")), ("value", json!({}))]),
+        &["var", "value"],
+    );
+    let one = |word: &str, schema: Value| json!({ "type": "object", "properties": { word: schema }, "required": [word], "additionalProperties": false });
+    json!({
+        "anyOf": [
+            { "type": "string", "description": "An expression such as `not review.structuredOutput.passed`." },
+            { "type": "boolean" },
+            one("equals", equals),
+            one("not", itself.clone()),
+            one("and", list.clone()),
+            one("or", list),
+        ],
+    })
+}
+
+fn budget(what: &str) -> Value {
+    let properties = keys([
+        ("usd", json!({ "type": "number", "exclusiveMinimum": 0, "description": "In US dollars." })),
+        ("tokens", count("Tokens of all kinds.")),
+        (
+            "onUnknown",
+            json!({
+                "enum": ["warn", "stop"], "default": "warn",
+                "description": "What is done about a turn whose price is unknown.",
+            }),
+        ),
+        (
+            "onExceeded",
+            json!({
+                "enum": ["pause", "fail"],
+                "description": "What is done when it is used up and an agent would spend more: the session pauses \
+                                until the budget is raised, or the flow or the node fails.",
+            }),
+        ),
+    ]);
+    let mut budget = closed(what, properties, &[]);
+    budget["minProperties"] = json!(1);
+    budget
+}
+
+fn header(packs: &[&str]) -> Map<String, Value> {
+    let policy = keys([
+        (
+            "failFast",
+            json!({ "type": "boolean", "default": true, "description": "Whether the first failure ends the rest." }),
+        ),
+        ("maxConcurrency", count("How many nodes may run at once.")),
+        ("timeout", time("How long the whole may take.")),
+        ("budget", budget("What the whole may cost.")),
+    ]);
+    keys([
+        ("name", text("The flow's name.")),
+        ("version", json!({ "type": ["string", "number"], "description": "The author's version." })),
+        ("description", text("What the flow is for.")),
+        ("phase", text("The name of the phase that the console shows.")),
+        ("input", json!({ "type": "object", "description": "Defaults of the flow's input." })),
+        (
+            "inputSchema",
+            json!({ "type": ["object", "boolean"], "description": "The JSON Schema of the flow's input." }),
+        ),
+        ("inputSchemaFile", text("A file with the JSON Schema of the flow's input.")),
+        (
+            "nodePacks",
+            json!({
+                "type": "array", "items": { "enum": packs }, "description": "The only packs that nodes may come from."
+            }),
+        ),
+        ("policy", closed("What holds for the whole flow.", policy, &[])),
+        (
+            "secrets",
+            json!({
+                "type": "array",
+                "items": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" },
+                "description": "Environment variables with secrets that the flow's programs may see.",
+            }),
+        ),
+        ("state", json!({ "type": "object", "description": "The flow's state at the start." })),
+    ])
+}
+
+fn node(types: &[Value], cases: &[Value]) -> Value {
+    let retry = keys([
+        ("maxAttempts", count("Attempts in all, the first included.")),
+        ("backoff", time("The wait before the second attempt.")),
+        (
+            "factor",
+            json!({ "type": "number", "minimum": 1, "description": "By what each further wait grows." }),
+        ),
+        ("maxBackoff", time("The longest wait.")),
+        ("on", json!({ "enum": ["retryable", "any"], "description": "Which failures are tried again." })),
+    ]);
+    let policy = keys([
+        ("timeout", time("How long one attempt may take.")),
+        ("retry", closed("How often the node is tried.", retry, &[])),
+        (
+            "continueOnError",
+            json!({ "type": "boolean", "description": "Whether the flow goes on with an error marker." }),
+        ),
+        ("budget", budget("What all attempts of the node may cost together.")),
+        (
+            "onLimit",
+            json!({
+                "enum": ["wait", "fail"], "default": "wait",
+                "description": "Whether a vendor's usage limit is waited out when its end is known.",
+            }),
+        ),
+    ]);
+    let properties = keys([
+        (
+            "id",
+            json!({ "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "description": "The node's name." }),
+        ),
+        ("type", json!({ "oneOf": types, "description": "What the node does." })),
+        ("name", text("A name for people.")),
+        ("description", text("What the node is for.")),
+        ("input", json!({ "type": "object", "description": "What the node works on." })),
+        ("promptFile", text("A file whose text is the prompt.")),
+        (
+            "dependsOn",
+            json!({
+                "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
+                "description": "Nodes that come first.",
+            }),
+        ),
+        ("when", when("Whether the node runs at all.")),
+        ("policy", closed("What is done about time and failure.", policy, &[])),
+        ("session", text("The agent node whose conversation this one goes on with.")),
+        (
+            "effects",
+            json!({ "enum": ["none", "workspace", "external"], "description": "What the node changes in the world." }),
+        ),
+    ]);
+    let mut node = closed("One step of the flow.", properties, &["id", "type"]);
+    node["allOf"] = json!(cases);
+    node
+}
+
+fn edge() -> Value {
+    let properties = keys([
+        ("from", text("The node it leaves.")),
+        ("to", text("The node it enters.")),
+        ("when", when("Whether it fires once its source has ended.")),
+        ("maxIterations", count("How often it may fire; it closes a loop.")),
+        ("onExhausted", json!({ "enum": ["fail", "continue"], "description": "What happens after that." })),
+    ]);
+    closed("What leads to what.", properties, &["from", "to"])
+}
+
+#[cfg(test)]
+mod tests;

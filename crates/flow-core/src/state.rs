@@ -1,0 +1,420 @@
+//! The state of a run: a fold over the facts in its event log, and nothing else. Live, resumed, recovered,
+//! replayed and forked runs all come here by [`RunState::apply`].
+//!
+//! | Fact | From | To |
+//! |---|---|---|
+//! | `task:start` | pending, waiting | running |
+//! | `task:complete` | running | complete |
+//! | `task:failed`, will retry | running | pending, with a time to try again |
+//! | `task:failed` | running | failed |
+//! | `task:cancelled` | running | cancelled |
+//! | `task:skipped` | pending | skipped |
+//! | `task:reused` | pending | reused |
+//! | `limit:wait` | running | waiting, with a time to try again |
+//! | `flow:paused` | cancelled, if it is named | paused |
+//! | `flow:resumed` | running, paused, cancelled by a pause | pending, interrupted |
+//! | `loop:iterate` | any, if in the body | pending, one pass further |
+//! | `edge:fired` of an edge that an earlier pass had skipped | skipped | pending, one pass further |
+//!
+//! A fact that does not fit where the node stands is late or a duplicate and changes nothing.
+
+mod agent;
+mod budget;
+mod node;
+mod rest;
+mod snapshot;
+mod transition;
+mod view;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use inspan_protocol::{
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause, Prompt,
+    PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
+};
+use serde_json::Value;
+
+pub use node::{Conversation, EdgeState, NodeState};
+pub use rest::CONTINUE;
+pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
+pub use snapshot::SnapshotError;
+pub use transition::wait_before_retry;
+
+use crate::graph::{Graph, NodeIx, Occupies};
+
+/// The events that are facts of a run; all others change nothing here.
+pub const FACTS: &[&str] = &[
+    "harness:start",
+    "harness:complete",
+    "phase:start",
+    "phase:complete",
+    "phase:failed",
+    "task:start",
+    "task:complete",
+    "task:failed",
+    "task:cancelled",
+    "task:skipped",
+    "task:reused",
+    "edge:fired",
+    "edge:skipped",
+    "loop:iterate",
+    "agent:start",
+    "agent:turn",
+    "agent:steer",
+    "agent:session",
+    "agent:usage",
+    "agent:complete",
+    "session:message",
+    "session:prompt",
+    "session:reply",
+    "session:pause",
+    "session:abort",
+    "flow:paused",
+    "flow:resumed",
+    "flow:waiting",
+    "limit:wait",
+    "budget:spent",
+    "budget:exceeded",
+    "budget:carried",
+];
+
+/// Nodes, least index first.
+pub(crate) type Candidates = BinaryHeap<Reverse<NodeIx>>;
+
+/// The fold of a run's facts.
+#[derive(Debug)]
+pub struct RunState {
+    pub(crate) status: SessionStatus,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) started_at: Option<Timestamp>,
+    /// The time of the newest fact, and how long the session lay still between two processes.
+    pub(crate) last_at: Timestamp,
+    pub(crate) rested: Duration,
+    /// The time that the session took before the snapshot that it began with.
+    pub(crate) used: Duration,
+    pub(crate) duration_ms: u64,
+    pub(crate) phase_begun: bool,
+    pub(crate) phase_ended: bool,
+    pub(crate) last_seq: u64,
+    /// How often something has come to an end: an attempt, or a turn of an agent.
+    pub(crate) progress: u64,
+    pub(crate) nodes: Vec<NodeState>,
+    pub(crate) edges: Vec<EdgeState>,
+    pub(crate) outputs: Vec<Option<Arc<Value>>>,
+    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) usage: Usage,
+    pub(crate) cost_usd: f64,
+    /// Whether some turn's price is unknown, so that the sum is too.
+    pub(crate) unpriced: bool,
+    /// Whether it was so when the session last went on, and was said then.
+    pub(crate) unpriced_before: bool,
+    /// The most that one attempt of an agent has cost.
+    pub(crate) dearest: f64,
+    /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
+    /// last resumed.
+    pub(crate) told_tokens: u64,
+    pub(crate) budget_told: bool,
+    /// What an earlier session had spent that this one continues.
+    pub(crate) carried: Option<Spending>,
+    /// Budgets that were raised since the session began.
+    pub(crate) raised: BudgetRaise,
+    /// Why the session is paused, unless a person or a program paused it.
+    pub(crate) paused_by: Option<PauseCause>,
+    /// Set from the wish to pause until the session goes on.
+    pub(crate) pausing: Option<Pause>,
+    /// Why the run must end before its time: the first cause counts.
+    pub(crate) ending: Option<Ending>,
+    /// The first failure that nothing handled.
+    pub(crate) failure: Option<AgentError>,
+    /// Attempts that run, and how many of them take a place for work.
+    pub(crate) running: u32,
+    pub(crate) slots: u32,
+    /// Nodes that may have become ready and would work; entries can be stale.
+    pub(crate) workers: Candidates,
+    /// Nodes that may have become ready and would only wait: they need no place; entries can be stale.
+    pub(crate) waiters: Candidates,
+    /// Nodes that ended and whose edges are to be resolved; entries can be stale.
+    pub(crate) settling: VecDeque<NodeIx>,
+    /// Moments at which something may be due; entries can be stale.
+    pub(crate) timers: BinaryHeap<Reverse<(Timestamp, NodeIx)>>,
+}
+
+/// A wish to pause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) reason: Option<String>,
+}
+
+/// Why a run ends before its time.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// How the session ends.
+    pub outcome: Outcome,
+    /// What went wrong, if something did.
+    pub error: Option<AgentError>,
+}
+
+impl RunState {
+    /// The state before the first fact.
+    pub fn new(graph: &Graph) -> Self {
+        let nodes = graph
+            .nodes
+            .iter()
+            .map(|node| NodeState { pass: 1, unresolved: node.incoming.len() as u32, ..NodeState::default() })
+            .collect();
+        Self {
+            status: SessionStatus::Idle,
+            outcome: None,
+            started_at: None,
+            last_at: Timestamp::default(),
+            rested: Duration::ZERO,
+            used: Duration::ZERO,
+            duration_ms: 0,
+            phase_begun: false,
+            phase_ended: false,
+            last_seq: 0,
+            progress: 0,
+            nodes,
+            edges: vec![EdgeState::default(); graph.edges.len()],
+            outputs: vec![None; graph.nodes.len()],
+            prompts: Vec::new(),
+            usage: Usage::default(),
+            cost_usd: 0.0,
+            unpriced: false,
+            unpriced_before: false,
+            dearest: 0.0,
+            told_tokens: 0,
+            budget_told: false,
+            carried: None,
+            raised: BudgetRaise::default(),
+            paused_by: None,
+            pausing: None,
+            ending: None,
+            failure: None,
+            running: 0,
+            slots: 0,
+            workers: BinaryHeap::new(),
+            waiters: BinaryHeap::new(),
+            settling: VecDeque::new(),
+            timers: BinaryHeap::new(),
+        }
+    }
+
+    /// Takes one event of the log. Total and idempotent: an event that was taken before, comes late or is
+    /// no fact of this run changes nothing.
+    pub fn apply(&mut self, graph: &Graph, envelope: &Envelope) {
+        let Envelope { seq, timestamp, context, event, .. } = envelope;
+        self.take(graph, *seq, *timestamp, context.task.as_ref(), event);
+    }
+
+    /// As `apply`, with only what counts of an envelope.
+    pub(crate) fn take(
+        &mut self,
+        graph: &Graph,
+        seq: u64,
+        at: Timestamp,
+        task: Option<&NodePath>,
+        event: &Event,
+    ) {
+        if seq <= self.last_seq {
+            return;
+        }
+        self.last_seq = seq;
+        match event {
+            Event::HarnessStart { .. }
+            | Event::PhaseStart { .. }
+            | Event::PhaseComplete { .. }
+            | Event::PhaseFailed { .. }
+            | Event::HarnessComplete { .. } => self.frame(graph, event, at),
+            Event::TaskStart { .. }
+            | Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskCancelled { .. }
+            | Event::TaskSkipped { .. }
+            | Event::TaskReused { .. }
+            | Event::LimitWait { .. } => self.task(graph, task, event, at),
+            Event::EdgeFired { from, to } => self.fire(graph, from, to),
+            Event::EdgeSkipped { from, to } => self.skip(graph, from, to),
+            Event::LoopIterate { from, to, iteration, nodes } => {
+                self.iterate(graph, from.as_str(), to.as_str(), *iteration, nodes)
+            }
+            Event::AgentStart { .. }
+            | Event::AgentTurn { .. }
+            | Event::AgentSteer { .. }
+            | Event::AgentSession { .. }
+            | Event::AgentUsage { .. }
+            | Event::AgentComplete { .. } => self.agent(graph, task, event),
+            Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
+            Event::SessionPrompt(prompt) => {
+                self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
+            }
+            Event::SessionReply { prompt_id, content, choice } => {
+                self.reply(graph, prompt_id, content, choice.as_deref());
+            }
+            Event::SessionPause { reason } => {
+                if self.status != SessionStatus::Paused {
+                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone() });
+                }
+            }
+            Event::SessionAbort { reason } => {
+                let error = reason.as_ref().map(|reason| {
+                    AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
+                });
+                self.end_early(Ending { outcome: Outcome::Stopped, error });
+            }
+            Event::FlowPaused { node_ids, cause, .. } => self.pause(graph, node_ids, *cause),
+            Event::FlowResumed { node_ids, message, messages, budget } => {
+                self.raised.merge(budget);
+                self.resume(graph, node_ids, message, messages, at);
+            }
+            Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
+            Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
+            Event::BudgetExceeded { .. } => match task {
+                None => self.budget_told = true,
+                Some(path) => {
+                    if let Some(ix) = graph.find(path.node()) {
+                        self.nodes[ix.0 as usize].more().budget_told = true;
+                    }
+                }
+            },
+            Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
+            _ => return,
+        }
+        self.last_at = at;
+    }
+
+    fn frame(&mut self, graph: &Graph, event: &Event, at: Timestamp) {
+        match event {
+            Event::HarnessStart { .. } if self.started_at.is_none() => {
+                self.status = SessionStatus::Running;
+                self.started_at = Some(at);
+            }
+            Event::PhaseStart { .. } if !self.phase_begun => {
+                self.phase_begun = true;
+                let roots = graph.nodes.iter().enumerate().filter(|(_, node)| node.incoming.is_empty());
+                roots.for_each(|(ix, _)| self.propose(graph, NodeIx(ix as u32)));
+            }
+            Event::PhaseComplete { .. } => self.phase_ended = true,
+            Event::PhaseFailed { error, .. } => {
+                self.phase_ended = true;
+                // Between this and the end of the session nothing may begin, also after a crash.
+                let outcome = self.outcome_of(error);
+                self.end_early(Ending { outcome, error: Some(error.clone()) });
+                self.failure.get_or_insert_with(|| error.clone());
+            }
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
+                self.outcome = Some(*outcome);
+                self.duration_ms = *duration_ms;
+                self.status = SessionStatus::of_outcome(*outcome);
+            }
+            _ => {}
+        }
+    }
+
+    fn task(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event, at: Timestamp) {
+        let expected: &[NodeStatus] = match event {
+            Event::TaskStart { .. } => &[NodeStatus::Pending, NodeStatus::Waiting],
+            Event::TaskSkipped { .. } | Event::TaskReused { .. } => &[NodeStatus::Pending],
+            _ => &[NodeStatus::Running],
+        };
+        let Some(ix) = self.locate(graph, task, expected) else { return };
+        match event {
+            Event::TaskStart { attempt, .. } => self.start(graph, ix, *attempt, at),
+            Event::TaskComplete { result, duration_ms, .. } => {
+                self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
+                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.settling.push_back(ix);
+            }
+            Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
+            Event::TaskCancelled { .. } => self.end(graph, ix, NodeStatus::Cancelled, None),
+            Event::LimitWait { until, .. } => self.wait_for_limit(graph, ix, *until, at),
+            Event::TaskSkipped { reason, .. } => {
+                let node = &mut self.nodes[ix.0 as usize];
+                node.status = NodeStatus::Skipped;
+                node.tainted = *reason == SkipReason::Failure;
+                self.outputs[ix.0 as usize] = None;
+                self.settling.push_back(ix);
+            }
+            Event::TaskReused { result, session_id, .. } => {
+                let node = &mut self.nodes[ix.0 as usize];
+                node.status = NodeStatus::Reused;
+                node.doubt = false;
+                if let Some(session_id) = session_id {
+                    node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
+                }
+                self.outputs[ix.0 as usize] = Some(result.clone());
+                self.settling.push_back(ix);
+                self.forget_prompts(graph, ix);
+                self.wake();
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a node among those that may be ready.
+    pub(crate) fn propose(&mut self, graph: &Graph, ix: NodeIx) {
+        match graph.node(ix).occupies {
+            Occupies::Slot => self.workers.push(Reverse(ix)),
+            Occupies::Nothing => self.waiters.push(Reverse(ix)),
+        }
+    }
+
+    /// Ends the run before its time, unless it ends already.
+    pub(crate) fn end_early(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    /// The time that the session took so far, rests aside.
+    fn used(&self) -> Duration {
+        let here = self.started_at.map_or(Duration::ZERO, |started| self.last_at.since(started));
+        self.used + here.saturating_sub(self.rested)
+    }
+
+    /// How a session ends whose phase failed with this, unless its cause is among the facts already.
+    fn outcome_of(&self, error: &AgentError) -> Outcome {
+        match error.code {
+            _ if self.failure.as_ref() == Some(error) => Outcome::Partial,
+            ErrorCode::BudgetExceeded => Outcome::BudgetExceeded,
+            ErrorCode::Timeout => Outcome::TimedOut,
+            ErrorCode::Aborted => Outcome::Stopped,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Where a node's next attempt or pass stands in the run.
+    pub fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
+        let root = NodePath::root(&graph.node(ix).id);
+        match self.nodes[ix.0 as usize].pass {
+            0 | 1 => root,
+            pass => root.with_pass(pass),
+        }
+    }
+
+    /// The questions to people that keep the flow waiting.
+    pub(crate) fn waits_for_input(&self) -> impl Iterator<Item = &Prompt> {
+        self.prompts.iter().filter(|prompt| prompt.kind == PromptKind::Input)
+    }
+
+    pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
+        let (node, pass) = task?.node_and_pass();
+        let ix = graph.find(node)?;
+        (self.nodes[ix.0 as usize].pass == pass).then_some(ix)
+    }
+
+    fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {
+        let ix = self.find(graph, task)?;
+        expected.contains(&self.nodes[ix.0 as usize].status).then_some(ix)
+    }
+
+    /// What was waiting goes on.
+    fn wake(&mut self) {
+        if self.status == SessionStatus::Waiting {
+            self.status = SessionStatus::Running;
+        }
+    }
+}

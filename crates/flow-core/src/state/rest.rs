@@ -1,0 +1,188 @@
+//! Facts of a session at rest and of people: questions and answers, pauses, and how a session goes on.
+
+use std::collections::BTreeMap;
+
+use inspan_protocol::{
+    NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
+};
+
+use super::{RunState, node::More};
+use crate::graph::{Effects, Graph, NodeIx, Occupies};
+
+/// The answers to the question whether an attempt that was cut short has taken effect.
+pub(crate) const RUN_AGAIN: &str = "run it again";
+pub(crate) const IT_IS_DONE: &str = "it is done";
+pub(crate) const LET_IT_FAIL: &str = "let it fail";
+
+/// What an agent is told that goes on, if nobody says anything else.
+pub const CONTINUE: &str = "continue";
+
+impl RunState {
+    pub(super) fn ask(&mut self, graph: &Graph, prompt: Prompt) {
+        self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
+        if prompt.kind == PromptKind::Input
+            && let Some(ix) = self.find(graph, prompt.task.as_ref())
+        {
+            let node = &mut self.nodes[ix.0 as usize];
+            let asks = node.status == NodeStatus::Running;
+            let more = node.more();
+            more.asks = asks;
+            more.asked = Some(prompt.clone());
+            more.reply = None;
+        }
+        self.prompts.push(prompt);
+    }
+
+    pub(super) fn reply(&mut self, graph: &Graph, id: &PromptId, content: &str, choice: Option<&str>) {
+        let Some(place) = self.prompts.iter().position(|prompt| prompt.prompt_id == *id) else { return };
+        let prompt = self.prompts.remove(place);
+        if prompt.kind == PromptKind::Input
+            && let Some(ix) = self.find(graph, prompt.task.as_ref())
+        {
+            let node = &mut self.nodes[ix.0 as usize];
+            let reply = Reply { content: content.to_owned(), choice: choice.map(str::to_owned) };
+            if node.doubt && choice == Some(RUN_AGAIN) {
+                node.doubt = false;
+                node.deaths = 0;
+                let more = node.more();
+                (more.asked, more.reply) = (None, None);
+            } else {
+                node.more().reply = Some(reply);
+            }
+            if node.status == NodeStatus::Pending {
+                self.propose(graph, ix);
+            }
+        }
+        self.wake();
+    }
+
+    pub(super) fn forget_prompts(&mut self, graph: &Graph, ix: NodeIx) {
+        if !self.prompts.is_empty() {
+            let id = graph.node(ix).id.as_str();
+            self.prompts.retain(|prompt| prompt.task.as_ref().is_none_or(|task| task.node() != id));
+        }
+        if let Some(more) = &mut self.nodes[ix.0 as usize].more {
+            (more.asked, more.reply) = (None, None);
+        }
+    }
+
+    pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath], cause: Option<PauseCause>) {
+        self.status = SessionStatus::Paused;
+        self.paused_by = cause;
+        self.pausing = None;
+        for path in paths {
+            if let Some(ix) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
+                self.nodes[ix.0 as usize].status = NodeStatus::Paused;
+            }
+        }
+    }
+
+    /// What was in flight when the session came to rest, however it did, is pending again.
+    pub(super) fn resume(
+        &mut self,
+        graph: &Graph,
+        continued: &[NodePath],
+        message: &str,
+        messages: &BTreeMap<NodePath, String>,
+        at: Timestamp,
+    ) {
+        match self.started_at {
+            Some(_) => self.rested += at.since(self.last_at),
+            // The log begins elsewhere; the time counts from here.
+            None => self.started_at = Some(at),
+        }
+        self.pausing = None;
+        self.paused_by = None;
+        self.budget_told = false;
+        self.status = SessionStatus::Running;
+        self.unpriced_before = self.unpriced;
+        for at in 0..self.nodes.len() {
+            let ix = NodeIx(at as u32);
+            if let Some(more) = &mut self.nodes[at].more {
+                more.unpriced_before = more.unpriced;
+                more.budget_told = false;
+            }
+            let path = self.path(graph, ix);
+            let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
+            if self.is_cut(ix) {
+                self.interrupt(graph, ix, told);
+            } else if let (Some(told), Some(more)) = (told, &mut self.nodes[at].more) {
+                more.tell(told);
+            }
+        }
+        // Permissions were asked for by programs that are gone; questions of the flow are asked again.
+        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
+    }
+
+    fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
+        let ends = self.ending.is_some();
+        let progress = self.progress;
+        let node = &mut self.nodes[ix.0 as usize];
+        if node.status == NodeStatus::Running {
+            // A process may leave a question that waits, and then it has not died.
+            if !node.more.as_ref().is_some_and(|more| more.asks) {
+                node.note_death(progress);
+            }
+            self.running -= 1;
+            self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
+        }
+        node.deadline = None;
+        if let Some(more) = &mut node.more {
+            more.run = None;
+            more.reserved = 0.0;
+        }
+        if ends {
+            node.status = NodeStatus::Cancelled;
+            return;
+        }
+        node.status = NodeStatus::Pending;
+        node.interrupted = true;
+        node.doubt = graph.node(ix).effects == Effects::External;
+        if let Some(told) = told {
+            node.more().tell(told);
+        }
+        self.propose(graph, ix);
+    }
+
+    /// Whether an attempt was in flight when the session came to rest or its process died.
+    fn is_cut(&self, ix: NodeIx) -> bool {
+        match self.nodes[ix.0 as usize].status {
+            NodeStatus::Running | NodeStatus::Paused => true,
+            NodeStatus::Cancelled => self.ending.is_none(),
+            _ => false,
+        }
+    }
+
+    /// The agents that go on in their own conversations when the session is resumed.
+    pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
+        let indices = (0..self.nodes.len()).map(|at| NodeIx(at as u32));
+        let goes_on = |ix: &NodeIx| {
+            let node = &self.nodes[ix.0 as usize];
+            let more = node.more.as_ref();
+            let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
+            // It waits for a limit, or the process died before it was started.
+            let told = node.interrupted && more.is_some_and(|more| more.resume.is_some());
+            told || (own && self.is_cut(*ix))
+        };
+        indices.filter(goes_on).map(|ix| self.path(graph, ix)).collect()
+    }
+}
+
+impl More {
+    /// What the agent is told when it goes on; what it should have been told before is not lost.
+    fn tell(&mut self, told: &str) {
+        match &mut self.resume {
+            Some(before) if before != CONTINUE => {
+                if told != CONTINUE {
+                    *before = format!("{before}\n\n{told}");
+                }
+            }
+            resume => *resume = Some(told.to_owned()),
+        }
+    }
+
+    /// The messages that were taken and that no finished turn has answered.
+    pub(crate) fn undelivered(&self) -> impl Iterator<Item = &str> {
+        self.taken.iter().chain(&self.waiting).map(String::as_str)
+    }
+}

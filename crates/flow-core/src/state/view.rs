@@ -1,0 +1,100 @@
+//! The fold as those may look at it who only show it.
+
+use inspan_protocol::{AgentError, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage};
+
+use serde_json::Value;
+
+use super::{EdgeState, NodeState, RunState};
+use crate::graph::{Graph, NodeIx};
+
+impl RunState {
+    /// Where the session stands.
+    pub fn status(&self) -> SessionStatus {
+        self.status
+    }
+
+    /// How it ended.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// When it began.
+    pub fn started_at(&self) -> Option<Timestamp> {
+        self.started_at
+    }
+
+    /// The time of its newest event.
+    pub fn last_at(&self) -> Timestamp {
+        self.last_at
+    }
+
+    /// The newest output of a node.
+    pub fn output(&self, node: NodeIx) -> Option<&Value> {
+        self.outputs[node.0 as usize].as_deref()
+    }
+
+    /// How long it took, in milliseconds, once it has ended.
+    pub fn duration_ms(&self) -> u64 {
+        self.duration_ms
+    }
+
+    /// Where each node stands, in the order of the graph.
+    pub fn nodes(&self) -> &[NodeState] {
+        &self.nodes
+    }
+
+    /// Where each edge stands, in the order of the graph.
+    pub fn edges(&self) -> &[EdgeState] {
+        &self.edges
+    }
+
+    /// The questions that are open.
+    pub fn prompts(&self) -> &[Prompt] {
+        &self.prompts
+    }
+
+    /// The question that a node waits for.
+    pub fn asked_by(&self, graph: &Graph, node: NodeIx) -> Option<&Prompt> {
+        self.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(node))
+    }
+
+    /// The first failure that nothing handled.
+    pub fn failure(&self) -> Option<&AgentError> {
+        self.failure.as_ref()
+    }
+
+    /// The budgets that are used up, each with its size and what was spent: the flow's under no node.
+    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<NodeIx>, String)> {
+        let flow = self.exceeded(graph).map(|limit| (None, limit));
+        let nodes = (0..graph.nodes.len()).map(|at| NodeIx(at as u32));
+        let nodes = nodes.filter_map(|ix| Some((Some(ix), self.node_exceeded(graph, ix)?)));
+        flow.into_iter().chain(nodes).collect()
+    }
+
+    /// Why the session is paused, unless a person or a program paused it.
+    pub fn paused_by(&self) -> Option<PauseCause> {
+        self.paused_by
+    }
+
+    /// Tokens of all agents.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// What they cost in US dollars; nothing if any price is unknown.
+    pub fn cost_usd(&self) -> Option<f64> {
+        (!self.unpriced).then_some(self.cost_usd)
+    }
+}
+
+impl NodeState {
+    /// Whether an attempt was cut short by a pause, a limit or a crash, and none has begun since.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Whether a person has to say what became of an attempt that was cut short.
+    pub fn is_in_doubt(&self) -> bool {
+        self.doubt
+    }
+}

@@ -1,0 +1,52 @@
+//! What the tests of this crate share: flows compiled from texts and fixtures.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use inspan_protocol::ProviderCapabilities;
+use serde_json::{Value, json};
+
+use crate::{
+    DescribeNode, Drawn, Graph, Loaded, NodeKind, NodeTypeInfo, Occupies, compile, nodes::builtin_catalog,
+};
+
+/// An agent's node that is only described.
+struct TalkAgent;
+
+impl DescribeNode for TalkAgent {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo {
+            name: "talk.agent".into(),
+            pack: "agents",
+            help: String::new(),
+            input: json!({ "type": "object" }),
+            output: json!({ "type": "object" }),
+            kind: NodeKind::Agent,
+            occupies: Occupies::Slot,
+        }
+    }
+
+    fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
+        Some(ProviderCapabilities { streaming: true, cost: true, ..Default::default() })
+    }
+}
+
+/// A flow, compiled.
+pub(crate) fn graph(text: &str) -> Arc<Graph> {
+    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let mut catalog = builtin_catalog([]);
+    catalog.register(TalkAgent);
+    Arc::new(compile(&loaded, &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+}
+
+/// The flow in a folder of the fixtures, named `flow.yaml`.
+pub(crate) fn load(folder: &Path) -> Loaded {
+    let text = fs::read_to_string(folder.join("flow.yaml")).unwrap();
+    Loaded::read("flow.yaml", folder.to_owned(), text, |file| {
+        let path = folder.join(file);
+        match fs::read_to_string(&path) {
+            _ if path.is_dir() => Drawn::Unusable("it is a directory".to_owned()),
+            Ok(text) => Drawn::Text(text),
+            Err(_) => Drawn::Missing,
+        }
+    })
+}

@@ -1,0 +1,3 @@
+//! Tests that hold the pure half against real runs.
+
+mod explain;

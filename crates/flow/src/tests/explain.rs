@@ -1,0 +1,288 @@
+//! Every flow fixture, explained whole; and every beginning of its log, in which no statement
+//! may rest on an event that is not there.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, RunId, SessionId, Timestamp, Usage};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    About, DescribeNode, Explanation, FlowRunner, FlowRunnerBuilder, Graph, Loaded, MemoryStore, NodeContext,
+    NodeIx, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable,
+    RunStore, Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load,
+};
+
+/// The fixtures' folder.
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/flows")
+}
+
+/// The fixtures that say something about the fate of nodes.
+const CASES: &[&str] = &[
+    "failing",
+    "fan_out_merge",
+    "human_input",
+    "loop_exhausted",
+    "partial",
+    "retry",
+    "review_loop",
+    "routes",
+    "stopped",
+    "timed_out",
+];
+
+/// Stands for the vendors' agents. Its input says what it does.
+struct Agent;
+
+impl DescribeNode for Agent {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo {
+            name: "claude.agent".into(),
+            pack: "agents",
+            help: String::new(),
+            input: json!({}),
+            output: json!({}),
+            kind: NodeKind::Agent,
+            occupies: Occupies::Slot,
+        }
+    }
+}
+
+impl NodeType for Agent {
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+        async move {
+            if input["limited"] == json!(true) && context.attempt == 1 {
+                let mut error = AgentError::new(ErrorCode::RateLimited, "too much").from_provider("claude");
+                error.resets_at = Some(context.hub.clock().now() + Duration::from_secs(3_600));
+                return Err(error);
+            }
+            if let Some(usd) = input["costs"].as_f64() {
+                let usage = Usage { output_tokens: 10, ..Usage::default() };
+                context.hub.emit(Event::AgentUsage { usage, cost_usd: Some(usd), run_id: RunId::from("r") });
+            }
+            Ok(json!({ "text": "done" }))
+        }
+        .boxed()
+    }
+}
+
+fn nodes() -> NodeRegistry {
+    let mut nodes = builtin_nodes(&ProviderRegistry::new());
+    nodes.register(Agent);
+    nodes
+}
+
+fn case(name: &str) -> (Arc<Graph>, SessionRecord, Vec<Arc<Envelope>>) {
+    let folder = fixtures().join(name);
+    let loaded = load(&folder.join("flow.yaml")).unwrap();
+    let compiled = compile(&loaded, &nodes());
+    let graph = Arc::new(compiled.unwrap_or_else(|found| panic!("{name}\n{found}")).graph);
+    let text = fs::read_to_string(folder.join("events.jsonl")).unwrap();
+    let log: Vec<Arc<Envelope>> =
+        text.lines().map(|line| Arc::new(serde_json::from_str(line).unwrap())).collect();
+    let record = record(&graph, log[0].context.session_id.clone());
+    (graph, record, log)
+}
+
+fn record(graph: &Graph, session: SessionId) -> SessionRecord {
+    SessionRecord {
+        session,
+        flow: (*graph.source).clone(),
+        input: graph.input.clone(),
+        created_at: Timestamp::default(),
+        parent: None,
+        base: None,
+        settings: Map::new(),
+    }
+}
+
+/// The session, then each node.
+fn all(graph: &Graph) -> Vec<About> {
+    let nodes = (0..graph.nodes.len()).map(|at| About::Node(NodeIx(at as u32)));
+    std::iter::once(About::Session).chain(nodes).collect()
+}
+
+fn told(explanation: &Explanation) -> String {
+    let mut text = format!("{}  [{}]\n", explanation.standing.text, explanation.standing.seq);
+    for said in &explanation.because {
+        let place = said.task.as_ref().map_or("", NodePath::as_str);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:>3} {place}: {}", said.seq, said.text);
+    }
+    text
+}
+
+#[test]
+fn what_became_of_every_node_of_every_fixture() {
+    let mut text = String::new();
+    for name in CASES {
+        let (graph, record, log) = case(name);
+        text.push_str(&format!("── {name}\n"));
+        for about in all(&graph) {
+            text.push_str(&told(&explain(&graph, &record, &log, about)));
+        }
+        text.push('\n');
+    }
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("fixtures", text);
+    });
+}
+
+#[test]
+fn no_statement_rests_on_an_event_that_is_not_there() {
+    for name in CASES {
+        let (graph, record, log) = case(name);
+        for end in 0..=log.len() {
+            for about in all(&graph) {
+                let explanation = explain(&graph, &record, &log[..end], about);
+                let said = explanation.because.iter().chain([&explanation.standing]);
+                for said in said {
+                    assert!(said.seq <= end as u64, "{name}, {end} events, {about:?}: {said:?}");
+                    assert_eq!(said.at.is_some(), said.seq > 0, "{name}, {end} events, {about:?}: {said:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A flow whose session is kept in memory, in virtual time.
+struct Kept {
+    graph: Arc<Graph>,
+    store: Arc<MemoryStore>,
+    session: SessionId,
+}
+
+impl Kept {
+    fn new(text: &str) -> Self {
+        let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let compiled = compile(&loaded, &nodes()).unwrap_or_else(|found| panic!("{text}\n{found}"));
+        let store = Arc::new(MemoryStore::new());
+        Self { graph: Arc::new(compiled.graph), store, session: SessionId::from("s") }
+    }
+
+    fn builder(&self) -> FlowRunnerBuilder {
+        FlowRunner::builder(self.graph.clone(), nodes())
+            .clock(Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0))))
+            .ids(Arc::new(CountingIds::new()))
+            .session_id(self.session.clone())
+            .store(self.store.clone())
+            .when_waiting(WhenWaiting::LeaveUnlessTimed)
+    }
+
+    async fn run(&self) {
+        self.builder().build().run(Map::new()).await.unwrap();
+    }
+
+    async fn log(&self) -> Vec<Arc<Envelope>> {
+        self.store.read(&self.session, 1, Select::All).await.unwrap()
+    }
+
+    /// Throws away what came after some event, as if the process had died there.
+    async fn cut_after(&mut self, name: &str) {
+        let mut log = self.log().await;
+        let end = log.iter().position(|envelope| envelope.event.name() == name).unwrap();
+        log.truncate(end + 1);
+        let (record, store) = (self.store.record(&self.session).await.unwrap(), MemoryStore::new());
+        let lease = store.create(&record, &crate::Owner::of_process(), Timestamp::default()).await.unwrap();
+        store.append(&lease, crate::Batch { events: &log, answers: &[] }).await.unwrap();
+        store.release(&lease).await.unwrap();
+        self.store = Arc::new(store);
+    }
+
+    async fn resume(&self) {
+        let runner = self.builder().open(&self.session).await.unwrap();
+        runner.resume(Resume::default()).await.unwrap();
+    }
+
+    async fn told(&self) -> String {
+        let record = self.store.record(&self.session).await.unwrap();
+        let log = self.log().await;
+        all(&self.graph).into_iter().map(|about| told(&explain(&self.graph, &record, &log, about))).collect()
+    }
+}
+
+const PAYING: &str = "
+flow: { name: paying, policy: { budget: { usd: 1 } } }
+nodes:
+  - { id: first, type: claude.agent, input: { costs: 2 } }
+  - { id: second, type: claude.agent, dependsOn: [first], input: { costs: 2 } }
+";
+const LIMITED: &str = "
+flow: { name: limited }
+nodes: [{ id: agent, type: claude.agent, input: { limited: true } }]
+";
+const WAITING: &str = "
+flow: { name: waiting }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: 'Go on?', choices: [yes, no] } }
+  - { id: after, type: echo, dependsOn: [ask], input: { text: '{{ ask.choice }}' } }
+";
+const LASTING: &str = "
+flow: { name: lasting, policy: { maxConcurrency: 1 } }
+nodes:
+  - { id: sent, type: control.wait, effects: external, input: { ms: 1000 } }
+  - { id: done, type: control.wait, input: { ms: 1000 } }
+";
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_rest_run_out_or_died() {
+    let mut text = String::new();
+    let mut tell = |title: &str, told: String| text.push_str(&format!("── {title}\n{told}\n"));
+
+    let kept = Kept::new(PAYING);
+    kept.run().await;
+    tell("the budget is used up", kept.told().await);
+
+    let kept = Kept::new(LIMITED);
+    kept.run().await;
+    tell("a usage limit was waited out", kept.told().await);
+
+    let kept = Kept::new(WAITING);
+    kept.run().await;
+    tell("a person is waited for", kept.told().await);
+
+    let kept = Kept::new(LASTING);
+    let runner = kept.builder().build();
+    let handle = runner.handle();
+    let running = tokio::spawn(runner.run(Map::new()));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    handle.pause(Some("lunch".to_owned())).await.unwrap();
+    running.await.unwrap().unwrap();
+    tell("paused", kept.told().await);
+
+    let mut kept = Kept::new(LASTING);
+    kept.run().await;
+    kept.cut_after("task:start").await;
+    tell("died", kept.told().await);
+    kept.resume().await;
+    tell("died, and gone on with", kept.told().await);
+
+    let before = Kept::new(LASTING);
+    before.run().await;
+    let reusable = Reusable::of(
+        crate::Run::new(before.graph.clone(), &before.session, Map::new(), None),
+        &before.log().await,
+        u64::MAX,
+    );
+    let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
+    let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork };
+    kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
+    tell("forked", kept.told().await);
+
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("sessions", text);
+    });
+}
+
+#[test]
+fn a_node_that_is_ready_waits_for_a_place() {
+    let (graph, record, log) = case("fan_out_merge");
+    let about = About::Node(graph.find("style").unwrap());
+    let explanation = explain(&graph, &record, &log[..20], about);
+    assert_eq!(
+        (explanation.standing.text.as_str(), explanation.standing.seq),
+        ("`style` is ready and waits for a free slot: 2 of 2 are in use", 20)
+    );
+}

@@ -1,0 +1,403 @@
+//! Where sessions are kept: the contract of a run store. `memory` keeps it for as long as the process lives,
+//! `sqlite` on disk.
+
+mod digest;
+mod memory;
+mod owner;
+mod sqlite;
+#[cfg(test)]
+mod tests;
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
+
+pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionRecord};
+
+pub use digest::{Digest, Waits};
+pub use memory::MemoryStore;
+pub use owner::{Liveness, Owner};
+pub use sqlite::{
+    Deleted, Exported, Finding, Gc, GcReport, Import, Problem, SqliteOptions, SqliteStore, TransferError,
+    VerifyReport,
+};
+
+/// How long a lease holds without being renewed.
+pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
+///
+/// 1. A session is driven by who holds its lease. A lease is taken by [`create`](Self::create) or
+///    [`acquire`](Self::acquire), each time with a greater epoch. Of an owner on the same machine it is known
+///    whether it lives, and that alone counts; of any other the lease counts until it expires. A clock that
+///    went backwards never makes a lease longer: one that begins in the future holds no more.
+/// 2. `append` gives back only after all of its batch will survive what the store promises to survive. An
+///    owner whose epoch is not the newest is refused with [`StoreError::Fenced`], and nothing is kept.
+/// 3. Events are appended in the order of their `seq`, without gaps; anything else is
+///    [`StoreError::Conflict`], and nothing of the batch is kept. The answers to commands in a batch are kept
+///    with its events or not at all.
+/// 4. `read` gives every acknowledged event from a `seq` on, in order. Damage is told, with the session and
+///    the `seq`, and never passed over.
+/// 5. Readers never disturb the writer, and need no lease; anyone may `post` a command.
+/// 6. A command is answered once; posting gives a number that grows within its session. The batch that ends a session
+///    refuses every command that is still open, in its own transaction, and nothing can be posted after it. While
+///    nobody drives a session, a question takes one reply.
+pub trait RunStore: Send + Sync {
+    /// Keeps a new session and takes its lease.
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
+
+    /// Takes the lease of a session that nobody drives; [`StoreError::Held`] says who does.
+    fn acquire<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a Owner,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
+
+    /// Makes the lease hold for another [`LEASE`] from `now`.
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Gives the lease back. A lease that was taken by another meanwhile is left alone.
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Keeps a batch at the end of the session's log.
+    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The session's events from `from` on.
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        select: Select,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+
+    /// The session's next events from `from` on, at most so many; none if there are no more.
+    fn read_next<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        async move {
+            let mut events = self.read(session, from, Select::All).await?;
+            events.truncate(most);
+            Ok(events)
+        }
+        .boxed()
+    }
+
+    /// What was kept when the session was made.
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;
+
+    /// Where a session stands.
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>>;
+
+    /// Where each session stands whose id begins so, newest first. One that cannot be read, or was lost, is an entry
+    /// that says so.
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
+
+    /// Leaves a command for the session, whoever drives it now or later; its number within the session.
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Whether there is room for the end of one more attempt; [`StoreError::Full`] if not. Asked before an attempt
+    /// begins, so that what it does to the world can be recorded.
+    fn room(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The commands that nobody has answered yet, oldest first.
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>>;
+
+    /// What became of a command; nothing while it is unanswered.
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>>;
+
+    /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
+    /// reader that sleeps until then misses nothing if it reads once before it first waits.
+    fn changes(&self) -> BoxStream<'static, ()>;
+
+    /// As [`RunStore::changes`], for who waits for commands and nothing else: what a session's owner appends need not
+    /// be told.
+    fn posts(&self) -> BoxStream<'static, ()> {
+        self.changes()
+    }
+}
+
+/// The right to drive a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The session.
+    pub session: SessionId,
+    /// Grows with each taking; the greatest is the owner's.
+    pub epoch: u64,
+}
+
+/// What is kept at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch<'a> {
+    /// Events, next in order.
+    pub events: &'a [Arc<Envelope>],
+    /// Answers to commands.
+    pub answers: &'a [Answered],
+}
+
+/// An answer to a posted command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The command's number.
+    pub number: u64,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Why a command is refused that is still open when its session ends.
+pub(crate) const ENDED: &str = "the session has ended";
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It took effect, which the log shows.
+    Accepted,
+    /// Nothing of it took effect, for this reason.
+    Refused(String),
+}
+
+/// A command that waits in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PostedCommand {
+    /// Its number within the session.
+    pub number: u64,
+    /// When it was posted.
+    pub at: Timestamp,
+    /// The command.
+    pub command: Command,
+}
+
+impl PostedCommand {
+    /// Whether it answers this question.
+    pub(crate) fn replies_to(&self, question: &PromptId) -> bool {
+        matches!(&self.command, Command::Reply { prompt, .. } if prompt == question)
+    }
+}
+
+/// Which events to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// All.
+    All,
+    /// Those with these names.
+    Names(&'static [&'static str]),
+}
+
+impl Select {
+    /// Whether an event is wanted.
+    pub fn takes(self, envelope: &Envelope) -> bool {
+        self.takes_kind(envelope.event.name().as_bytes())
+    }
+
+    /// Whether an event with this name is wanted.
+    fn takes_kind(self, name: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Names(names) => names.iter().any(|wanted| wanted.as_bytes() == name),
+        }
+    }
+}
+
+/// Where a session stands, without reading its log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionEntry {
+    /// The session.
+    pub session: SessionId,
+    /// The flow.
+    pub flow: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// What its events amount to.
+    pub digest: Digest,
+    /// Who drives it: the newest owner that has not given its lease back.
+    pub owner: Option<Owner>,
+    /// How far the owner may still be alive.
+    pub liveness: Liveness,
+    /// Commands that wait for an answer.
+    pub unanswered: u64,
+    /// The session that took its place, if it was resumed in a new one.
+    pub continued_by: Option<SessionId>,
+    /// Why the session cannot be read; then the fields above say only what is known of it.
+    pub damage: Option<String>,
+}
+
+impl SessionEntry {
+    /// The entry of a session of which nothing can be read but its id.
+    pub(crate) fn damaged(session: SessionId, damage: String) -> Self {
+        Self {
+            session,
+            flow: String::new(),
+            created_at: Timestamp::default(),
+            digest: Digest::default(),
+            owner: None,
+            liveness: Liveness::Gone,
+            unanswered: 0,
+            continued_by: None,
+            damage: Some(damage),
+        }
+    }
+}
+
+/// Why a store did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The log does not end where the events begin.
+    #[error("the log of session `{session}` goes on at {expected}, not at {actual}")]
+    Conflict {
+        /// The session.
+        session: SessionId,
+        /// The `seq` that comes next.
+        expected: u64,
+        /// The `seq` that was given.
+        actual: u64,
+    },
+    /// There is no such session.
+    #[error("there is no session `{0}` in the store")]
+    UnknownSession(SessionId),
+    /// The id is taken.
+    #[error("the store already has a session `{0}`")]
+    SessionExists(SessionId),
+    /// Another session has taken its place.
+    #[error("session `{session}` was already resumed as session `{by}`")]
+    Continued {
+        /// The session.
+        session: SessionId,
+        /// The session that took its place.
+        by: SessionId,
+    },
+    /// Somebody else drives the session.
+    #[error("session `{session}` is driven by {owner}")]
+    Held {
+        /// The session.
+        session: SessionId,
+        /// Who drives it.
+        owner: Box<Owner>,
+    },
+    /// Somebody else has taken the session over.
+    #[error("session `{session}` was taken over: this owner's epoch is {epoch}, and the newest {newest}")]
+    Fenced {
+        /// The session.
+        session: SessionId,
+        /// The epoch of who was refused.
+        epoch: u64,
+        /// The newest epoch.
+        newest: u64,
+    },
+    /// The session has ended, and takes no command.
+    #[error("session `{0}` has ended")]
+    SessionEnded(SessionId),
+    /// Nobody drives the session, and a reply to the question waits already.
+    #[error(
+        "prompt `{prompt}` of session `{session}` is already answered; the answer waits for `inspan resume`"
+    )]
+    ReplyWaits {
+        /// The session.
+        session: SessionId,
+        /// The question.
+        prompt: PromptId,
+    },
+    /// Another process holds the store's lock for too long.
+    #[error("the store {path} is locked by another process")]
+    Locked {
+        /// The store.
+        path: PathBuf,
+    },
+    /// There is no space left.
+    #[error(
+        "the disk is full: {path}; what is there stays readable, and the session can go on when there is space"
+    )]
+    Full {
+        /// The store.
+        path: PathBuf,
+    },
+    /// There is no store yet, or there is nothing in it.
+    #[error("there is no store {path} yet")]
+    Absent {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The store's file is not where it was.
+    #[error(
+        "the store {path} was moved, replaced or deleted while it was in use: nothing more is stored in it"
+    )]
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// The store cannot be written.
+    #[error("the store {path} is read-only")]
+    ReadOnly {
+        /// The store.
+        path: PathBuf,
+    },
+    /// What is there is not what was written.
+    #[error("the store {path} is damaged: {what}")]
+    Damaged {
+        /// The store.
+        path: PathBuf,
+        /// Where, and how.
+        what: String,
+    },
+    /// A newer program made the store.
+    #[error("the store {path} has format {found}, and this program knows up to {known}: use a newer inspan")]
+    NewerFormat {
+        /// The store.
+        path: PathBuf,
+        /// The store's format.
+        found: i64,
+        /// The newest format that is known here.
+        known: i64,
+    },
+    /// The file is something else.
+    #[error("{path} is not a store of inspan: {what}")]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// The store lies where locks and syncs cannot be trusted.
+    #[error("the store {path} lies on a network file system ({kind}), where it would not be safe")]
+    NetworkFileSystem {
+        /// The store.
+        path: PathBuf,
+        /// What kind of file system.
+        kind: String,
+    },
+    /// The system failed.
+    #[error("the store {path} failed: {message}")]
+    Io {
+        /// The store.
+        path: PathBuf,
+        /// The system's reason.
+        message: String,
+    },
+}

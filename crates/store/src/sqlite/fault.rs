@@ -1,0 +1,141 @@
+//! What went wrong in SQLite, as the store's own errors, and what may be done about it. Trying again is left to
+//! `writer` and `readers`.
+
+use std::{io, path::Path};
+
+use rusqlite::ErrorCode;
+use serde::de::DeserializeOwned;
+
+use crate::StoreError;
+
+/// As much free space as SQLite may need to go on at all.
+const ROOM: u64 = 256 * 1024;
+/// The free space below which no attempt begins: its end could not be recorded.
+const ROOM_FOR_AN_END: u64 = 1024 * 1024;
+
+/// Why something in the store was not done, before it is known which store it was.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The request is refused; nothing is wrong with the store.
+    Refused(StoreError),
+    /// A row is not what was written.
+    Broken(String),
+    /// SQLite failed.
+    Sqlite(rusqlite::Error),
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl Fault {
+    /// Whether somebody else was in the way, so that trying again may help.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    }
+
+    /// Whether nobody can say any more what the system has kept: a connection that saw this is not used again.
+    pub(super) fn poisons(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt))
+    }
+
+    /// Whether what lies in the file is not what was written there.
+    pub(super) fn is_damage(&self) -> bool {
+        use rusqlite::Error::{
+            FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+        };
+        let of_type = |error: &rusqlite::Error| {
+            matches!(
+                error,
+                FromSqlConversionFailure(..)
+                    | IntegralValueOutOfRange(..)
+                    | InvalidColumnType(..)
+                    | Utf8Error(..)
+            )
+        };
+        match self {
+            Self::Sqlite(error) => of_type(error) || self.code() == Some(ErrorCode::DatabaseCorrupt),
+            Self::Broken(_) => true,
+            Self::Refused(_) => false,
+        }
+    }
+
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Sqlite(error) => error.sqlite_error_code(),
+            Self::Refused(_) | Self::Broken(_) => None,
+        }
+    }
+
+    /// Says which session was looked at, where the fault itself does not.
+    pub(super) fn of(self, session: &str) -> Self {
+        if self.is_damage() { Self::Broken(format!("session `{session}`: {self}")) } else { self }
+    }
+
+    /// The store's own error.
+    pub(super) fn at(self, path: &Path) -> StoreError {
+        let message = self.to_string();
+        let (code, is_damage) = (self.code(), self.is_damage());
+        let path = path.to_owned();
+        match (self, code) {
+            (Self::Refused(error), _) => error,
+            _ if is_damage => StoreError::Damaged { path, what: message },
+            (_, Some(ErrorCode::DiskFull)) => StoreError::Full { path },
+            // A full disk is also where the shared memory beside the store cannot grow.
+            (_, Some(ErrorCode::SystemIoFailure)) if is_full(&path) => StoreError::Full { path },
+            (_, Some(ErrorCode::ReadOnly)) => StoreError::ReadOnly { path },
+            // What SQLite holds unique was made unique by us: a clash means that a row is not as it was.
+            (_, Some(ErrorCode::ConstraintViolation)) => StoreError::Damaged { path, what: message },
+            (_, Some(ErrorCode::NotADatabase)) => StoreError::NotAStore { path, what: message },
+            (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => StoreError::Locked { path },
+            _ => StoreError::Io { path, message },
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Broken(what) => what.fmt(f),
+            Self::Sqlite(error) => error.fmt(f),
+        }
+    }
+}
+
+/// What a column holds as JSON.
+pub(super) fn from_json<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(json).map_err(|error| Fault::Broken(format!("{what} does not parse: {error}")))
+}
+
+/// The error of a file beside the store, or of its folder.
+pub(super) fn of_file(path: &Path, error: &io::Error) -> StoreError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { path },
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+        _ => StoreError::Io { path, message: error.to_string() },
+    }
+}
+
+fn is_full(path: &Path) -> bool {
+    has_less(path, ROOM)
+}
+
+/// Whether there is room for the end of one more attempt.
+pub(super) fn room(path: &Path) -> Result<(), StoreError> {
+    if has_less(path, ROOM_FOR_AN_END) { Err(StoreError::Full { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// A file system that does not tell its free space has some.
+fn has_less(path: &Path, bytes: u64) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) < bytes)
+}

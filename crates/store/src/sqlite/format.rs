@@ -1,0 +1,169 @@
+//! The store's tables, how a file tells that it has them, and the way from one format to the next: forward only,
+//! in one transaction, after a backup. Opening the file is left to `file`; `docs/store.md` explains the tables.
+
+use std::{fs, path::Path};
+
+use rusqlite::Connection;
+use rusqlite_migration::{M, Migrations};
+
+use super::fault::{Fault, of_file};
+use crate::StoreError;
+
+/// `insp` in ASCII, at a fixed place of the file's head, where `file` and others look for it.
+pub(super) const APPLICATION_ID: i32 = 0x696e_7370;
+
+/// Each step leads from the format of its place, counting from 0, to the next.
+pub(super) type Steps = [M<'static>];
+
+/// The formats there have been. A step that was released never changes.
+pub(super) const STEPS: &Steps = &[M::up(FORMAT_1)];
+
+const FORMAT_1: &str = "
+PRAGMA application_id = 0x696e7370;
+
+CREATE TABLE sessions (
+    number        INTEGER PRIMARY KEY,
+    id            TEXT    NOT NULL UNIQUE,
+    flow          TEXT    NOT NULL,
+    created_at    INTEGER NOT NULL,
+    ended_at      INTEGER,
+    epoch         INTEGER NOT NULL,
+    owner         TEXT,
+    lease_began   INTEGER NOT NULL,
+    lease_expires INTEGER NOT NULL,
+    first_seq     INTEGER NOT NULL,
+    last_seq      INTEGER NOT NULL,
+    last_sum      BLOB    NOT NULL,
+    digest        TEXT    NOT NULL
+) STRICT;
+CREATE INDEX sessions_by_age ON sessions (created_at DESC, id);
+
+CREATE TABLE records (
+    session INTEGER PRIMARY KEY,
+    body    TEXT    NOT NULL,
+    sum     BLOB    NOT NULL
+) STRICT;
+
+CREATE TABLE events (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    epoch   INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    kind    TEXT    NOT NULL,
+    sum     BLOB    NOT NULL,
+    body    TEXT    NOT NULL,
+    PRIMARY KEY (session, seq)
+) STRICT;
+
+CREATE TABLE commands (
+    session      INTEGER NOT NULL,
+    number       INTEGER NOT NULL,
+    at           INTEGER NOT NULL,
+    body         TEXT    NOT NULL,
+    sum          BLOB    NOT NULL,
+    verdict      TEXT    CHECK (verdict IN ('accepted', 'refused')),
+    reason       TEXT,
+    answered_seq INTEGER,
+    PRIMARY KEY (session, number)
+) STRICT;
+CREATE INDEX commands_unanswered ON commands (session, number) WHERE verdict IS NULL;
+
+CREATE VIEW log AS
+SELECT sessions.id AS session, events.seq, events.epoch,
+       strftime('%Y-%m-%dT%H:%M:%fZ', events.at / 1000.0, 'unixepoch') AS at,
+       events.kind, events.body
+FROM events JOIN sessions ON sessions.number = events.session;
+";
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing yet.
+    Empty,
+    /// A store of this format, which is not newer than what is known here.
+    Store(i64),
+}
+
+/// Looks what the file is, and refuses what is not ours or newer than us.
+pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Result<Found, Fault> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (id, found) = (number("application_id")?, number("user_version")?);
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
+    let path = path.to_owned();
+    if id == 0 && found == 0 && tables == 0 {
+        return Ok(Found::Empty);
+    }
+    if id != i64::from(APPLICATION_ID) {
+        let what = match id {
+            0 => "it is a database of SQLite without an application id".to_owned(),
+            id => format!("it is a database of SQLite with the application id {id:#010x}"),
+        };
+        return Err(StoreError::NotAStore { path, what }.into());
+    }
+    let known = newest(steps);
+    if found > known {
+        return Err(StoreError::NewerFormat { path, found, known }.into());
+    }
+    Ok(Found::Store(found))
+}
+
+/// The format that the last step leads to.
+pub(super) fn newest(steps: &Steps) -> i64 {
+    i64::try_from(steps.len()).unwrap_or(i64::MAX)
+}
+
+/// Brings the file to the newest format. What was there is first copied aside.
+pub(super) fn bring_up(
+    connection: &mut Connection,
+    path: &Path,
+    found: Found,
+    steps: &Steps,
+) -> Result<(), Fault> {
+    match found {
+        Found::Store(format) if format == newest(steps) => return Ok(()),
+        Found::Store(format) => back_up(connection, path, format)?,
+        Found::Empty => {}
+    }
+    match Migrations::from_slice(steps).to_latest(connection) {
+        Ok(()) => Ok(()),
+        Err(rusqlite_migration::Error::RusqliteError { err, .. }) => Err(err.into()),
+        Err(error) => Err(StoreError::Io { path: path.to_owned(), message: error.to_string() }.into()),
+    }
+}
+
+/// Copies the store beside itself. The copy gets its name when it is whole and synced.
+fn back_up(connection: &Connection, path: &Path, format: i64) -> Result<(), Fault> {
+    let name = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("-format-{format}.{end}"));
+        std::path::PathBuf::from(name)
+    };
+    let (part, whole) = (name("part"), name("backup"));
+    let kept = |result: std::io::Result<()>| result.map_err(|error| of_file(&part, &error));
+    if part.exists() {
+        kept(fs::remove_file(&part))?;
+    }
+    // SQLite fills an empty file, and leaves its rights as they are: those of the store.
+    kept(super::file::make(&part).map(|_| ()))?;
+    let target = part.to_str().ok_or_else(|| StoreError::Io {
+        path: part.clone(),
+        message: "a backup cannot be made where the path is not UTF-8".to_owned(),
+    })?;
+    connection.execute("VACUUM INTO ?1", [target])?;
+    kept(fs::File::open(&part).and_then(|file| file.sync_all()))?;
+    kept(fs::rename(&part, &whole))?;
+    if let Some(folder) = path.parent() {
+        kept(fs::File::open(folder).and_then(|folder| folder.sync_all()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steps_are_sound() {
+        assert_eq!(Migrations::from_slice(STEPS).validate(), Ok(()));
+    }
+}

@@ -1,0 +1,193 @@
+//! Taking sessions out of a store: those that ended long ago, or one by name, also one that cannot be read.
+
+use std::fs;
+
+use inspan_protocol::{SessionId, Timestamp};
+use rusqlite::Connection;
+use tokio::task;
+
+use super::{
+    SqliteStore,
+    fault::Fault,
+    file::{self, Paths},
+    options::SqliteOptions,
+    session::{self, Session, count},
+    writer::Transaction,
+};
+use crate::StoreError;
+
+/// How many free pages are given back in one transaction.
+const PAGES: i64 = 2_000;
+
+/// Whether to delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gc {
+    /// Only say what would be deleted.
+    Look,
+    /// Delete.
+    Delete,
+}
+
+/// What was deleted, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GcReport {
+    /// The sessions, in the order they were made.
+    pub sessions: Vec<Deleted>,
+    /// The store's file before, with its write-ahead log, in bytes.
+    pub file_bytes_before: u64,
+    /// The same afterwards; as before if nothing was deleted.
+    pub file_bytes_after: u64,
+}
+
+/// A session that was deleted, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deleted {
+    /// The session.
+    pub session: SessionId,
+    /// Its events.
+    pub events: u64,
+    /// The bytes of its record, events and commands.
+    pub bytes: u64,
+}
+
+impl SqliteStore {
+    /// Deletes the sessions that ended before a moment and that nobody holds at `now`, each in a transaction of
+    /// its own, and gives the space back to the disk.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from being read or written. What was deleted until then stays deleted.
+    pub async fn gc(
+        &self,
+        ended_before: Timestamp,
+        mode: Gc,
+        now: Timestamp,
+    ) -> Result<GcReport, StoreError> {
+        let here = self.here.clone();
+        let found = self.readers.ask(move |connection| {
+            let mut found = Vec::new();
+            for id in ended(connection, ended_before)? {
+                let (session, _) = session::find_damaged(connection, &id)?;
+                if session.holder(&here, now).is_none() {
+                    found.push(measure(connection, &session)?);
+                }
+            }
+            Ok(found)
+        });
+        let file_bytes_before = bytes(&self.paths);
+        let mut report =
+            GcReport { sessions: found.await?, file_bytes_before, file_bytes_after: file_bytes_before };
+        if mode == Gc::Look {
+            return Ok(report);
+        }
+        let mut deleted = Vec::new();
+        for Deleted { session, .. } in report.sessions {
+            // Since it was found, somebody may have taken or deleted it.
+            match self.take_out(&session, now, Some(ended_before)).await {
+                Ok(gone) => deleted.extend(gone),
+                Err(StoreError::Held { .. } | StoreError::UnknownSession(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        report.sessions = deleted;
+        self.give_back().await?;
+        report.file_bytes_after = bytes(&self.paths);
+        Ok(report)
+    }
+
+    /// Deletes one session, ended or not. Its space is used again by the store; [`gc`](Self::gc) gives it back.
+    ///
+    /// # Errors
+    /// [`StoreError::Held`] while somebody drives it, [`StoreError::UnknownSession`].
+    pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
+        let deleted = self.take_out(session, now, None).await?;
+        deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
+    }
+
+    /// Deletes a session, unless it has gone on and not ended before the moment any more.
+    async fn take_out(
+        &self,
+        id: &SessionId,
+        now: Timestamp,
+        ended_before: Option<Timestamp>,
+    ) -> Result<Option<Deleted>, StoreError> {
+        let (id, here) = (id.clone(), self.here.clone());
+        let delete = move |transaction: &mut Transaction<'_>| {
+            let connection = transaction.connection;
+            let (session, _) = session::find_damaged(connection, &id)?;
+            if let Some(owner) = session.holder(&here, now) {
+                let owner = Box::new(owner.clone());
+                return Err(StoreError::Held { session: id.clone(), owner }.into());
+            }
+            let ended = session.ended_at(connection)?;
+            if ended_before.is_some_and(|moment| ended.is_none_or(|ended| ended >= moment)) {
+                return Ok(None);
+            }
+            let gone = measure(connection, &session)?;
+            for table in ["events", "commands", "records"] {
+                let sql = format!("DELETE FROM {table} WHERE session = ?1");
+                connection.prepare_cached(&sql)?.execute([session.number])?;
+            }
+            connection.prepare_cached("DELETE FROM sessions WHERE number = ?1")?.execute([session.number])?;
+            transaction.drop_mark(session.number)?;
+            Ok(Some(gone))
+        };
+        self.write(usize::MAX, delete).await
+    }
+
+    /// Makes the file smaller by its free pages, some at a time, so that others can write between.
+    async fn give_back(&self) -> Result<(), StoreError> {
+        let give = |transaction: &mut Transaction<'_>| {
+            let free = |connection: &Connection| {
+                connection.query_row("PRAGMA freelist_count", (), |row| row.get::<_, i64>(0))
+            };
+            let before = free(transaction.connection)?;
+            let mut vacuum =
+                transaction.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+            let mut steps = vacuum.query(())?;
+            while steps.next()?.is_some() {}
+            drop(steps);
+            let after = free(transaction.connection)?;
+            Ok(after > 0 && after < before)
+        };
+        while self.write(usize::MAX, give).await? {}
+        let paths = self.paths.clone();
+        let emptied = task::spawn_blocking(move || {
+            let connection = file::open_again(&paths.store, &SqliteOptions::default())?;
+            // Readers may keep the log from being emptied; then it is the next time.
+            let _: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
+            Ok::<_, Fault>(())
+        });
+        let ended = |_| StoreError::Io {
+            path: self.paths.store.clone(),
+            message: "its cleaner has ended".to_owned(),
+        };
+        emptied.await.map_err(ended)?.map_err(|fault| self.refused(fault))
+    }
+}
+
+fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, Fault> {
+    let mut query =
+        connection.prepare("SELECT id FROM sessions WHERE ended_at < ?1 ORDER BY created_at, id")?;
+    let ids = query.query_map([before.as_millis()], |row| row.get::<_, String>(0))?;
+    ids.map(|id| Ok(SessionId::from(id?))).collect()
+}
+
+fn measure(connection: &Connection, session: &Session) -> Result<Deleted, Fault> {
+    let mut bytes = 0;
+    let mut events = 0;
+    for table in ["records", "commands", "events"] {
+        let sql =
+            format!("SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM {table} WHERE session = ?1");
+        let mut query = connection.prepare_cached(&sql)?;
+        let (rows, length): (i64, i64) =
+            query.query_row([session.number], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        bytes += count(length);
+        events = count(rows);
+    }
+    Ok(Deleted { session: session.id.as_str().into(), events, bytes })
+}
+
+fn bytes(paths: &Paths) -> u64 {
+    let length = |path: &std::path::Path| fs::metadata(path).map_or(0, |file| file.len());
+    length(&paths.store) + length(&paths.log)
+}

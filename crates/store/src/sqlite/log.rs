@@ -1,0 +1,223 @@
+//! The rows of a session's log: writing the next, and walking over them so that nothing altered or missing is
+//! passed over. Where the log ends is kept in `session`.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use inspan_protocol::{Envelope, Timestamp};
+use rusqlite::{Connection, Row as SqlRow, types::ValueRef};
+
+use super::{
+    fault::{Fault, from_json},
+    marks::Mark,
+    session::{Session, count, int},
+    sum::{self, Row, Sum},
+};
+use crate::{Lease, StoreError};
+
+/// Damage in a session's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// A row is not what was written.
+    Altered(i64),
+    /// Rows that were written are not there.
+    Missing(i64, i64),
+    /// Rows are there that the session does not know of.
+    Surplus(i64),
+    /// SQLite cannot read on, for this reason; the last row that it could read.
+    Unreadable(i64, String),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Altered(seq) => write!(f, "event {seq} is altered"),
+            Self::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
+            Self::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
+            Self::Surplus(seq) => write!(f, "event {seq} lies beyond the end of the log"),
+            Self::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
+        }
+    }
+}
+
+/// What a walk comes upon.
+#[derive(Debug)]
+pub(super) enum Step<'a> {
+    /// A sound row.
+    Event(Row<'a>),
+    /// Damage; the walk can go on behind it.
+    Damage(Damage),
+}
+
+/// An event on its way to the log: the envelope, and its JSON.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) envelope: Arc<Envelope>,
+    pub(super) body: String,
+}
+
+impl Written {
+    pub(super) fn of(envelope: &Arc<Envelope>) -> Result<Self, Fault> {
+        let body = super::session::json(&**envelope)?;
+        Ok(Self { envelope: Arc::clone(envelope), body })
+    }
+}
+
+/// Appends events, which must come next in order, and keeps where the log then ends.
+pub(super) fn append(
+    connection: &Connection,
+    session: &mut Session,
+    lease: &Lease,
+    events: &[Written],
+) -> Result<(), Fault> {
+    let sql =
+        "INSERT INTO events (session, seq, epoch, at, kind, sum, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let mut insert = connection.prepare_cached(sql)?;
+    for Written { envelope, body } in events {
+        let seq = session.last_seq + 1;
+        if int(envelope.seq) != seq {
+            let (session, expected) = (lease.session.clone(), count(seq));
+            return Err(StoreError::Conflict { session, expected, actual: envelope.seq }.into());
+        }
+        let (at, kind) = (envelope.timestamp.as_millis(), envelope.event.name());
+        let row = Row { seq, epoch: session.epoch, at, kind: kind.as_bytes(), body: body.as_bytes() };
+        let sum = sum::of_event(&session.last_sum, &row);
+        insert.execute((session.number, seq, session.epoch, at, kind, sum, body))?;
+        session.digest.take(envelope);
+        (session.last_seq, session.last_sum) = (seq, sum);
+    }
+    if events.is_empty() { Ok(()) } else { session.keep_end(connection) }
+}
+
+/// Walks over the log from `from` on, in order, until `take` has enough. `mark` says how far it was acknowledged.
+pub(super) fn walk(
+    connection: &Connection,
+    session: &Session,
+    mark: Option<&Mark>,
+    from: i64,
+    mut take: impl FnMut(Step<'_>) -> Result<ControlFlow<()>, Fault>,
+) -> Result<(), Fault> {
+    let from = from.clamp(session.first_seq, session.last_seq + 1);
+    let mut last = from - 1;
+    let walked = rows(connection, session, mark, from, &mut last, &mut take);
+    match walked {
+        Err(fault @ Fault::Sqlite(_)) if fault.is_damage() => {
+            take(Step::Damage(Damage::Unreadable(last, fault.to_string()))).map(|_| ())
+        }
+        walked => walked.map(|_| ()),
+    }
+}
+
+fn rows(
+    connection: &Connection,
+    session: &Session,
+    mark: Option<&Mark>,
+    from: i64,
+    last: &mut i64,
+    take: &mut impl FnMut(Step<'_>) -> Result<ControlFlow<()>, Fault>,
+) -> Result<ControlFlow<()>, Fault> {
+    macro_rules! step {
+        ($step:expr) => {
+            if take($step)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        };
+    }
+    let mut chain = match before(connection, session, from)? {
+        Some(sum) => Chain::from(sum),
+        None => {
+            step!(Step::Damage(Damage::Missing(from - 1, from - 1)));
+            Chain::broken()
+        }
+    };
+    let sql =
+        "SELECT seq, epoch, at, kind, sum, body FROM events WHERE session = ?1 AND seq >= ?2 ORDER BY seq";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut found = query.query((session.number, from))?;
+    while let Some(columns) = found.next()? {
+        let seq: i64 = columns.get(0)?;
+        if seq > session.last_seq {
+            step!(Step::Damage(Damage::Surplus(seq)));
+            continue;
+        }
+        if seq > *last + 1 {
+            step!(Step::Damage(Damage::Missing(*last + 1, seq - 1)));
+            chain = Chain::broken();
+        }
+        *last = seq;
+        let (row, sum) = columns_of(columns);
+        let follows = chain.takes(row.as_ref(), sum);
+        let ends_well = seq != session.last_seq || sum == Some(session.last_sum);
+        let promised = mark.filter(|mark| mark.seq == seq).is_none_or(|mark| sum == Some(mark.sum));
+        match row.filter(|_| follows && ends_well && promised) {
+            Some(row) => step!(Step::Event(row)),
+            None => step!(Step::Damage(Damage::Altered(seq))),
+        }
+    }
+    let end = mark.map_or(session.last_seq, |mark| mark.seq.max(session.last_seq));
+    if *last < end {
+        step!(Step::Damage(Damage::Missing(*last + 1, end)));
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// The row and its sum as they lie there, if their columns have the types they were written with.
+fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
+    let bytes = |column| match columns.get_ref(column) {
+        Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => Some(bytes),
+        _ => None,
+    };
+    let number = |column| columns.get::<_, i64>(column).ok();
+    let row =
+        || Some(Row { seq: number(0)?, epoch: number(1)?, at: number(2)?, kind: bytes(3)?, body: bytes(5)? });
+    (row(), bytes(4).and_then(|sum| sum.try_into().ok()))
+}
+
+/// The sum before the event `from`: of the event before it, or of the record.
+fn before(connection: &Connection, session: &Session, from: i64) -> Result<Option<Sum>, Fault> {
+    if from == session.first_seq {
+        return super::session::record_text(connection, session).map(|(_, sum)| Some(sum));
+    }
+    let mut query = connection.prepare_cached("SELECT sum FROM events WHERE session = ?1 AND seq = ?2")?;
+    let mut rows = query.query((session.number, from - 1))?;
+    Ok(rows.next()?.and_then(|row| row.get(0).ok()))
+}
+
+/// The sums that the next row may follow. Behind an altered row there are two: the one that stands there, and the
+/// one that should. So one bad row is told as one.
+struct Chain {
+    stored: Option<Sum>,
+    computed: Option<Sum>,
+}
+
+impl Chain {
+    fn from(sum: Sum) -> Self {
+        Self { stored: Some(sum), computed: None }
+    }
+
+    /// After a gap, nobody knows what comes before: the next row is taken for what it says.
+    fn broken() -> Self {
+        Self { stored: None, computed: None }
+    }
+
+    fn takes(&mut self, row: Option<&Row<'_>>, stored: Option<Sum>) -> bool {
+        let unknown = self.stored.is_none() && self.computed.is_none();
+        let after = |sum: Option<Sum>| Some(sum::of_event(&sum?, row?));
+        let sums = [after(self.stored), after(self.computed)];
+        let sound = row.is_some() && stored.is_some() && (unknown || sums.contains(&stored));
+        *self = Self { stored, computed: sums[0].filter(|_| !sound) };
+        sound
+    }
+}
+
+/// The envelope that a sound row holds.
+pub(super) fn envelope(row: &Row<'_>) -> Result<Envelope, Fault> {
+    let envelope: Envelope = from_json(&format!("event {}", row.seq), row.body)?;
+    let same = int(envelope.seq) == row.seq
+        && envelope.timestamp == Timestamp::from_millis(row.at)
+        && envelope.event.name().as_bytes() == row.kind;
+    if same {
+        Ok(envelope)
+    } else {
+        Err(Fault::Broken(format!("event {} is not what its row says", row.seq)))
+    }
+}

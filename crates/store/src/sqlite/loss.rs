@@ -1,0 +1,240 @@
+//! Whether a store still has what it acknowledged: its marks against its sessions, as far as their rows tell.
+//! `log` looks at the events themselves when somebody reads them, and `verify` at all of them.
+
+use std::ops::ControlFlow;
+
+use inspan_protocol::SessionId;
+use rusqlite::Connection;
+
+use super::{
+    fault::{Fault, of_file},
+    file::Opened,
+    log::{self, Step},
+    marks::{self, Mark, Marks},
+    options::Loss,
+    session::{self, Session},
+    sum::Sum,
+};
+use crate::{Digest, SessionEntry, StoreError};
+
+/// A finding counts only when it is made so often: others write while we look.
+const LOOKS: usize = 3;
+/// An error names so many sessions.
+const NAMED: usize = 5;
+
+/// What one session has lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    number: i64,
+    /// The session.
+    pub(super) session: String,
+    /// Its newest acknowledged event.
+    pub(super) acknowledged: i64,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Session,
+    Events { last: i64, sum: Sum },
+    Newest { sum: Sum },
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { session, acknowledged, .. } = self;
+        match self.kind {
+            Kind::Session => {
+                write!(f, "session `{session}` is missing, with all events up to {acknowledged}")
+            }
+            Kind::Events { last, .. } if last + 1 == *acknowledged => {
+                write!(f, "session `{session}`: event {acknowledged} is missing")
+            }
+            Kind::Events { last, .. } => {
+                write!(f, "session `{session}`: events {} to {acknowledged} are missing", last + 1)
+            }
+            Kind::Newest { .. } => write!(f, "session `{session}`: event {acknowledged} is altered"),
+        }
+    }
+}
+
+impl Lost {
+    /// Whether nothing of the session is left.
+    pub(super) fn is_whole(&self) -> bool {
+        self.kind == Kind::Session
+    }
+}
+
+/// What the session has lost, if its mark tells of more than is there.
+pub(super) fn of_session(session: &Session, mark: Option<&Mark>) -> Option<Lost> {
+    let mark = mark.filter(|mark| mark.is_of(&session.id))?;
+    of_row(mark, session.number, &session.id, session.last_seq, session.last_sum)
+}
+
+fn of_row(mark: &Mark, number: i64, id: &str, last: i64, sum: Sum) -> Option<Lost> {
+    let kind = match mark.seq.cmp(&last) {
+        std::cmp::Ordering::Greater => Kind::Events { last, sum },
+        std::cmp::Ordering::Equal if mark.sum != sum => Kind::Newest { sum },
+        _ => return None,
+    };
+    Some(Lost { number, session: id.to_owned(), acknowledged: mark.seq, kind })
+}
+
+/// What is lost if there is no store at all beside the marks.
+pub(super) fn of_all(marks: &std::path::Path) -> std::io::Result<Vec<Lost>> {
+    let marks = marks::read_all(marks)?.into_iter();
+    Ok(marks.filter_map(|(number, mark)| Some(whole(number, &mark?))).collect())
+}
+
+fn whole(number: i64, mark: &Mark) -> Lost {
+    Lost { number, session: mark.session.clone(), acknowledged: mark.seq, kind: Kind::Session }
+}
+
+/// Puts what is lost into a list of the sessions whose id begins so: those that are missing come first.
+pub(super) fn list(
+    connection: &Connection,
+    marks: &std::path::Path,
+    prefix: &str,
+    entries: &mut Vec<SessionEntry>,
+) -> Result<(), Fault> {
+    for lost in find(connection, marks)?.into_iter().rev().filter(|lost| lost.session.starts_with(prefix)) {
+        let damage = sentence(std::slice::from_ref(&lost));
+        if lost.is_whole() {
+            entries.insert(0, SessionEntry::damaged(lost.session.into(), damage));
+        } else if let Some(entry) = entries.iter_mut().find(|entry| entry.session == *lost.session) {
+            entry.damage.get_or_insert(damage);
+        }
+    }
+    Ok(())
+}
+
+/// Everything that is lost.
+pub(super) fn find(connection: &Connection, marks: &std::path::Path) -> Result<Vec<Lost>, Fault> {
+    let mut before: Option<Vec<Lost>> = None;
+    for _ in 0..LOOKS {
+        // The marks first: they are never ahead of the log, so the log may only be further when we come to it.
+        let marks = marks::read_all(marks)
+            .map_err(|error| Fault::Broken(format!("its marks cannot be read: {error}")))?;
+        let lost = compare(connection, &marks)?;
+        if lost.is_empty() || before.as_ref() == Some(&lost) {
+            return Ok(lost);
+        }
+        before = Some(lost);
+    }
+    Ok(before.unwrap_or_default())
+}
+
+fn compare(connection: &Connection, marks: &[(i64, Option<Mark>)]) -> Result<Vec<Lost>, Fault> {
+    let mut query =
+        connection.prepare("SELECT number, id, last_seq, last_sum FROM sessions ORDER BY number")?;
+    let mut rows = query.query(())?;
+    let mut row = rows.next()?;
+    let mut lost = Vec::new();
+    for (number, mark) in marks {
+        let Some(mark) = mark else { continue };
+        while let Some(columns) = row
+            && columns.get::<_, i64>(0)? < *number
+        {
+            row = rows.next()?;
+        }
+        let same = match row {
+            Some(columns) if columns.get::<_, i64>(0)? == *number => {
+                let id: String = columns.get(1)?;
+                mark.is_of(&id).then_some((id, columns.get(2)?, columns.get(3)?))
+            }
+            _ => None,
+        };
+        match same {
+            Some((id, last, sum)) => lost.extend(of_row(mark, *number, &id, last, sum)),
+            None => lost.push(whole(*number, mark)),
+        }
+    }
+    Ok(lost)
+}
+
+/// Makes the marks fit a store that was just opened: a new one has none, one whose marks were left behind gets them,
+/// and one that lost something is refused, or taken as it is.
+pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(), StoreError> {
+    let Opened { connection, paths, is_new, .. } = opened;
+    let file = |error| of_file(&paths.store, &error);
+    if *is_new {
+        // What the marks told of was looked at before the store was made.
+        return marks.clear_all().map_err(file);
+    }
+    let fault = |fault: Fault| fault.at(&paths.store);
+    if marks.is_empty().map_err(file)? {
+        return mark_all(connection, marks).map_err(fault);
+    }
+    let lost = find(connection, &paths.marks).map_err(fault)?;
+    match loss {
+        Loss::Refuse if lost.is_empty() => Ok(()),
+        Loss::Refuse => Err(StoreError::Damaged { path: paths.store.clone(), what: sentence(&lost) }),
+        Loss::Accept => {
+            lost.iter().try_for_each(|lost| repair(marks, lost)).map_err(file)?;
+            mend(connection).map_err(fault)
+        }
+    }
+}
+
+/// Writes each list entry anew that cannot be read, from what can be read of the events.
+fn mend(connection: &Connection) -> Result<(), Fault> {
+    let mut number = 0;
+    while let Some((next, id)) = session::next_after(connection, number)? {
+        number = next;
+        let (mut session, damage) = session::find_damaged(connection, &SessionId::from(id))?;
+        if damage.is_none() {
+            continue;
+        }
+        let mut digest = Digest::default();
+        let walked = log::walk(connection, &session, None, session.first_seq, |step| {
+            if let Step::Event(row) = step
+                && let Ok(envelope) = log::envelope(&row)
+            {
+                digest.take(&envelope);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        match walked {
+            Err(fault) if !fault.is_damage() => return Err(fault),
+            _ => {}
+        }
+        session.digest = digest;
+        session.keep_end(connection)?;
+        if session.owner.is_none() {
+            session.let_go(connection)?;
+        }
+    }
+    Ok(())
+}
+
+fn repair(marks: &mut Marks, lost: &Lost) -> std::io::Result<()> {
+    let Lost { number, session, acknowledged, kind } = lost;
+    match kind {
+        Kind::Session => marks.put(*number, None),
+        Kind::Events { last, sum } => marks.put(*number, Some(&Mark::new(session, *last, *sum))),
+        Kind::Newest { sum } => marks.put(*number, Some(&Mark::new(session, *acknowledged, *sum))),
+    }
+}
+
+fn mark_all(connection: &Connection, marks: &mut Marks) -> Result<(), Fault> {
+    let mut query = connection.prepare("SELECT number, id, last_seq, last_sum FROM sessions")?;
+    let mut rows = query.query(())?;
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(1)?;
+        let mark = Mark::new(&id, row.get(2)?, row.get(3)?);
+        marks
+            .put(row.get(0)?, Some(&mark))
+            .map_err(|error| Fault::Broken(format!("its marks cannot be written: {error}")))?;
+    }
+    Ok(())
+}
+
+/// What an error says about all that is lost.
+pub(super) fn sentence(lost: &[Lost]) -> String {
+    let mut text = lost.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if lost.len() > NAMED {
+        text.push_str(&format!("; and {} sessions more", lost.len() - NAMED));
+    }
+    text.push_str(" (accept the loss to go on with what is there)");
+    text
+}

@@ -1,0 +1,70 @@
+//! Connections that read: a few for a store, each in its own thread while at work, so that no reader waits for
+//! the writer or for the runtime. What is read is left to the caller.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use tokio::{sync::Semaphore, task};
+
+use super::{
+    fault::Fault,
+    file::{self, Paths},
+    format::STEPS,
+};
+use crate::StoreError;
+
+/// How many may read at once.
+const READERS: usize = 4;
+
+/// The readers of a store.
+#[derive(Clone, Debug)]
+pub(super) struct Readers {
+    paths: Paths,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    permits: Arc<Semaphore>,
+}
+
+/// The store was there when it was opened: one that is absent now was moved or deleted since.
+fn taken_away(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Absent { path } => StoreError::Moved { path },
+        error => error,
+    }
+}
+
+impl Readers {
+    pub(super) fn new(paths: Paths) -> Self {
+        Self { paths, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
+    }
+
+    /// Lets `read` look at the store in a thread where it may block.
+    pub(super) async fn ask<T, F>(&self, mut read: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Connection) -> Result<T, Fault> + Send + 'static,
+    {
+        let ended =
+            || StoreError::Io { path: self.paths.store.clone(), message: "its reader has ended".to_owned() };
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| ended())?;
+        let readers = self.clone();
+        let reading = task::spawn_blocking(move || {
+            let _permit = permit;
+            readers.read(&mut read)
+        });
+        reading.await.map_err(|_| ended())?
+    }
+
+    fn read<T>(&self, read: &mut impl FnMut(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => file::open_to_read(&self.paths.store, STEPS).map_err(taken_away)?.0,
+        };
+        let done = file::patiently(|| read(&mut connection));
+        // One that met a fault of the system is not trusted with the next.
+        if !done.as_ref().is_err_and(|fault| matches!(fault, Fault::Sqlite(_))) {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+        done.map_err(|fault| fault.at(&self.paths.store))
+    }
+}

@@ -1,0 +1,350 @@
+//! The row of a session: where its log ends, who holds its lease, and what its list entry says.
+
+use std::collections::BTreeMap;
+
+use inspan_protocol::{SessionId, Timestamp};
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
+
+use super::{
+    fault::{Fault, from_json},
+    sum::{self, Sum},
+};
+use crate::{Digest, LEASE, Lease, Liveness, Owner, SessionEntry, SessionRecord, StoreError};
+
+/// A session as its row says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Session {
+    /// Its number in the store, which the other tables use.
+    pub(super) number: i64,
+    pub(super) id: String,
+    pub(super) epoch: i64,
+    pub(super) owner: Option<Owner>,
+    pub(super) lease_began: i64,
+    pub(super) lease_expires: i64,
+    pub(super) first_seq: i64,
+    /// One less than `first_seq` while there is no event.
+    pub(super) last_seq: i64,
+    /// The sum of the newest event; of the record while there is none.
+    pub(super) last_sum: Sum,
+    pub(super) digest: Digest,
+}
+
+const COLUMNS: &str = "SELECT number, id, epoch, owner, lease_began, lease_expires, first_seq, last_seq, \
+                       last_sum, digest FROM sessions";
+
+/// The session with this id.
+pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<Session, Fault> {
+    match find_damaged(connection, id)? {
+        (session, None) => Ok(session),
+        (_, Some(fault)) => Err(fault.of(id.as_str())),
+    }
+}
+
+/// The session with this id, as far as its row can be read, and what of it cannot.
+pub(super) fn find_damaged(
+    connection: &Connection,
+    id: &SessionId,
+) -> Result<(Session, Option<Fault>), Fault> {
+    let mut query = connection.prepare_cached(&format!("{COLUMNS} WHERE id = ?1"))?;
+    let mut rows = query.query([id.as_str()])?;
+    match rows.next()? {
+        Some(row) => from_row(row).map_err(|fault| fault.of(id.as_str())),
+        None => Err(StoreError::UnknownSession(id.clone()).into()),
+    }
+}
+
+/// The session with the lowest number above this one.
+pub(super) fn next_after(connection: &Connection, number: i64) -> Result<Option<(i64, String)>, Fault> {
+    let sql = "SELECT number, id FROM sessions WHERE number > ?1 ORDER BY number LIMIT 1";
+    let mut query = connection.prepare_cached(sql)?;
+    Ok(query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
+}
+
+fn from_row(row: &Row<'_>) -> Result<(Session, Option<Fault>), Fault> {
+    let (owner, digest, damage) = parts(row, 3, 9);
+    let session = Session {
+        number: row.get(0)?,
+        id: row.get(1)?,
+        epoch: row.get(2)?,
+        owner,
+        lease_began: row.get(4)?,
+        lease_expires: row.get(5)?,
+        first_seq: row.get(6)?,
+        last_seq: row.get(7)?,
+        last_sum: row.get(8)?,
+        digest,
+    };
+    Ok((session, damage))
+}
+
+/// The owner and the digest of a row, as far as they can be read, and why one cannot.
+fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, Digest, Option<Fault>) {
+    let read_owner = || match row.get::<_, Option<String>>(owner)? {
+        Some(owner) => from_json("its owner", owner.as_bytes()).map(Some),
+        None => Ok(None),
+    };
+    let read_digest = || from_json::<Digest>("its digest", row.get::<_, String>(digest)?.as_bytes());
+    match (read_owner(), read_digest()) {
+        (Ok(owner), Ok(digest)) => (owner, digest, None),
+        (Err(fault), Ok(digest)) => (None, digest, Some(fault)),
+        (owner, Err(fault)) => (owner.unwrap_or_default(), Digest::default(), Some(fault)),
+    }
+}
+
+impl Session {
+    /// Refuses a lease that is not the newest.
+    pub(super) fn fence(&self, lease: &Lease) -> Result<(), StoreError> {
+        if self.epoch == int(lease.epoch) {
+            return Ok(());
+        }
+        let (session, newest) = (lease.session.clone(), count(self.epoch));
+        Err(StoreError::Fenced { session, epoch: lease.epoch, newest })
+    }
+
+    /// Who keeps others from the session at `now`, as seen by `here`. On one machine it is known who lives. Else
+    /// the lease counts, unless it begins in the future: then the clock went back, and nobody knows for how long.
+    pub(super) fn holder(&self, here: &Owner, now: Timestamp) -> Option<&Owner> {
+        let lease = self.lease_began..self.lease_expires;
+        self.owner.as_ref().filter(|owner| match owner.liveness(here) {
+            Liveness::Alive => true,
+            Liveness::Gone => false,
+            Liveness::Elsewhere => lease.contains(&now.as_millis()),
+        })
+    }
+
+    /// Writes what the log now amounts to.
+    pub(super) fn keep_end(&self, connection: &Connection) -> Result<(), Fault> {
+        let ended_at = self.digest.status.has_ended().then_some(self.digest.updated_at).flatten();
+        let sql = "UPDATE sessions SET last_seq = :seq, last_sum = :sum, digest = :digest, ended_at = :ended \
+                   WHERE number = :number";
+        connection.prepare_cached(sql)?.execute(named_params! {
+            ":seq": self.last_seq,
+            ":sum": self.last_sum,
+            ":digest": json(&self.digest)?,
+            ":ended": ended_at.map(Timestamp::as_millis),
+            ":number": self.number,
+        })?;
+        Ok(())
+    }
+
+    /// Gives the session to a new owner, with the next epoch.
+    pub(super) fn give_to(
+        &mut self,
+        connection: &Connection,
+        owner: &Owner,
+        now: Timestamp,
+    ) -> Result<(), Fault> {
+        self.epoch += 1;
+        self.owner = Some(owner.clone());
+        let sql = "UPDATE sessions SET epoch = ?2, owner = ?3, lease_began = ?4, lease_expires = ?5 \
+                   WHERE number = ?1";
+        let (began, expires) = term(now);
+        let values = (self.number, self.epoch, json(owner)?, began, expires);
+        connection.prepare_cached(sql)?.execute(values)?;
+        Ok(())
+    }
+
+    /// Lets the lease begin anew at `now`.
+    pub(super) fn renew(&self, connection: &Connection, now: Timestamp) -> Result<(), Fault> {
+        let sql = "UPDATE sessions SET lease_began = ?2, lease_expires = ?3 WHERE number = ?1";
+        let (began, expires) = term(now);
+        connection.prepare_cached(sql)?.execute((self.number, began, expires))?;
+        Ok(())
+    }
+
+    /// When it ended for good, in the words of its row, which is also there when the digest cannot be read.
+    pub(super) fn ended_at(&self, connection: &Connection) -> Result<Option<Timestamp>, Fault> {
+        let mut query = connection.prepare_cached("SELECT ended_at FROM sessions WHERE number = ?1")?;
+        let ended: Option<i64> = query.query_row([self.number], |row| row.get(0))?;
+        Ok(ended.map(Timestamp::from_millis))
+    }
+
+    /// Leaves the session without an owner.
+    pub(super) fn let_go(&self, connection: &Connection) -> Result<(), Fault> {
+        connection
+            .prepare_cached("UPDATE sessions SET owner = NULL WHERE number = ?1")?
+            .execute([self.number])?;
+        Ok(())
+    }
+}
+
+fn term(now: Timestamp) -> (i64, i64) {
+    (now.as_millis(), (now + LEASE).as_millis())
+}
+
+/// Keeps a new session, without an owner and with the epoch 0. `body` is the record as JSON.
+pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str) -> Result<Session, Fault> {
+    let id = record.session.as_str();
+    let last_sum = sum::of_record(id, body.as_bytes());
+    let first_seq = int(record.first_seq());
+    let digest = Digest::default();
+    let sql = "INSERT INTO sessions (id, flow, created_at, epoch, lease_began, lease_expires, first_seq, \
+               last_seq, last_sum, digest) VALUES (:id, :flow, :created, 0, 0, 0, :first, :last, :sum, :digest) \
+               ON CONFLICT (id) DO NOTHING";
+    let inserted = connection.prepare_cached(sql)?.execute(named_params! {
+        ":id": id,
+        ":flow": record.flow.name,
+        ":created": record.created_at.as_millis(),
+        ":first": first_seq,
+        ":last": first_seq - 1,
+        ":sum": last_sum,
+        ":digest": json(&digest)?,
+    })?;
+    if inserted == 0 {
+        return Err(StoreError::SessionExists(record.session.clone()).into());
+    }
+    let number = connection.last_insert_rowid();
+    connection
+        .prepare_cached("INSERT INTO records (session, body, sum) VALUES (?1, ?2, ?3)")?
+        .execute((number, body, last_sum))?;
+    Ok(Session {
+        number,
+        id: id.to_owned(),
+        epoch: 0,
+        owner: None,
+        lease_began: 0,
+        lease_expires: 0,
+        first_seq,
+        last_seq: first_seq - 1,
+        last_sum,
+        digest,
+    })
+}
+
+/// The record as it lies in the store, checked by its sum.
+pub(super) fn record_text(connection: &Connection, session: &Session) -> Result<(String, Sum), Fault> {
+    let mut query = connection.prepare_cached("SELECT body, sum FROM records WHERE session = ?1")?;
+    let found =
+        query.query_row([session.number], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Sum>(1)?)));
+    let missing = || Fault::Broken("its record is missing".to_owned());
+    let (body, sum) = found.optional()?.ok_or_else(missing)?;
+    if sum::of_record(&session.id, body.as_bytes()) != sum {
+        return Err(Fault::Broken("its record is altered".to_owned()));
+    }
+    Ok((body, sum))
+}
+
+/// The record.
+pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionRecord, Fault> {
+    let session = find(connection, id)?;
+    let read = || {
+        let (body, _) = record_text(connection, &session)?;
+        from_json("its record", body.as_bytes())
+    };
+    read().map_err(|fault| fault.of(id.as_str()))
+}
+
+/// The sessions that took the place of another: of that other, or of all. A record that is damaged names none.
+fn continuations(
+    connection: &Connection,
+    of: Option<&SessionId>,
+) -> Result<BTreeMap<String, SessionId>, Fault> {
+    let sql = "SELECT json_extract(records.body, '$.parent.session'), sessions.id \
+               FROM records JOIN sessions ON sessions.number = records.session \
+               WHERE instr(records.body, coalesce(?1, '\"parent\"')) > 0 AND json_valid(records.body) \
+               AND json_extract(records.body, '$.parent.kind') = 'resume' \
+               AND json_extract(records.body, '$.parent.session') = \
+                   coalesce(?1, json_extract(records.body, '$.parent.session')) \
+               ORDER BY sessions.number DESC";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query([of.map(SessionId::as_str)])?;
+    let mut found = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        // The oldest comes last and counts.
+        found.insert(row.get(0)?, SessionId::from(row.get::<_, String>(1)?));
+    }
+    Ok(found)
+}
+
+/// The session that took the place of this one.
+pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Option<SessionId>, Fault> {
+    Ok(continuations(connection, Some(id))?.remove(id.as_str()))
+}
+
+const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
+                       WHERE commands.session = sessions.number AND verdict IS NULL) FROM sessions";
+
+/// The list entry of one session.
+pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Result<SessionEntry, Fault> {
+    let mut query = connection.prepare_cached(&format!("{ENTRIES} WHERE id = ?1"))?;
+    let mut rows = query.query([id.as_str()])?;
+    match rows.next()? {
+        Some(row) => match entry_of(row, here)? {
+            SessionEntry { damage: Some(what), .. } => Err(Fault::Broken(what).of(id.as_str())),
+            entry => Ok(SessionEntry { continued_by: continuation(connection, id)?, ..entry }),
+        },
+        None => Err(StoreError::UnknownSession(id.clone()).into()),
+    }
+}
+
+/// The list entries of the sessions whose id begins so, newest first.
+pub(super) fn entries(
+    connection: &Connection,
+    prefix: &str,
+    limit: usize,
+    here: &Owner,
+) -> Result<Vec<SessionEntry>, Fault> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = entries_sql(prefix);
+    let mut query = connection.prepare_cached(&sql)?;
+    let mut rows = match prefix {
+        "" => query.query([limit])?,
+        prefix => query.query((limit, prefix, format!("{prefix}{}", char::MAX)))?,
+    };
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(entry_of(row, here)?);
+    }
+    let mut continued = continuations(connection, None)?;
+    for entry in &mut entries {
+        entry.continued_by = continued.remove(entry.session.as_str());
+    }
+    Ok(entries)
+}
+
+/// The range finds them by the index of the ids; of what lies in it, the comparison keeps what begins so.
+pub(super) fn entries_sql(prefix: &str) -> String {
+    let begins = match prefix {
+        "" => "",
+        _ => "WHERE id >= ?2 AND id < ?3 AND substr(id, 1, length(?2)) = ?2",
+    };
+    format!("{ENTRIES} {begins} ORDER BY created_at DESC, id LIMIT ?1")
+}
+
+/// What of the row cannot be read makes its entry a damaged one, and not an error: others are listed beside it.
+fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
+    let id = String::from_utf8_lossy(row.get_ref(0)?.as_bytes().unwrap_or_default()).into_owned();
+    let (owner, digest, damage) = parts(row, 3, 4);
+    let read = || {
+        Ok(SessionEntry {
+            flow: row.get(1)?,
+            created_at: Timestamp::from_millis(row.get(2)?),
+            digest,
+            liveness: owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)),
+            owner,
+            unanswered: count(row.get(5)?),
+            continued_by: None,
+            session: id.as_str().into(),
+            damage: damage.map(|fault| fault.to_string()),
+        })
+    };
+    match read() {
+        Err(fault) if Fault::is_damage(&fault) => Ok(SessionEntry::damaged(id.into(), fault.to_string())),
+        read => read,
+    }
+}
+
+/// A value of ours as JSON.
+pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Fault> {
+    serde_json::to_string(value).map_err(|error| Fault::Broken(format!("it cannot be kept as JSON: {error}")))
+}
+
+/// A number of ours as SQLite keeps numbers.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A count or `seq` from SQLite.
+pub(super) fn count(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,264 @@
+//! Whether all of a store is what was written: a report for people. What one session's log tells is left to `log`.
+
+use std::{fmt, ops::ControlFlow};
+
+use inspan_protocol::SessionId;
+use rusqlite::Connection;
+use tokio::task;
+
+use super::{
+    SqliteStore, commands,
+    fault::Fault,
+    file,
+    format::STEPS,
+    log::{self, Damage, Step},
+    loss, session,
+    session::{Session, count},
+    snapshot,
+};
+use crate::{Digest, SessionRecord, StoreError};
+
+/// A report names so many findings, and counts the others.
+const FINDINGS: usize = 1_000;
+
+/// What a look at all of a store found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VerifyReport {
+    /// Sessions that were looked at.
+    pub sessions: u64,
+    /// Sound events among theirs.
+    pub events: u64,
+    /// Sound commands among theirs.
+    pub commands: u64,
+    /// What is not as it should be; the first thousand.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those.
+    pub more: u64,
+}
+
+impl VerifyReport {
+    /// Whether all is as it should be.
+    pub fn is_sound(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    fn find(&mut self, session: Option<&str>, problem: Problem) {
+        if self.findings.len() < FINDINGS {
+            self.findings.push(Finding { session: session.map(SessionId::from), problem });
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The session, unless it is about the file.
+    pub session: Option<SessionId>,
+    /// What it is.
+    pub problem: Problem,
+}
+
+/// What may be wrong in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The event at this `seq` is not what was written.
+    Altered(u64),
+    /// Events that were acknowledged are not there: from this `seq` to that.
+    Missing(u64, u64),
+    /// An event at this `seq` lies beyond the end of the log.
+    Surplus(u64),
+    /// What follows this `seq` cannot be read, for this reason.
+    Unreadable(u64, String),
+    /// The session itself is not there; its events up to this `seq` were acknowledged.
+    MissingSession(u64),
+    /// The list entry says something else than the events.
+    Digest,
+    /// The session's row, its record or a command is broken, in these words.
+    Broken(String),
+    /// SQLite finds the file broken, in these words.
+    File(String),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(session) = &self.session {
+            write!(f, "session `{session}`: ")?;
+        }
+        match &self.problem {
+            Problem::Altered(seq) => write!(f, "event {seq} is altered"),
+            Problem::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
+            Problem::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
+            Problem::Surplus(seq) => write!(f, "event {seq} lies beyond the end of the log"),
+            Problem::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
+            Problem::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
+            Problem::Digest => write!(f, "its list entry says something else than its events"),
+            Problem::Broken(what) => f.write_str(what),
+            Problem::File(what) => write!(f, "the file is broken: {what}"),
+        }
+    }
+}
+
+impl From<Damage> for Problem {
+    fn from(damage: Damage) -> Self {
+        match damage {
+            Damage::Altered(seq) => Self::Altered(count(seq)),
+            Damage::Missing(from, to) => Self::Missing(count(from), count(to)),
+            Damage::Surplus(seq) => Self::Surplus(count(seq)),
+            Damage::Unreadable(seq, why) => Self::Unreadable(count(seq), why),
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Reads all of the store and compares it with its sums, its marks and itself. Others may write meanwhile.
+    /// Takes memory for one event at a time, and time for all.
+    ///
+    /// # Errors
+    /// Only if the store cannot be read at all; damage is in the report.
+    pub async fn verify(&self) -> Result<VerifyReport, StoreError> {
+        let paths = self.paths.clone();
+        let ended = StoreError::Io { path: paths.store.clone(), message: "its reader has ended".to_owned() };
+        let verify = move || {
+            // A connection of its own: it would keep the others of the pool waiting for long.
+            let (mut connection, paths) = file::open_to_read(&paths.store, STEPS)?;
+            let mut report = VerifyReport::default();
+            let done = verify(&mut connection, &paths.marks, &mut report);
+            done.map(|()| report).map_err(|fault| fault.at(&paths.store))
+        };
+        task::spawn_blocking(verify).await.map_err(|_| ended)?
+    }
+}
+
+fn verify(
+    connection: &mut Connection,
+    marks: &std::path::Path,
+    report: &mut VerifyReport,
+) -> Result<(), Fault> {
+    for what in integrity(connection)? {
+        report.find(None, Problem::File(what));
+    }
+    for lost in loss::find(connection, marks)?.into_iter().filter(loss::Lost::is_whole) {
+        report.find(Some(&lost.session), Problem::MissingSession(count(lost.acknowledged)));
+    }
+    let mut number = 0;
+    loop {
+        let next = match session::next_after(connection, number) {
+            Ok(Some(next)) => next,
+            Ok(None) => break,
+            Err(fault) if fault.is_damage() => {
+                report.find(None, Problem::File(fault.to_string()));
+                break;
+            }
+            Err(fault) => return Err(fault),
+        };
+        let id = SessionId::from(next.1);
+        number = next.0;
+        report.sessions += 1;
+        let mut sound = Sound::default();
+        let looked = snapshot(connection, marks, &id, |connection, session, mark| {
+            look(connection, session, mark, report, &mut sound)
+        });
+        report.events += sound.events;
+        report.commands += sound.commands;
+        match looked {
+            // It was deleted meanwhile.
+            Err(Fault::Refused(StoreError::UnknownSession(_))) => report.sessions -= 1,
+            Err(fault) if fault.is_damage() => {
+                let text = fault.to_string();
+                let named = format!("session `{id}`: ");
+                let what = text.strip_prefix(&named).unwrap_or(&text).to_owned();
+                report.find(Some(id.as_str()), Problem::Broken(what));
+            }
+            looked => looked?,
+        }
+    }
+    strays(connection, report)
+}
+
+fn integrity(connection: &Connection) -> Result<Vec<String>, Fault> {
+    let mut query = connection.prepare("PRAGMA integrity_check(100)")?;
+    let mut rows = query.query(())?;
+    let mut found = Vec::new();
+    loop {
+        match rows.next() {
+            Ok(Some(row)) => found.push(row.get::<_, String>(0)?),
+            Ok(None) => break,
+            Err(error) => {
+                let fault = Fault::from(error);
+                if !fault.is_damage() {
+                    return Err(fault);
+                }
+                found.push(fault.to_string());
+                break;
+            }
+        }
+    }
+    found.retain(|line| line != "ok");
+    Ok(found)
+}
+
+#[derive(Default)]
+struct Sound {
+    events: u64,
+    commands: u64,
+}
+
+/// Looks at one session. Its digest is compared only if all its events are sound.
+fn look(
+    connection: &Connection,
+    session: &Session,
+    mark: Option<&super::Mark>,
+    report: &mut VerifyReport,
+    sound: &mut Sound,
+) -> Result<(), Fault> {
+    let (record, _) = session::record_text(connection, session)?;
+    let record: SessionRecord = super::fault::from_json("its record", record.as_bytes())?;
+    if record.session.as_str() != session.id || session::int(record.first_seq()) != session.first_seq {
+        return Err(Fault::Broken("its row says something else than its record".to_owned()));
+    }
+    let mut digest = Some(Digest::default());
+    log::walk(connection, session, mark, session.first_seq, |step| {
+        match step {
+            Step::Event(row) => match log::envelope(&row) {
+                Ok(envelope) if row.epoch <= session.epoch => {
+                    sound.events += 1;
+                    digest.iter_mut().for_each(|digest| digest.take(&envelope));
+                }
+                Ok(_) => report.find(Some(&session.id), Problem::Altered(count(row.seq))),
+                Err(fault) => report.find(Some(&session.id), Problem::Broken(fault.to_string())),
+            },
+            Step::Damage(damage) => {
+                digest = None;
+                report.find(Some(&session.id), damage.into());
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if digest.is_some_and(|digest| digest != session.digest) {
+        report.find(Some(&session.id), Problem::Digest);
+    }
+    commands::walk(connection, session, "", |kept| {
+        commands::command(&kept)?;
+        sound.commands += 1;
+        Ok(())
+    })
+}
+
+/// Rows that belong to no session.
+fn strays(connection: &Connection, report: &mut VerifyReport) -> Result<(), Fault> {
+    for table in ["records", "events", "commands"] {
+        let sql = format!("SELECT count(*) FROM {table} WHERE session NOT IN (SELECT number FROM sessions)");
+        match connection.query_row(&sql, (), |row| row.get::<_, i64>(0)).map_err(Fault::from) {
+            Ok(0) => {}
+            Ok(rows) => {
+                report.find(None, Problem::File(format!("{rows} rows of `{table}` belong to no session")));
+            }
+            Err(fault) if fault.is_damage() => report.find(None, Problem::File(fault.to_string())),
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! One request to the writer, and its answer. When it is run is left to the writer.
+
+use std::path::Path;
+
+use tokio::sync::oneshot;
+
+use super::Transaction;
+use crate::{StoreError, sqlite::fault::Fault};
+
+/// A request whatever it answers with.
+pub(super) trait Work: Send {
+    /// How many events it writes.
+    fn events(&self) -> usize;
+    /// Does the work, and remembers what came of it.
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Fault>;
+    /// Its work was taken back, because of the request itself.
+    fn refuse(&mut self, fault: Fault);
+    /// Its work was taken back, because of the store.
+    fn fail(&mut self, error: &StoreError);
+    /// Tells whoever asked, if anybody still listens.
+    fn answer(self: Box<Self>, store: &Path);
+}
+
+/// Work with the way back to who asked for it.
+pub(super) struct Request<T, F> {
+    events: usize,
+    work: F,
+    done: Option<Result<T, Fault>>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Request<T, F> {
+    pub(super) fn new(events: usize, work: F, answer: oneshot::Sender<Result<T, StoreError>>) -> Self {
+        Self { events, work, done: None, answer }
+    }
+}
+
+impl<T, F> Work for Request<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send,
+{
+    fn events(&self) -> usize {
+        self.events
+    }
+
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Fault> {
+        self.done = Some(Ok((self.work)(transaction)?));
+        Ok(())
+    }
+
+    fn refuse(&mut self, fault: Fault) {
+        self.done = Some(Err(fault));
+    }
+
+    fn fail(&mut self, error: &StoreError) {
+        self.done = Some(Err(Fault::Refused(error.clone())));
+    }
+
+    fn answer(self: Box<Self>, store: &Path) {
+        let nothing = || Err(Fault::Broken("its request was not carried out".to_owned()));
+        let done = self.done.unwrap_or_else(nothing).map_err(|fault| fault.at(store));
+        drop(self.answer.send(done));
+    }
+}
