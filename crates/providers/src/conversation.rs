@@ -55,7 +55,7 @@ impl Conversation {
 }
 
 /// The warning that something was said and paid for, and could not be written down: only the next turn will miss it.
-pub(crate) fn not_kept(what: &str, error: &AgentError) -> StreamEvent {
+pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
     let message = format!("{what} is not in the conversation: {}", error.message);
     StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
 }

@@ -2,16 +2,14 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
-mod account;
 mod acp;
 mod anthropic;
+mod api;
 mod claude;
 mod codex;
 mod conversation;
 mod cost;
 mod echo;
-mod exchange;
-mod greeting;
 mod ids;
 mod instructed;
 mod nearest;
@@ -27,7 +25,6 @@ mod said;
 mod scripted;
 mod stage;
 mod status;
-mod streamed;
 mod tools;
 mod transport;
 

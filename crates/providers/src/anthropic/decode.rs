@@ -18,22 +18,22 @@ use serde_json::{Value, json};
 
 use super::error;
 use super::wire;
-use crate::streamed::event::{Warned, protocol, read};
-use crate::streamed::{self, Decode, Place, State};
-use crate::tools::Call;
+use crate::api::stream::event::{Warned, protocol, read};
+use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
+use crate::tools::ToolCall;
 
 /// One thing that the stream says.
-pub(super) type Decoded = streamed::Decoded<Said>;
+pub(super) type Decoded = stream::Decoded<Response>;
 
 /// What was said, until now or in all.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Response {
     /// The text of all blocks.
     pub(super) text: String,
     /// The blocks as the next request has to hold them.
     pub(super) content: Vec<Value>,
     /// The calls among them, which the next request has to answer.
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ToolCall>,
     pub(super) model: Option<String>,
     pub(super) usage: Usage,
     /// The vendor's word for why it ended.
@@ -44,8 +44,8 @@ pub(super) struct Said {
 /// The decoder of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    place: Place,
-    said: Said,
+    state: DecoderState,
+    said: Response,
     blocks: Vec<Block>,
     warned: Warned,
 }
@@ -85,49 +85,49 @@ enum BlockKind {
 
 type Done = Result<(), AgentError>;
 
-impl Decode for Decoder {
-    type Said = Said;
+impl ResponseDecoder for Decoder {
+    type Response = Response;
 
-    fn place(&mut self) -> &mut Place {
-        &mut self.place
+    fn state(&mut self) -> &mut DecoderState {
+        &mut self.state
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.place.state) {
+        match (kind, self.state.progress) {
             ("ping", _) => Ok(()),
             ("error", _) => Err(error::within(read(data, kind)?)),
-            ("message_start", State::Before) => {
+            ("message_start", Progress::NotBegun) => {
                 let start: wire::MessageStart<'_> = read(data, kind)?;
-                self.place.state = State::Within;
+                self.state.progress = Progress::Begun;
                 self.said.model = start.message.model.map(std::borrow::Cow::into_owned);
                 self.tokens(start.message.usage, out);
                 Ok(())
             }
-            ("content_block_start", State::Within) => self.block_start(read(data, kind)?, out),
-            ("content_block_delta", State::Within) => self.block_delta(&read(data, kind)?, out),
-            ("content_block_stop", State::Within) => {
+            ("content_block_start", Progress::Begun) => self.block_start(read(data, kind)?, out),
+            ("content_block_delta", Progress::Begun) => self.block_delta(&read(data, kind)?, out),
+            ("content_block_stop", Progress::Begun) => {
                 let stop: wire::BlockStop = read(data, kind)?;
                 self.open_block(stop.index)?.open = Open::No;
                 Ok(())
             }
-            ("message_delta", State::Within) => {
+            ("message_delta", Progress::Begun) => {
                 let end: wire::MessageDelta = read(data, kind)?;
                 self.said.stop_reason = end.delta.stop_reason.or(self.said.stop_reason.take());
                 self.said.stop_details = end.delta.stop_details.or(self.said.stop_details.take());
                 self.tokens(end.usage, out);
                 Ok(())
             }
-            ("message_stop", State::Within) => {
+            ("message_stop", Progress::Begun) => {
                 if self.blocks.iter().any(|block| block.open == Open::Yes) {
                     return Err(protocol("the answer ended within a block".to_owned()));
                 }
-                self.place.state = State::Over;
+                self.state.progress = Progress::Ended;
                 let said = Self {
                     said: std::mem::take(&mut self.said),
                     blocks: std::mem::take(&mut self.blocks),
                     ..Self::default()
                 };
-                out.push(Decoded::End(Box::new(said.so_far())));
+                out.push(Decoded::End(Box::new(said.partial())));
                 Ok(())
             }
             (
@@ -148,15 +148,15 @@ impl Decode for Decoder {
     }
 
     /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
-    fn so_far(self) -> Said {
+    fn partial(self) -> Response {
         let mut said = self.said;
         said.calls = self.blocks.iter().filter_map(Block::call).collect();
         said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
         said
     }
 
-    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
-        error::answered(status, headers, body)
+    fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::response_error(status, headers, body)
     }
 }
 
@@ -274,10 +274,10 @@ impl Decoder {
 
 impl Block {
     /// The call that it is.
-    fn call(&self) -> Option<Call> {
+    fn call(&self) -> Option<ToolCall> {
         match &self.kind {
             BlockKind::ToolUse { id, name, arguments } if self.open == Open::No => {
-                Some(Call::new(id, name, arguments))
+                Some(ToolCall::new(id, name, arguments))
             }
             _ => None,
         }

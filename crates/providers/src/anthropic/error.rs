@@ -7,9 +7,9 @@ use inspan_protocol::{AgentError, ErrorCode, Timestamp, classify_status};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
-use super::account::BASE_URL;
+use super::api::BASE_URL;
 use super::wire;
-use crate::streamed::failure::{http_date, page, redirected, retry_after, sentence};
+use crate::api::stream::failure::{http_date, page, redirected, retry_after, sentence};
 
 /// The buckets whose fill the vendor tells.
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
@@ -29,7 +29,7 @@ pub(super) fn within(failure: wire::Failure) -> AgentError {
 }
 
 /// The error for an answer whose status is one.
-pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
         return redirected(status, BASE_URL);
     }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::exchange::Terms;
+use crate::api::TurnOptions;
 use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
@@ -112,9 +112,9 @@ pub enum PromptCache {
 }
 
 impl AnthropicOptions {
-    /// What the exchange has to know of them.
-    pub(super) fn terms(&self) -> Terms<'_> {
-        Terms {
+    /// Those that all vendors share.
+    pub(super) fn turn_options(&self) -> TurnOptions<'_> {
+        TurnOptions {
             resume: self.resume.as_ref(),
             tools: ToolSettings {
                 allowed: self.allowed_tools.as_deref(),

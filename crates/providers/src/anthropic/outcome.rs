@@ -1,16 +1,15 @@
-//! How an answer ended: with an output, with calls, in the middle or with an error, live or replayed.
-//! Errors that the vendor says are left to `error.rs`.
+//! How a response ended: with an output, with calls, in the middle, or with an error.
 
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 use serde_json::Value;
 
-use super::decode::Said;
-use crate::exchange::Verdict;
+use super::decode::Response;
+use crate::api::Verdict;
 
-/// The stop reason of an answer that the vendor paused in.
+/// The stop reason of a response that the vendor paused.
 pub(super) const PAUSE: &str = "pause_turn";
 
-/// Judges the end of an answer.
+/// Judges how a response ended.
 ///
 /// | stop reason | outcome |
 /// |---|---|
@@ -22,14 +21,14 @@ pub(super) const PAUSE: &str = "pause_turn";
 /// | `refusal` | `REFUSED` |
 /// | `model_context_window_exceeded` | `CONTEXT_LENGTH` |
 /// | none, `tool_use` without a call | `PROTOCOL` |
-pub(super) fn judge(said: &Said) -> Verdict {
-    match said.stop_reason.as_deref() {
+pub(super) fn judge(response: &Response) -> Verdict {
+    match response.stop_reason.as_deref() {
         Some("end_turn" | "stop_sequence") => Verdict::Output(StopReason::Complete, None),
-        Some("tool_use") if !said.calls.is_empty() => Verdict::Calls,
+        Some("tool_use") if !response.calls.is_empty() => Verdict::Calls,
         Some(PAUSE) => Verdict::Paused,
         Some("max_tokens") => Verdict::Output(StopReason::MaxTokens, None),
         Some("refusal") => {
-            let details = said.stop_details.clone().unwrap_or_default();
+            let details = response.stop_details.clone().unwrap_or_default();
             let message = match details.explanation.as_deref().filter(|words| !words.trim().is_empty()) {
                 Some(words) => format!("the model refused: {}", words.chars().take(500).collect::<String>()),
                 None => "the model refused".to_owned(),
@@ -46,8 +45,8 @@ pub(super) fn judge(said: &Said) -> Verdict {
             Verdict::Error(error.with("stopReason", "model_context_window_exceeded"))
         }
         None | Some("tool_use") => {
-            let said = said.stop_reason.as_deref().unwrap_or("none");
-            let message = format!("the answer ended with the stop reason {said}, which cannot be here");
+            let reason = response.stop_reason.as_deref().unwrap_or("none");
+            let message = format!("the answer ended with the stop reason {reason}, which cannot be here");
             Verdict::Error(AgentError::new(ErrorCode::Protocol, message))
         }
         Some(other) => {
@@ -59,18 +58,18 @@ pub(super) fn judge(said: &Said) -> Verdict {
     }
 }
 
-/// What kind of answer was asked for.
+/// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wanted {
-    /// Words.
+    /// Text.
     Text,
-    /// JSON of a schema.
+    /// JSON that fits a schema.
     Structured,
 }
 
 impl Wanted {
-    /// A whole answer as what was asked for.
-    pub(super) fn answer(self, text: &str) -> Option<Value> {
+    /// The structured output in the text of a complete response.
+    pub(super) fn structured(self, text: &str) -> Option<Value> {
         match self {
             Self::Text => None,
             Self::Structured => serde_json::from_str(text).ok(),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
 use super::schema;
-use crate::tools::Offered;
+use inspan_protocol::ToolSpec;
 
 /// The model unless one is named.
 pub(super) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
@@ -93,7 +93,7 @@ impl ThinksBy {
 pub(super) fn body(
     settings: &Settings,
     options: &AnthropicOptions,
-    tools: &[Offered],
+    tools: &[ToolSpec],
     messages: &[Value],
 ) -> Result<Vec<u8>, AgentError> {
     let thinks_by = ThinksBy::of(settings.model());
@@ -169,7 +169,7 @@ pub(super) fn body(
 }
 
 /// A tool in the vendor's form.
-fn tool(offered: &Offered) -> Value {
+fn tool(offered: &ToolSpec) -> Value {
     let mut schema = offered.input_schema.clone();
     if schema.get("type").is_none() {
         schema["type"] = json!("object");

@@ -1,9 +1,9 @@
-//! Tests of the whole adapter: recorded streams, servers that misbehave, and conversations.
+//! Tests of what is special about this vendor; `api/tests` has those that hold for all.
 
 mod conversations;
-mod faults;
 mod harmed;
-mod keys;
 mod replay;
 mod server;
 mod tools;
+
+pub(crate) use server::TestApi;

@@ -21,9 +21,9 @@ use serde_json::Value;
 
 use super::error;
 use super::wire;
-use crate::streamed::event::{Warned, head, protocol, read};
-use crate::streamed::{self, Decode, Place, State};
-use crate::tools::Call;
+use crate::api::stream::event::{Warned, head, protocol, read};
+use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
+use crate::tools::ToolCall;
 
 mod item;
 
@@ -31,24 +31,24 @@ use item::Item;
 pub(super) use item::{Phase, Words, message};
 
 /// One thing that the stream says.
-pub(super) type Decoded = streamed::Decoded<Said>;
+pub(super) type Decoded = stream::Decoded<Response>;
 
 /// The most items that one answer may have.
 const ITEMS: usize = 4096;
 
 /// What was said, until now or in all.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Response {
     /// The messages, in their order.
     pub(super) messages: Vec<Words>,
     /// Why the model refuses, if it does.
     pub(super) refusal: Option<String>,
     /// The functions that it wants called, in their order.
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ToolCall>,
     /// The items as the next request has to hold them, where the vendor keeps none.
     pub(super) items: Vec<Value>,
-    /// The vendor's name for the answer.
-    pub(super) response: Option<String>,
+    /// The vendor's id of the response.
+    pub(super) id: Option<String>,
     pub(super) model: Option<String>,
     pub(super) usage: Usage,
     pub(super) ending: Ending,
@@ -69,7 +69,7 @@ pub(super) enum Ending {
 /// The decoder of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    place: Place,
+    state: DecoderState,
     items: BTreeMap<u64, Item>,
     /// The message whose text was streamed last.
     speaking: Option<u64>,
@@ -84,19 +84,19 @@ pub(super) struct Decoder {
 
 type Done = Result<(), AgentError>;
 
-impl Decode for Decoder {
-    type Said = Said;
+impl ResponseDecoder for Decoder {
+    type Response = Response;
 
-    fn place(&mut self) -> &mut Place {
-        &mut self.place
+    fn state(&mut self) -> &mut DecoderState {
+        &mut self.state
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.place.state) {
+        match (kind, self.state.progress) {
             ("error", _) => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
             ("response.created" | "response.queued" | "response.in_progress", _) => {
                 let event: wire::ResponseEvent = read(data, kind)?;
-                self.place.state = State::Within;
+                self.state.progress = Progress::Begun;
                 self.begun(&event.response);
                 Ok(())
             }
@@ -105,29 +105,29 @@ impl Decode for Decoder {
                 self.tokens(event.response.usage, out);
                 Err(error::within(event.response.error.unwrap_or_default()))
             }
-            ("response.output_item.added", State::Within) => self.added(read(data, kind)?),
-            ("response.output_item.done", State::Within) => {
+            ("response.output_item.added", Progress::Begun) => self.added(read(data, kind)?),
+            ("response.output_item.done", Progress::Begun) => {
                 let event: wire::ItemEvent = read(data, kind)?;
                 self.done(event.output_index, event.item, out)
             }
-            ("response.output_text.delta", State::Within) => {
+            ("response.output_text.delta", Progress::Begun) => {
                 let event: wire::DeltaEvent<'_> = read(data, kind)?;
                 self.open(event.output_index)?.say(&event.delta).ok_or_else(|| misfit(event.output_index))?;
                 self.speak(event.output_index, &event.delta, out);
                 Ok(())
             }
-            ("response.refusal.delta", State::Within) => {
+            ("response.refusal.delta", Progress::Begun) => {
                 let event: wire::DeltaEvent<'_> = read(data, kind)?;
                 let item = self.open(event.output_index)?;
                 item.refuse(&event.delta).ok_or_else(|| misfit(event.output_index))
             }
-            ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", State::Within) => {
+            ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", Progress::Begun) => {
                 let event: wire::DeltaEvent<'_> = read(data, kind)?;
                 self.open(event.output_index)?.think().ok_or_else(|| misfit(event.output_index))?;
                 self.think((event.output_index, event.summary_index), &event.delta, out);
                 Ok(())
             }
-            ("response.completed" | "response.incomplete", State::Within) => {
+            ("response.completed" | "response.incomplete", Progress::Begun) => {
                 let event: wire::ResponseEvent = read(data, kind)?;
                 self.end(kind, event.response, out)
             }
@@ -175,22 +175,22 @@ impl Decode for Decoder {
         }
     }
 
-    fn so_far(self) -> Said {
+    fn partial(self) -> Response {
         let items: Vec<Item> = self.items.into_values().collect();
-        Said {
+        Response {
             messages: items.iter().filter_map(Item::words).collect(),
             refusal: items.iter().find_map(Item::refusal),
             calls: items.iter().filter_map(Item::call).collect(),
             items: item::kept(&items),
-            response: self.response,
+            id: self.response,
             model: self.model,
             usage: self.usage,
             ending: self.ending,
         }
     }
 
-    fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
-        error::answered(status, headers, body)
+    fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+        error::response_error(status, headers, body)
     }
 }
 
@@ -312,8 +312,8 @@ impl Decoder {
         {
             return Err(protocol("the answer ended within an item".to_owned()));
         }
-        let said = std::mem::take(self).so_far();
-        self.place.state = State::Over;
+        let said = std::mem::take(self).partial();
+        self.state.progress = Progress::Ended;
         out.push(Decoded::End(Box::new(said)));
         Ok(())
     }

@@ -7,9 +7,9 @@ use inspan_protocol::{AgentError, ErrorCode, ErrorKind, classify_status};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
-use super::account::BASE_URL;
+use super::api::BASE_URL;
 use super::wire::{ErrorEvent, Failure, FailureWords};
-use crate::streamed::failure::{page, redirected, retry_after, sentence};
+use crate::api::stream::failure::{page, redirected, retry_after, sentence};
 
 /// The buckets whose fill the vendor tells.
 const BUCKETS: [&str; 2] = ["requests", "tokens"];
@@ -37,7 +37,7 @@ pub(super) fn within(failure: FailureWords) -> AgentError {
 }
 
 /// The error for an answer whose status is one.
-pub(super) fn answered(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
+pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
         return redirected(status, BASE_URL);
     }

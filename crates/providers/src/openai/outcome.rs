@@ -1,13 +1,12 @@
-//! How an answer ended: with an output, with calls or with an error, live or replayed.
-//! Errors that the vendor says are left to `error.rs`.
+//! How a response ended: with an output, with calls, or with an error.
 
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 
-use super::decode::{Ending, Phase, Said};
-use crate::exchange::Verdict;
-use crate::streamed::event::head;
+use super::decode::{Ending, Phase, Response};
+use crate::api::Verdict;
+use crate::api::stream::event::head;
 
-/// Judges the end of an answer.
+/// Judges how a response ended.
 ///
 /// | end | outcome |
 /// |---|---|
@@ -17,8 +16,8 @@ use crate::streamed::event::head;
 /// | incomplete, `max_output_tokens` | output with `maxTokens` |
 /// | incomplete, `content_filter` | `REFUSED` |
 /// | incomplete, anything else | `complete`, with a warning |
-pub(super) fn judge(said: &Said) -> Verdict {
-    if let Some(refusal) = &said.refusal {
+pub(super) fn judge(response: &Response) -> Verdict {
+    if let Some(refusal) = &response.refusal {
         let words: String = refusal.chars().take(500).collect();
         let lead = "the model refused";
         return Verdict::Error(refused(if words.is_empty() {
@@ -27,8 +26,8 @@ pub(super) fn judge(said: &Said) -> Verdict {
             format!("{lead}: {words}")
         }));
     }
-    match &said.ending {
-        Ending::Completed if !said.calls.is_empty() => Verdict::Calls,
+    match &response.ending {
+        Ending::Completed if !response.calls.is_empty() => Verdict::Calls,
         Ending::Completed => Verdict::Output(StopReason::Complete, None),
         Ending::Incomplete(reason) => match reason.as_deref() {
             Some("max_output_tokens") => Verdict::Output(StopReason::MaxTokens, None),
@@ -54,11 +53,11 @@ fn refused(message: String) -> AgentError {
     AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal")
 }
 
-/// The answer; of one that was cut short all that was said.
-pub(super) fn text(said: &Said, stop_reason: StopReason) -> String {
+/// The text of the output: the answer, or all text if the response was cut short.
+pub(super) fn text(response: &Response, stop_reason: StopReason) -> String {
     let texts = |phases: &[Phase]| {
         let words =
-            said.messages.iter().filter(|words| phases.contains(&words.phase) && !words.text.is_empty());
+            response.messages.iter().filter(|words| phases.contains(&words.phase) && !words.text.is_empty());
         words.map(|words| words.text.as_str()).collect::<Vec<_>>().join("\n\n")
     };
     let answer = texts(&[Phase::Answer]);

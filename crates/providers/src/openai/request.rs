@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::decode::message as answer;
 use super::options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
 use super::schema::Form;
-use crate::tools::Offered;
+use inspan_protocol::ToolSpec;
 
 /// The model unless one is named.
 pub(super) const DEFAULT_MODEL: &str = "gpt-5.6-terra";
@@ -101,7 +101,7 @@ pub(super) fn body(
     settings: &Settings,
     thread: &Thread,
     form: Option<&Form>,
-    offered: &[Offered],
+    offered: &[ToolSpec],
     items: &[Value],
 ) -> Result<Vec<u8>, AgentError> {
     let model = settings.model();
@@ -147,7 +147,7 @@ pub(super) fn body(
 
 /// What the model is told of a tool. It is not held to the schema, which may need more than the vendor can hold it to;
 /// whoever runs the tool looks at the arguments anyway.
-fn tool(tool: &Offered) -> Value {
+fn tool(tool: &ToolSpec) -> Value {
     let mut told = json!({
         "type": "function", "name": tool.name, "parameters": tool.input_schema, "strict": false,
     });

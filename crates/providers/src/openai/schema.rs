@@ -28,8 +28,8 @@ pub(super) struct Form {
 /// What stands at the root of the answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Root {
-    /// The answer itself.
-    Answer,
+    /// The structured output itself.
+    Output,
     /// An object whose one property is the answer.
     Wrapped,
 }
@@ -41,7 +41,7 @@ impl Form {
         let is_object =
             author["type"] == "object" || author["type"].is_null() && author["properties"].is_object();
         let root = match is_object && plain.iter().all(|key| author.get(key).is_none()) {
-            true => Root::Answer,
+            true => Root::Output,
             false => Root::Wrapped,
         };
         let placed = if root == Root::Wrapped { wrapped(author) } else { author.clone() };
@@ -67,8 +67,8 @@ impl Form {
         Some(StreamEvent::Warning { code: "schemaNotStrict".to_owned(), message })
     }
 
-    /// The answer in the author's schema; none if it is no JSON.
-    pub(super) fn answer(&self, text: &str) -> Option<Value> {
+    /// The structured output in the author's schema, if the text is JSON.
+    pub(super) fn structured(&self, text: &str) -> Option<Value> {
         let mut value: Value = serde_json::from_str(text).ok()?;
         if self.root == Root::Wrapped {
             value = value.get_mut(WRAP)?.take();

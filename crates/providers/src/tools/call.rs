@@ -1,5 +1,4 @@
-//! One call of a tool from the model's wish to the answer: whether there is such a tool, whether it may run, its run
-//! against the clocks. What runs is the program's or an MCP server's; who has which tools is left to `toolbox.rs`.
+//! One call of a tool: whether the tool exists, whether the call is allowed, and its run within the limits.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -15,8 +14,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, fit};
 use super::mcp::Connection;
+use super::result::{ToolResult, fit};
 use super::rules::Ruling;
 use crate::output::PermissionDenial;
 
@@ -25,9 +24,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A moment that no call lives to see.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A call that a model wishes for.
+/// A call that the model makes.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct ToolCall {
     /// The vendor's id of it.
     pub(crate) id: String,
     /// The tool, by the name it was offered under.
@@ -36,7 +35,7 @@ pub(crate) struct Call {
     pub(crate) input: Result<Value, String>,
 }
 
-impl Call {
+impl ToolCall {
     /// A call whose arguments came as a text; an empty one is none.
     pub(crate) fn new(id: impl Into<String>, name: impl Into<String>, arguments: &str) -> Self {
         let input = match arguments.trim() {
@@ -59,27 +58,27 @@ impl Call {
     }
 }
 
-/// What comes of running calls.
+/// What happens while calls run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ran {
+pub(crate) enum ToolUpdate {
     /// Something to pass on.
     Event(StreamEvent),
-    /// A call was not allowed. Its answer comes too.
+    /// A call was denied. Its result follows.
     Denied(PermissionDenial),
-    /// A call is answered.
-    Answered(Answer),
+    /// A call has its result.
+    Result(ToolResult),
 }
 
-/// What ends calls before their time.
+/// What stops calls early.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Until {
+pub(crate) struct StopSignal {
     /// The turn is cancelled.
     pub(crate) cancel: CancellationToken,
     /// The turn's deadline.
     pub(crate) deadline: Option<Instant>,
 }
 
-impl Until {
+impl StopSignal {
     /// Waits for it, and says what it is.
     pub(super) async fn over(&self) -> &'static str {
         let deadline = self.deadline.unwrap_or_else(|| Instant::now() + FAR);
@@ -119,30 +118,30 @@ enum End {
 
 /// Carries a call out, with all that is to be told of it.
 pub(super) async fn carry_out(
-    call: Call,
+    call: ToolCall,
     tool: Option<Tool>,
     permissions: Option<Arc<dyn PermissionBroker>>,
-    until: Until,
-) -> Vec<Ran> {
+    until: StopSignal,
+) -> Vec<ToolUpdate> {
     let mut ran = Vec::new();
     let answer = answer(&call, tool, permissions, &until, &mut ran).await;
-    ran.push(Ran::Event(StreamEvent::ToolComplete {
+    ran.push(ToolUpdate::Event(StreamEvent::ToolComplete {
         tool_use_id: answer.id.clone(),
         result: answer.told(),
         is_error: answer.is_error,
     }));
-    ran.push(Ran::Answered(answer));
+    ran.push(ToolUpdate::Result(answer));
     ran
 }
 
 async fn answer(
-    call: &Call,
+    call: &ToolCall,
     tool: Option<Tool>,
     permissions: Option<Arc<dyn PermissionBroker>>,
-    until: &Until,
-    ran: &mut Vec<Ran>,
-) -> Answer {
-    let error = |why: String| Answer::error(&call.id, why);
+    until: &StopSignal,
+    ran: &mut Vec<ToolUpdate>,
+) -> ToolResult {
+    let error = |why: String| ToolResult::error(&call.id, why);
     let Some(tool) = tool.filter(|tool| tool.ruling != Ruling::Denied) else {
         return error(format!("there is no tool `{}`", call.name));
     };
@@ -156,7 +155,7 @@ async fn answer(
             }
             Ok(updated) => updated.unwrap_or(input),
             Err(why) => {
-                ran.push(Ran::Denied(PermissionDenial {
+                ran.push(ToolUpdate::Denied(PermissionDenial {
                     tool_name: call.name.clone(),
                     tool_use_id: call.id.clone(),
                     tool_input: input,
@@ -175,14 +174,14 @@ async fn answer(
             let (content, cut) = fit(output, &redactor);
             ran.extend(cut.into_iter().map(|what| {
                 let message = format!("of the answer of `{}`: {what}", call.name);
-                Ran::Event(StreamEvent::Warning { code: "toolResultCut".to_owned(), message })
+                ToolUpdate::Event(StreamEvent::Warning { code: "toolResultCut".to_owned(), message })
             }));
-            Answer { id: call.id.clone(), content, is_error: false }
+            ToolResult { id: call.id.clone(), content, is_error: false }
         }
         End::Done(Err(failed)) => {
             // Whatever a failed tool gives is read as the reason.
             let (content, _) = fit(ToolOutput::text(failed.message), &redactor);
-            Answer { id: call.id.clone(), content, is_error: true }
+            ToolResult { id: call.id.clone(), content, is_error: true }
         }
         End::Stopped(why) => error(format!(
             "the call was stopped: {why}. Whether it was carried out, in whole or in part, is not known"
@@ -192,10 +191,10 @@ async fn answer(
 
 /// Asks whether a call may run; the arguments to run it with instead of its own, or why it may not.
 async fn permitted(
-    call: &Call,
+    call: &ToolCall,
     input: &Value,
     permissions: Option<Arc<dyn PermissionBroker>>,
-    until: &Until,
+    until: &StopSignal,
 ) -> Result<Option<Value>, String> {
     let Some(broker) = permissions else {
         return Err(format!("permission to use `{}` was denied: nobody can be asked", call.name));
@@ -219,7 +218,7 @@ async fn permitted(
     }
 }
 
-async fn run(tool: &Tool, input: Value, until: &Until) -> End {
+async fn run(tool: &Tool, input: Value, until: &StopSignal) -> End {
     match &tool.source {
         Source::Host(host) => {
             let cancel = CancellationToken::new();
@@ -247,7 +246,7 @@ async fn run(tool: &Tool, input: Value, until: &Until) -> End {
 async fn within(
     work: impl Future<Output = Result<ToolOutput, ToolError>>,
     limit: Duration,
-    until: &Until,
+    until: &StopSignal,
 ) -> End {
     tokio::select! {
         biased;

@@ -12,7 +12,7 @@ use inspan_protocol::{
 };
 use tokio::time::timeout;
 
-use super::call::{self, Call, Ran, Source, Tool, Until};
+use super::call::{self, Source, StopSignal, Tool, ToolCall, ToolUpdate};
 use super::mcp::Connection;
 use super::rules::{Rules, Ruling};
 use super::server::ToolSettings;
@@ -27,14 +27,12 @@ const TOOLS: usize = 1024;
 
 /// The tools of one turn.
 pub(crate) struct Toolbox {
-    offered: Vec<Offered>,
+    /// What is offered to the model.
+    specs: Vec<ToolSpec>,
     tools: BTreeMap<String, Tool>,
     servers: Vec<Arc<Connection>>,
     permissions: Option<Arc<dyn PermissionBroker>>,
 }
-
-/// What a model is told of a tool. Its name has letters, digits, `_` and `-`, at most 64 of them.
-pub(crate) type Offered = ToolSpec;
 
 /// How the servers of a toolbox are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +49,11 @@ impl Toolbox {
         settings: ToolSettings<'_>,
         context: &ExecutionContext,
         http: &Http,
-        until: &Until,
+        until: &StopSignal,
     ) -> Result<(Self, Vec<StreamEvent>), Broken> {
-        let rules = Rules::new(settings.allowed, settings.disallowed).map_err(Broken::Failed)?;
-        let servers = settings.servers(&context.env).map_err(Broken::Failed)?;
-        let host = host(context).map_err(Broken::Failed)?;
+        let rules = Rules::new(settings.allowed, settings.disallowed)?;
+        let servers = settings.servers(&context.env)?;
+        let host = host(context)?;
         let mut limits = Vec::new();
         let mut connecting = Vec::new();
         for server in servers {
@@ -81,10 +79,10 @@ impl Toolbox {
             }
             connected = join_all(connecting) => connected,
         };
-        let connected = connected.into_iter().collect::<Result<Vec<_>, _>>().map_err(Broken::Failed)?;
+        let connected = connected.into_iter().collect::<Result<Vec<_>, AgentError>>()?;
 
         let mut toolbox = Self {
-            offered: Vec::new(),
+            specs: Vec::new(),
             tools: BTreeMap::new(),
             servers: Vec::new(),
             permissions: context.permissions.clone(),
@@ -92,9 +90,7 @@ impl Toolbox {
         let mut warnings = Vec::new();
         for (spec, source) in host {
             let tool = Tool { source, ruling: rules.of(&spec.name), limit: settings.call() };
-            toolbox
-                .put(spec, tool)
-                .map_err(|why| Broken::Failed(AgentError::new(ErrorCode::ConfigInvalid, why)))?;
+            toolbox.put(spec, tool).map_err(|why| AgentError::new(ErrorCode::ConfigInvalid, why))?;
         }
         for ((connection, specs, skipped), limit) in connected.into_iter().zip(limits) {
             let connection = Arc::new(connection);
@@ -139,20 +135,21 @@ impl Toolbox {
         let ruling = tool.ruling;
         self.tools.insert(name.clone(), tool);
         if ruling != Ruling::Denied {
-            self.offered.push(spec);
+            self.specs.push(spec);
         }
         Ok(())
     }
 
-    /// What the model is told of, always in the same order, so that the vendor finds it in its cache.
-    pub(crate) fn offered(&self) -> &[Offered] {
-        &self.offered
+    /// The tools that are offered to the model, always in the same order, so that the vendor finds them in its cache. Names
+    /// have 1 to 64 letters, digits, `_` and `-`.
+    pub(crate) fn specs(&self) -> &[ToolSpec] {
+        &self.specs
     }
 
     /// Runs all calls of one message, some at once. Each begins with its event and ends with its answer. Nothing runs
     /// before the stream is polled beyond the first events; dropping it stops what runs.
-    pub(crate) fn run(&self, calls: Vec<Call>, until: Until) -> BoxStream<'static, Ran> {
-        let begins: Vec<Ran> = calls.iter().map(|call| Ran::Event(call.begins())).collect();
+    pub(crate) fn run(&self, calls: Vec<ToolCall>, until: StopSignal) -> BoxStream<'static, ToolUpdate> {
+        let begins: Vec<ToolUpdate> = calls.iter().map(|call| ToolUpdate::Event(call.begins())).collect();
         let work: Vec<_> = calls
             .into_iter()
             .map(|call| {
@@ -174,7 +171,7 @@ impl Toolbox {
     }
 
     /// Ends the servers and waits until they are gone.
-    pub(crate) async fn close(self, how: Close) {
+    pub(crate) async fn close(&self, how: Close) {
         join_all(self.servers.iter().map(|server| server.close(how))).await;
     }
 }

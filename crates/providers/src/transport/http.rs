@@ -82,6 +82,12 @@ pub(crate) enum Broken {
     Failed(AgentError),
 }
 
+impl From<AgentError> for Broken {
+    fn from(error: AgentError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// An answer whose head is there. Dropping it closes its connection.
 #[derive(Debug)]
 pub(crate) struct Answer {

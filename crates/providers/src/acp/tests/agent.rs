@@ -1,6 +1,7 @@
 //! Small agents in place of real ones, written for the shell, and what is needed around them.
 //! What they do wrong is left to the tests.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision,
+    AgentError, Environment, ErrorCode, ExecutionContext, Handshake, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderItem, StreamEvent,
 };
 use serde_json::Value;
@@ -211,4 +212,33 @@ impl PermissionBroker for Never {
     fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
         Box::pin(std::future::pending())
     }
+}
+
+async fn met(provider: &AcpProvider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {
+    let env: Environment =
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let context = ExecutionContext { env, ..ExecutionContext::default() };
+    provider.handshake(context).await.map_err(|error| error.code)
+}
+
+#[tokio::test]
+async fn an_agent_is_greeted_and_no_session_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let met_with = async |script: &str| {
+        let program = folder.path().join("agent");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let home = folder.path().display().to_string();
+        let program = program.display().to_string();
+        let environment = [("INSPAN_GEMINI", program.as_str()), ("HOME", &home), ("PATH", "/usr/bin:/bin")];
+        met(&AcpProvider::gemini(), &environment).await
+    };
+    let says = |version: u32| {
+        format!(r#"read hello; echo '{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":{version}}}}}'"#)
+    };
+    // Whatever else it is asked ends it with a failure.
+    assert_eq!(met_with(&format!("{}; read more && exit 3", says(1))).await, Ok(Handshake::Vendor));
+    assert_eq!(met_with(&says(7)).await, Err(ErrorCode::Protocol));
+    assert_eq!(met_with("exit 9").await, Err(ErrorCode::Process));
+    assert_eq!(met(&AcpProvider::new(), &[]).await, Ok(Handshake::Nobody));
 }

@@ -74,7 +74,7 @@ fn only_what_the_vendor_takes_back_is_kept() {
         ),
     ];
     for (events, expected) in rows {
-        assert_eq!(Value::Array(decode(events).1.so_far().content), expected, "{events:?}");
+        assert_eq!(Value::Array(decode(events).1.partial().content), expected, "{events:?}");
     }
 }
 
@@ -88,7 +88,7 @@ fn arguments_belong_to_calls_alone() {
         assert_eq!(decode(&events).0.pop(), Some(Decoded::Failed(misfit)));
     }
     // One that is cut off is none: nobody knows what it would have been.
-    let cut = decode(&[START, tool, &piece]).1.so_far();
+    let cut = decode(&[START, tool, &piece]).1.partial();
     assert_eq!((cut.content, cut.calls), (vec![], vec![]));
 }
 
@@ -122,7 +122,7 @@ fn survives<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), TestCaseEr
     let ends = decoded.iter().filter(|decoded| !matches!(decoded, Decoded::Event(_))).count();
     prop_assert_eq!(ends, 1);
     prop_assert!(!matches!(decoded.last(), Some(Decoded::Event(_))));
-    decoder.so_far();
+    decoder.partial();
     Ok(())
 }
 

@@ -4,19 +4,9 @@
 use inspan_testkit::{Block, Ending, Turn};
 use serde_json::json;
 
-use super::server::{Rig, World};
+use super::server::{TestApi, World};
 use crate::AnthropicProvider;
-use crate::exchange::tests::checks;
-use crate::exchange::tests::world::{scripted, session_of, spoken, text};
-
-checks! { Rig, conversations:
-    a_turn_that_failed_takes_its_message_back,
-    a_first_turn_that_failed_can_be_gone_on_with,
-    a_cancelled_turn_keeps_what_was_said_and_goes_on,
-    a_turn_whose_process_died_leaves_its_message,
-    a_damaged_conversation_is_named_and_nobody_is_asked,
-    a_store_that_is_full_costs_no_answer,
-}
+use crate::api::tests::world::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
@@ -66,7 +56,10 @@ async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     assert_eq!((session_of(&events), output.unwrap().text), (session, "Three.".to_owned()));
     let all =
         ["user: first", "assistant: <thinking> | One.", "user: second", "assistant: Two.", "user: third"];
-    assert_eq!([spoken::<Rig>(&server, 1), spoken::<Rig>(&server, 2)], [all[..3].to_vec(), all.to_vec()]);
+    assert_eq!(
+        [spoken::<TestApi>(&server, 1), spoken::<TestApi>(&server, 2)],
+        [all[..3].to_vec(), all.to_vec()]
+    );
     let asked = |request: usize| {
         let body = server.requests()[request].body.clone();
         json!([

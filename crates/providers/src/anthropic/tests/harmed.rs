@@ -3,8 +3,8 @@
 use inspan_testkit::{case_folders, fixture_dir, harmed, random_chunks};
 use proptest::prelude::*;
 
-use super::super::decode::{Decoded, Decoder, Said};
-use crate::streamed::Decode;
+use super::super::decode::{Decoded, Decoder, Response};
+use crate::api::stream::ResponseDecoder;
 
 /// The streams of the recorded cases.
 fn streams() -> &'static [Vec<u8>] {
@@ -16,11 +16,11 @@ fn streams() -> &'static [Vec<u8>] {
 }
 
 /// All that comes of these reads, and what is kept of the answer.
-fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Said) {
+fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Response) {
     let mut decoder = Decoder::default();
     let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
     decoded.extend(decoder.finish());
-    (decoded, decoder.so_far())
+    (decoded, decoder.partial())
 }
 
 proptest! {

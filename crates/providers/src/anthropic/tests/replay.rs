@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::exchange::Messages;
-use super::super::ledger::Ledger;
+use super::super::api::Messages;
+use super::super::history::History;
 use super::super::outcome::Wanted;
-use crate::exchange::tests::replay::{Recorded, replay};
+use crate::api::tests::replay::{Recorded, replay};
 
 /// What surrounded a recorded answer.
 #[derive(Deserialize)]
@@ -37,9 +37,9 @@ impl Recorded for Input {
         &self.headers
     }
 
-    fn ledger(&self) -> Ledger {
+    fn history(&self) -> History {
         let wanted = if self.structured { Wanted::Structured } else { Wanted::Text };
-        Ledger::begin("s".into(), vec![], vec![], wanted)
+        History::new("s".into(), vec![], vec![], wanted)
     }
 
     fn kept(messages: &[Value]) -> Value {

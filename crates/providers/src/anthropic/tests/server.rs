@@ -6,17 +6,17 @@ use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
 use super::super::{AnthropicInput, AnthropicProvider};
+use crate::api::tests::world;
 use crate::conversation::ConversationStore;
-use crate::exchange::tests::world;
 use crate::output::TurnOutput;
 
 /// A world in which the Messages API is asked.
-pub(super) type World = world::World<Rig>;
+pub(super) type World = world::World<TestApi>;
 
 /// The adapter under the checks.
-pub(super) struct Rig;
+pub(crate) struct TestApi;
 
-impl world::Rig for Rig {
+impl world::Vendor for TestApi {
     type Provider = AnthropicProvider;
     type Input = AnthropicInput;
     type Output = TurnOutput;

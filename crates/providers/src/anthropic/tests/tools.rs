@@ -14,7 +14,7 @@ use inspan_testkit::{Block, MCP_SERVER, ModelServer, Turn};
 use serde_json::{Value, json};
 
 use super::server::World;
-use crate::exchange::tests::world::{scripted, told};
+use crate::api::tests::world::{scripted, told};
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::tools::Call;
+use crate::tools::ToolCall;
 
 /// Items that are understood.
 pub(super) const KNOWN: [&str; 4] = ["message", "reasoning", "function_call", "compaction"];
@@ -128,11 +128,11 @@ impl Item {
     }
 
     /// The call that it is, if it came to its end.
-    pub(super) fn call(&self) -> Option<Call> {
+    pub(super) fn call(&self) -> Option<ToolCall> {
         let Self::Done(value) = self else { return None };
         let text = |key: &str| word(value, key).unwrap_or_default();
         (value["type"] == "function_call" && value["status"] != "incomplete")
-            .then(|| Call::new(text("call_id"), text("name"), &text("arguments")))
+            .then(|| ToolCall::new(text("call_id"), text("name"), &text("arguments")))
     }
 
     /// The item as the next request has to hold it, if it may. The vendor's ids name what it keeps, and here it keeps

@@ -35,7 +35,7 @@ fn only_what_the_vendor_takes_back_is_kept() {
         (&[START, THOUGHT, SEALED, CALL], json!([sealed, call])),
     ];
     for (events, expected) in rows {
-        let said = decode(events).1.so_far();
+        let said = decode(events).1.partial();
         assert_eq!(
             (Value::Array(said.items), said.calls.len()),
             (expected, usize::from(events.contains(&CALL)))
@@ -74,7 +74,7 @@ fn held(decoder: &Decoder) -> usize {
         }
         Item::Done(value) => value.to_string().len(),
     };
-    decoder.items.values().map(item).sum::<usize>() + decoder.place.reader.held()
+    decoder.items.values().map(item).sum::<usize>() + decoder.state.reader.held()
 }
 
 /// Feeds a decoder in pieces, to its end and beyond. Nothing it holds was not said to it, and it ends once.
@@ -96,7 +96,7 @@ fn feed(bytes: &[u8], size: usize) -> Result<(), TestCaseError> {
     count(decoder.push(b"data: {}\n\n"));
     count(decoder.finish());
     prop_assert_eq!(ends, 1);
-    let _ = decoder.so_far();
+    let _ = decoder.partial();
     Ok(())
 }
 

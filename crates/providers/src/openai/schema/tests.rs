@@ -72,7 +72,7 @@ fn objects_take_the_vendors_form() {
     ];
     for (schema, expected) in rows {
         let form = Form::of(&schema);
-        assert_eq!((form.is_strict(), &form.schema, form.root), (true, &expected, Root::Answer), "{schema}");
+        assert_eq!((form.is_strict(), &form.schema, form.root), (true, &expected, Root::Output), "{schema}");
         assert!(jsonschema::validator_for(&form.schema).is_ok());
     }
 }
@@ -159,7 +159,7 @@ fn answers_come_back_as_the_author_wants_them() {
     for (schema, text, expected) in rows {
         let form = Form::of(schema);
         assert!(form.is_strict());
-        let answer = form.answer(text);
+        let answer = form.structured(text);
         assert_eq!(answer, expected, "{text}");
         // Whatever the vendor's form takes, the author's takes on its way back.
         if let Some(answer) = answer {
@@ -173,5 +173,5 @@ fn answers_come_back_as_the_author_wants_them() {
     }
     // One that is only asked for means its nulls.
     let open = json!({ "type": "object", "properties": { "a": {}, "b": { "type": "string" } } });
-    assert_eq!(Form::of(&open).answer(r#"{"b":null}"#), Some(json!({ "b": null })));
+    assert_eq!(Form::of(&open).structured(r#"{"b":null}"#), Some(json!({ "b": null })));
 }

@@ -5,19 +5,9 @@ use inspan_protocol::StreamEvent;
 use inspan_testkit::{Block, Ending, Turn};
 use serde_json::json;
 
-use super::server::{Rig, World};
+use super::server::{TestApi, World};
 use crate::OpenAiProvider;
-use crate::exchange::tests::checks;
-use crate::exchange::tests::world::{scripted, session_of, spoken, text};
-
-checks! { Rig, conversations:
-    a_turn_that_failed_takes_its_message_back,
-    a_first_turn_that_failed_can_be_gone_on_with,
-    a_cancelled_turn_keeps_what_was_said_and_goes_on,
-    a_turn_whose_process_died_leaves_its_message,
-    a_damaged_conversation_is_named_and_nobody_is_asked,
-    a_store_that_is_full_costs_no_answer,
-}
+use crate::api::tests::world::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
@@ -67,7 +57,10 @@ async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     assert_eq!((session_of(&events), output.unwrap().content), (session, "Three.".to_owned()));
     let all =
         ["user: first", "<reasoning>", "assistant: One.", "user: second", "assistant: Two.", "user: third"];
-    assert_eq!([spoken::<Rig>(&server, 1), spoken::<Rig>(&server, 2)], [all[..4].to_vec(), all.to_vec()]);
+    assert_eq!(
+        [spoken::<TestApi>(&server, 1), spoken::<TestApi>(&server, 2)],
+        [all[..4].to_vec(), all.to_vec()]
+    );
     // What the vendor keeps nothing of has no id of the vendor's, and its thoughts are as it sealed them.
     let sealed = json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "hm" }],
         "encrypted_content": server.requests()[1].body["input"][1]["encrypted_content"] });

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::exchange::Responses;
-use super::super::ledger::Ledger;
+use super::super::api::Responses;
+use super::super::history::History;
 use super::super::request::Thread;
 use super::super::schema::Form;
-use crate::exchange::tests::replay::{Recorded, replay};
+use crate::api::tests::replay::{Recorded, replay};
 
 /// What surrounded a recorded answer.
 #[derive(Deserialize)]
@@ -38,8 +38,8 @@ impl Recorded for Input {
         &self.headers
     }
 
-    fn ledger(&self) -> Ledger {
-        Ledger::begin(Thread::Own("s".into()), vec![], vec![], self.schema.as_ref().map(Form::of))
+    fn history(&self) -> History {
+        History::new(Thread::Own("s".into()), vec![], vec![], self.schema.as_ref().map(Form::of))
     }
 
     fn kept(messages: &[Value]) -> Value {

@@ -6,16 +6,16 @@ use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
 use super::super::{OpenAiInput, OpenAiOutput, OpenAiProvider};
+use crate::api::tests::world;
 use crate::conversation::ConversationStore;
-use crate::exchange::tests::world;
 
 /// A world in which the Responses API is asked.
-pub(super) type World = world::World<Rig>;
+pub(super) type World = world::World<TestApi>;
 
 /// The adapter under the checks.
-pub(super) struct Rig;
+pub(crate) struct TestApi;
 
-impl world::Rig for Rig {
+impl world::Vendor for TestApi {
     type Provider = OpenAiProvider;
     type Input = OpenAiInput;
     type Output = OpenAiOutput;

@@ -7,7 +7,7 @@ use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::server::World;
-use crate::exchange::tests::world::{scripted, told};
+use crate::api::tests::world::{scripted, told};
 
 /// The bytes of a recorded answer.
 fn recorded(case: &str) -> Vec<u8> {

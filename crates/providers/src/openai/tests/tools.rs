@@ -17,7 +17,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::super::OpenAiOutput;
 use super::server::World;
-use crate::exchange::tests::world::{self, scripted, told};
+use crate::api::tests::world::{self, scripted, told};
 
 const SOON: Duration = Duration::from_secs(20);
 

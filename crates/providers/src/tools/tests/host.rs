@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Call, Ran, Until};
+use super::super::{StopSignal, ToolCall, ToolUpdate};
 use super::world::{PLANTED, World, warnings};
 
 /// A tool that answers with its arguments, and how often it was called.
@@ -83,17 +83,17 @@ async fn what_cannot_be_called_is_answered_all_the_same() {
     let world = World::with(tools);
     let (toolbox, _) = world.open(allowed(&["echo"])).await.unwrap();
     let broken = [("half", "{\"a\":"), ("list", "[1]"), ("word", "\"a\"")]
-        .map(|(id, text)| Call::new(id, "echo", text));
-    let ran: Vec<Ran> = toolbox.run(broken.to_vec(), Until::default()).collect().await;
+        .map(|(id, text)| ToolCall::new(id, "echo", text));
+    let ran: Vec<ToolUpdate> = toolbox.run(broken.to_vec(), StopSignal::default()).collect().await;
     let answers: Vec<_> = ran
         .iter()
         .filter_map(|ran| {
-            if let Ran::Answered(answer) = ran { Some((answer.told(), answer.is_error)) } else { None }
+            if let ToolUpdate::Result(answer) = ran { Some((answer.told(), answer.is_error)) } else { None }
         })
         .collect();
     let why = json!("the arguments are no JSON object; the tool was not called");
     assert_eq!(answers, vec![(why, true); 3]);
-    assert_eq!(Call::new("a", "b", " ").input, Ok(json!({})));
+    assert_eq!(ToolCall::new("a", "b", " ").input, Ok(json!({})));
     let outcome = world.call(&toolbox, &[("nothing", json!({}))]).await;
     assert_eq!(outcome.told("nothing"), ("there is no tool `nothing`".to_owned(), true));
     assert_eq!(calls.load(Ordering::SeqCst), 0);
@@ -158,17 +158,17 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
         let (tools, _) = hangs(false);
         let world = World::with(tools);
         let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
-        let until = Until {
+        let until = StopSignal {
             cancel: world.context.cancel.clone(),
             deadline: deadline.map(|limit| Instant::now() + limit),
         };
-        let ran = toolbox.run(vec![Call::new("a", "hangs", "")], until).collect::<Vec<_>>();
+        let ran = toolbox.run(vec![ToolCall::new("a", "hangs", "")], until).collect::<Vec<_>>();
         let cancel = async {
             sleep(Duration::from_secs(3)).await;
             world.context.cancel.cancel();
         };
         let (ran, ()) = tokio::join!(ran, cancel);
-        let Some(Ran::Answered(answer)) = ran.last() else { panic!("{ran:?}") };
+        let Some(ToolUpdate::Result(answer)) = ran.last() else { panic!("{ran:?}") };
         let why = if deadline.is_some() { "reached its deadline" } else { "was cancelled" };
         assert!(answer.is_error && answer.told().as_str().unwrap().contains(why), "{answer:?}");
     }
@@ -176,8 +176,8 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
     let (tools, tokens) = hangs(false);
     let world = World::with(tools);
     let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
-    let mut ran = toolbox.run(vec![Call::new("a", "hangs", "")], Until::default());
-    assert!(matches!(ran.next().await, Some(Ran::Event(StreamEvent::ToolStart { .. }))));
+    let mut ran = toolbox.run(vec![ToolCall::new("a", "hangs", "")], StopSignal::default());
+    assert!(matches!(ran.next().await, Some(ToolUpdate::Event(StreamEvent::ToolStart { .. }))));
     assert!(tokens.lock().unwrap().is_empty(), "it runs before its beginning was heard");
     assert!(tokio::time::timeout(Duration::from_secs(1), ran.next()).await.is_err());
     drop(ran);
@@ -199,10 +199,10 @@ async fn calls_of_one_message_run_at_once_up_to_a_bound() {
     });
     let world = World::with(HostTools::default().with(tool));
     let (toolbox, _) = world.open(allowed(&["slow"])).await.unwrap();
-    let calls = (0..20).map(|n| Call::new(format!("c{n}"), "slow", "{}")).collect();
+    let calls = (0..20).map(|n| ToolCall::new(format!("c{n}"), "slow", "{}")).collect();
     let began = Instant::now();
-    let ran: Vec<Ran> = toolbox.run(calls, Until::default()).collect().await;
-    let answered = ran.iter().filter(|ran| matches!(ran, Ran::Answered(_))).count();
+    let ran: Vec<ToolUpdate> = toolbox.run(calls, StopSignal::default()).collect().await;
+    let answered = ran.iter().filter(|ran| matches!(ran, ToolUpdate::Result(_))).count();
     assert_eq!((answered, peak.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (20, 8, 0));
     assert_eq!(began.elapsed(), Duration::from_millis(300));
 }
@@ -221,7 +221,7 @@ async fn names_that_no_vendor_takes_are_refused_and_idle_rules_are_told() {
     assert_eq!(error.message, "there are two tools `echo`");
     let options = json!({ "allowedTools": ["ecko"], "disallowedTools": ["mcp__herd"] });
     let (toolbox, told) = World::with(tools).open(options).await.unwrap();
-    assert_eq!(toolbox.offered().len(), 1);
+    assert_eq!(toolbox.specs().len(), 1);
     assert_eq!(
         warnings(&told),
         [

@@ -24,7 +24,7 @@ fn named(name: &str) -> String {
 async fn a_server_offers_its_tools_of_all_pages_and_answers() {
     let world = World::new();
     let (toolbox, told) = world.open(options("")).await.unwrap();
-    let names: Vec<&str> = toolbox.offered().iter().map(|tool| tool.name.as_str()).collect();
+    let names: Vec<&str> = toolbox.specs().iter().map(|tool| tool.name.as_str()).collect();
     let expected = [
         "count",
         "die",
@@ -40,7 +40,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
         "strange_name",
     ];
     assert_eq!((names, told), (expected.map(named).iter().map(String::as_str).collect(), vec![]));
-    let say = &toolbox.offered()[8];
+    let say = &toolbox.specs()[8];
     assert_eq!(
         (say.description.as_str(), &say.input_schema),
         ("Says a text.", &json!({ "type": "object", "properties": { "text": { "type": "string" } } }))
@@ -91,7 +91,7 @@ async fn a_server_asks_like_any_other_tool() {
     let (world, asked) = World::new().answering(no);
     let options = json!({ "mcpServers": herd(""), "disallowedTools": ["mcp__herd__s*"] });
     let (toolbox, _) = world.open(options).await.unwrap();
-    assert_eq!(toolbox.offered().len(), 8);
+    assert_eq!(toolbox.specs().len(), 8);
     let calls = [("mcp__herd__count", json!({ "a": 1 })), ("mcp__herd__say", json!({}))];
     let outcome = world.call(&toolbox, &calls).await;
     assert_eq!(outcome.told("mcp__herd__count"), ("leave it".to_owned(), true));

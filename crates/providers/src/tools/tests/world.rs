@@ -15,7 +15,7 @@ use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::{Answer, Call, Close, Ran, ToolSettings, Toolbox, Until};
+use super::super::{Close, StopSignal, ToolCall, ToolResult, ToolSettings, ToolUpdate, Toolbox};
 use crate::output::PermissionDenial;
 use crate::transport::http::{Broken, Http};
 
@@ -32,7 +32,7 @@ pub(super) struct World {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) events: Vec<StreamEvent>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<ToolResult>,
     pub(super) denials: Vec<PermissionDenial>,
 }
 
@@ -72,7 +72,7 @@ impl World {
             mcp_timeout_ms: options["mcpTimeoutMs"].as_u64(),
             tool_timeout_ms: options["toolTimeoutMs"].as_u64(),
         };
-        let until = Until { cancel: self.context.cancel.clone(), deadline: None };
+        let until = StopSignal { cancel: self.context.cancel.clone(), deadline: None };
         match Toolbox::open(settings, &self.context, &Http::default(), &until).await {
             Ok(open) => Ok(open),
             Err(Broken::Failed(error)) => Err(error),
@@ -90,15 +90,15 @@ impl World {
 
     /// Makes these calls at once; their ids are their names.
     pub(super) async fn call(&self, toolbox: &Toolbox, calls: &[(&str, Value)]) -> Outcome {
-        let call = |(name, input): &(&str, Value)| Call::new(*name, *name, &input.to_string());
-        let until = Until { cancel: self.context.cancel.clone(), deadline: None };
+        let call = |(name, input): &(&str, Value)| ToolCall::new(*name, *name, &input.to_string());
+        let until = StopSignal { cancel: self.context.cancel.clone(), deadline: None };
         let mut stream = toolbox.run(calls.iter().map(call).collect(), until);
         let mut outcome = Outcome::default();
         while let Some(ran) = stream.next().await {
             match ran {
-                Ran::Event(event) => outcome.events.push(event),
-                Ran::Denied(denial) => outcome.denials.push(denial),
-                Ran::Answered(answer) => outcome.answers.push(answer),
+                ToolUpdate::Event(event) => outcome.events.push(event),
+                ToolUpdate::Denied(denial) => outcome.denials.push(denial),
+                ToolUpdate::Result(answer) => outcome.answers.push(answer),
             }
         }
         outcome.events.extend(toolbox.lost());

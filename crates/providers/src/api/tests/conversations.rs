@@ -12,17 +12,17 @@ use inspan_protocol::{
 use inspan_testkit::{Ending, Turn};
 use serde_json::json;
 
-use super::world::{self, Rig, World, scripted, session_of, spoken, text, told};
+use super::world::{self, Vendor, World, scripted, session_of, spoken, text, told};
 use crate::{Conversation, ConversationClaim, ConversationStore};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// What a turn answered.
-fn answer<R: Rig>(turn: world::Turn<R::Output>) -> String {
+fn answer<R: Vendor>(turn: world::Turn<R::Output>) -> String {
     R::said(&turn.1.unwrap()).0.to_owned()
 }
 
-pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Rig>() {
+pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Vendor>() {
     let broken = Turn { truncate_after: Some(5), ..Turn::text("never whole") };
     let server = scripted([Turn::text("One."), Turn::error(529), broken, Turn::text("Two.")]);
     let world = World::<R>::new(&server.base_url());
@@ -36,7 +36,7 @@ pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Rig>() {
     assert_eq!(spoken::<R>(&server, 3), ["user: first", "assistant: One.", "user: second"]);
 }
 
-pub(crate) async fn a_first_turn_that_failed_can_be_gone_on_with<R: Rig>() {
+pub(crate) async fn a_conversation_whose_first_turn_failed_can_continue<R: Vendor>() {
     let server = scripted([Turn::error(500), Turn::text("One.")]);
     let world = World::<R>::new(&server.base_url());
     let session = session_of(&world.turn(json!({ "prompt": "lost" })).await.0);
@@ -44,7 +44,7 @@ pub(crate) async fn a_first_turn_that_failed_can_be_gone_on_with<R: Rig>() {
     assert_eq!(spoken::<R>(&server, 1), ["user: first"]);
 }
 
-pub(crate) async fn a_cancelled_turn_keeps_what_was_said_and_goes_on<R: Rig>() {
+pub(crate) async fn a_cancelled_turn_stores_its_text_and_the_conversation_continues<R: Vendor>() {
     let stalls = Turn { stall_after: Some(6), ..Turn::text("said before it was cancelled") };
     let silent = Turn { hang: true, ..Turn::default() };
     let server = scripted([stalls, silent, Turn::text("Back.")]);
@@ -91,7 +91,7 @@ pub(crate) async fn a_cancelled_turn_keeps_what_was_said_and_goes_on<R: Rig>() {
     assert_eq!(spoken::<R>(&server, 2), expected);
 }
 
-pub(crate) async fn a_turn_whose_process_died_leaves_its_message<R: Rig>() {
+pub(crate) async fn a_turn_whose_process_died_leaves_its_message<R: Vendor>() {
     let server = scripted([Turn::text("Back.")]);
     let world = World::<R>::new(&server.base_url());
     let input = serde_json::from_value(json!({ "prompt": "first" })).unwrap();
@@ -107,7 +107,7 @@ pub(crate) async fn a_turn_whose_process_died_leaves_its_message<R: Rig>() {
     assert_eq!(spoken::<R>(&server, 0), ["user: first", "user: second"]);
 }
 
-pub(crate) async fn a_damaged_conversation_is_named_and_nobody_is_asked<R: Rig>() {
+pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendor>() {
     let server = scripted([Turn::text("One.")]);
     let world = World::<R>::new(&server.base_url());
     let session = session_of(&world.turn(json!({ "prompt": "first" })).await.0);
@@ -157,7 +157,7 @@ impl ConversationClaim for Filling {
     }
 }
 
-pub(crate) async fn a_store_that_is_full_costs_no_answer<R: Rig>() {
+pub(crate) async fn a_full_store_loses_no_output<R: Vendor>() {
     let server = scripted([Turn::text("One.")]);
     let mut world = World::<R>::new(&server.base_url());
     let filling = |places| {

@@ -1,5 +1,4 @@
-//! The books of a turn where no server is needed: calls that an earlier process left open, and answers that are more
-//! than a text.
+//! Results that are added after a crash, and results that are more than a text.
 
 use super::*;
 
@@ -12,13 +11,13 @@ fn user(text: &str) -> Value {
 }
 
 fn begun(items: Vec<Value>) -> Vec<Value> {
-    Ledger::begin(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")], None).books.messages
+    History::new(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")], None).state.messages
 }
 
 #[test]
-fn calls_that_were_left_open_are_answered_behind_the_others() {
-    let answer = |id: &str, text: &str| output_item(&Answer::error(id, text));
-    let open = |id: &str| output_item(&Answer::interrupted(id));
+fn calls_that_were_unanswered_calls_are_answered_behind_the_others() {
+    let answer = |id: &str, text: &str| output_item(&ToolResult::error(id, text));
+    let open = |id: &str| output_item(&ToolResult::interrupted(id));
     let rows = [
         (vec![], vec![user("on")]),
         (vec![user("a"), call("1")], vec![user("a"), call("1"), open("1"), user("on")]),
@@ -54,7 +53,7 @@ fn answers_take_the_vendors_form() {
         ),
     ];
     for (content, expected) in rows {
-        let item = output_item(&Answer { id: "1".to_owned(), content, is_error: false });
+        let item = output_item(&ToolResult { id: "1".to_owned(), content, is_error: false });
         assert_eq!(item, json!({ "type": "function_call_output", "call_id": "1", "output": expected }));
     }
 }

@@ -1,13 +1,11 @@
-//! Handshakes of services and of a small agent in the place of a real one.
-
-use std::os::unix::fs::PermissionsExt;
+//! Handshakes with services.
 
 use inspan_protocol::{Environment, Provider};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::{AcpProvider, AnthropicProvider, OpenAiProvider};
+use crate::{AnthropicProvider, OpenAiProvider};
 
 const KEY: &str = "sk-planted-4711";
 
@@ -51,26 +49,4 @@ async fn a_service_is_asked_for_its_models_with_the_key() {
     assert_eq!(met(&OpenAiProvider::new(), &[]).await, Err(ErrorCode::ConfigMissing));
     let nobody = [("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", "http://127.0.0.1:1")];
     assert_eq!(met(&OpenAiProvider::new(), &nobody).await, Err(ErrorCode::Network));
-}
-
-#[tokio::test]
-async fn an_agent_is_greeted_and_no_session_opened() {
-    let folder = tempfile::tempdir().unwrap();
-    let met_with = async |script: &str| {
-        let program = folder.path().join("agent");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let home = folder.path().display().to_string();
-        let program = program.display().to_string();
-        let environment = [("INSPAN_GEMINI", program.as_str()), ("HOME", &home), ("PATH", "/usr/bin:/bin")];
-        met(&AcpProvider::gemini(), &environment).await
-    };
-    let says = |version: u32| {
-        format!(r#"read hello; echo '{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":{version}}}}}'"#)
-    };
-    // Whatever else it is asked ends it with a failure.
-    assert_eq!(met_with(&format!("{}; read more && exit 3", says(1))).await, Ok(Handshake::Vendor));
-    assert_eq!(met_with(&says(7)).await, Err(ErrorCode::Protocol));
-    assert_eq!(met_with("exit 9").await, Err(ErrorCode::Process));
-    assert_eq!(met(&AcpProvider::new(), &[]).await, Ok(Handshake::Nobody));
 }

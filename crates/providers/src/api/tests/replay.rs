@@ -14,9 +14,9 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::exchange::{Api, Ledger as _, Verdict};
-use crate::streamed::{Decode, Decoded};
-use crate::tools::Call;
+use crate::api::stream::{Decoded, ResponseDecoder};
+use crate::api::{Api, History as _, Verdict};
+use crate::tools::ToolCall;
 
 /// What surrounded a recorded answer of one vendor.
 pub(crate) trait Recorded: DeserializeOwned {
@@ -26,8 +26,8 @@ pub(crate) trait Recorded: DeserializeOwned {
 
     fn status(&self) -> u16;
     fn headers(&self) -> &BTreeMap<String, String>;
-    /// The ledger of a turn that said nothing yet.
-    fn ledger(&self) -> <Self::Api as Api>::Ledger;
+    /// The empty conversation that the response is added to.
+    fn history(&self) -> <Self::Api as Api>::History;
     /// What a conversation of one answer keeps of it.
     fn kept(messages: &[Value]) -> Value;
 }
@@ -74,38 +74,38 @@ fn all<'a, R: Recorded>(input: &R, chunks: impl IntoIterator<Item = &'a [u8]>) -
             headers.insert(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         }
         let body: Vec<u8> = chunks.into_iter().flatten().copied().collect();
-        vec![json!({ "error": <R::Api as Api>::Decoder::answered(status, &headers, &body) })]
+        vec![json!({ "error": <R::Api as Api>::Decoder::response_error(status, &headers, &body) })]
     };
     lines.into_iter().map(|value| format!("{}\n", sorted(&value))).collect()
 }
 
-fn lines<R: Recorded>(decoded: Decoded<<R::Api as Api>::Said>, input: &R) -> Vec<Value> {
-    let said = match decoded {
+fn lines<R: Recorded>(decoded: Decoded<<R::Api as Api>::Response>, input: &R) -> Vec<Value> {
+    let response = match decoded {
         Decoded::Event(event) => return vec![json!({ "event": event })],
         Decoded::Failed(error) => return vec![json!({ "error": error })],
-        Decoded::End(said) => *said,
+        Decoded::End(response) => *response,
     };
-    let mut ledger = input.ledger();
-    match R::Api::judge(&said) {
+    let mut history = input.history();
+    match R::Api::judge(&response) {
         Verdict::Error(error) => vec![json!({ "error": error })],
         Verdict::Paused => {
-            ledger.goes_on(said);
-            vec![json!({ "paused": R::kept(&ledger.books().messages) })]
+            history.add_response(response);
+            vec![json!({ "paused": R::kept(&history.state().messages) })]
         }
         Verdict::Calls => {
-            let calls: Vec<Value> = ledger.goes_on(said).iter().map(call).collect();
-            vec![json!({ "kept": R::kept(&ledger.books().messages) }), json!({ "calls": calls })]
+            let calls: Vec<Value> = history.add_response(response).iter().map(call).collect();
+            vec![json!({ "kept": R::kept(&history.state().messages) }), json!({ "calls": calls })]
         }
         Verdict::Output(reason, warning) => {
             let warning = warning.map(|event| json!({ "event": event }));
-            let output = ledger.end(said, reason);
-            let kept = R::kept(&ledger.books().messages);
+            let output = history.finish(response, reason);
+            let kept = R::kept(&history.state().messages);
             warning.into_iter().chain([json!({ "kept": kept }), json!({ "output": output })]).collect()
         }
     }
 }
 
-fn call(call: &Call) -> Value {
+fn call(call: &ToolCall) -> Value {
     match &call.input {
         Ok(input) => json!({ "id": call.id, "name": call.name, "input": input }),
         Err(words) => json!({ "id": call.id, "name": call.name, "broken": words }),

@@ -4,10 +4,10 @@ use inspan_protocol::ErrorCode;
 use inspan_testkit::{HttpError, Turn};
 use serde_json::json;
 
-use super::world::{Rig, World, scripted};
+use super::world::{Vendor, World, scripted};
 use crate::raw_server::{raw, say};
 
-fn repeats_the_key<R: Rig>() -> Vec<Turn> {
+fn repeats_the_key<R: Vendor>() -> Vec<Turn> {
     let (_, planted) = R::KEY;
     let words = format!("{} {planted}, Bearer {planted}", R::REPEATS);
     let error =
@@ -18,7 +18,7 @@ fn repeats_the_key<R: Rig>() -> Vec<Turn> {
         .into()
 }
 
-pub(crate) async fn no_artefact_holds_the_key<R: Rig>() {
+pub(crate) async fn no_output_holds_the_key<R: Vendor>() {
     let (_, planted) = R::KEY;
     for turn in repeats_the_key::<R>() {
         let server = scripted([turn]);
@@ -34,7 +34,7 @@ pub(crate) async fn no_artefact_holds_the_key<R: Rig>() {
     }
 }
 
-pub(crate) async fn an_address_with_a_password_is_not_shown<R: Rig>() {
+pub(crate) async fn an_address_with_a_password_is_not_shown<R: Vendor>() {
     let address = raw(|mut stream| say(&mut stream, "nonsense\r\n\r\n"))
         .replace("http://", "http://user:planted-pass@");
     let turn = World::<R>::new(&address).turn(json!({ "prompt": "go" })).await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::world::{Rig, World, told};
+use super::world::{Vendor, World, told};
 use crate::raw_server::{STREAM, hold, raw, say};
 
 fn ask() -> Value {
@@ -16,12 +16,12 @@ fn ask() -> Value {
 }
 
 /// A turn against a server of raw bytes.
-async fn against<R: Rig>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
+async fn against<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
     told(&World::<R>::new(&raw(serve)).turn(ask()).await)
 }
 
 /// A turn that waits for a short time only.
-async fn impatient<R: Rig>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
+async fn impatient<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
     let world = World::<R>::new(&raw(serve));
     told(&world.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } })).await)
 }
@@ -30,7 +30,7 @@ fn named(code: ErrorCode, kind: &str, text: &str) -> (ErrorCode, String, String)
     (code, kind.to_owned(), text.to_owned())
 }
 
-pub(crate) async fn streams_that_break<R: Rig>() {
+pub(crate) async fn streams_that_break<R: Vendor>() {
     let begun = |mut stream: TcpStream| {
         say(&mut stream, STREAM);
         say(&mut stream, R::BEGUN);
@@ -66,7 +66,7 @@ pub(crate) async fn streams_that_break<R: Rig>() {
     assert_eq!(gigantic.await, named(ErrorCode::Protocol, "", "so far"));
 }
 
-pub(crate) async fn servers_that_are_none<R: Rig>() {
+pub(crate) async fn servers_that_do_not_speak_http<R: Vendor>() {
     let no_http = against::<R>(|mut stream| say(&mut stream, "SSH-2.0-OpenSSH_9.6\r\n")).await;
     assert_eq!(no_http, named(ErrorCode::Protocol, "http", ""));
     let closed = against::<R>(drop).await;
@@ -84,7 +84,7 @@ pub(crate) async fn servers_that_are_none<R: Rig>() {
     assert_eq!(told(&world.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
 }
 
-pub(crate) async fn answers_that_are_no_stream<R: Rig>() {
+pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
     let rows = [
         (
             ResponseTemplate::new(200).set_body_raw("{}", "application/json"),
@@ -115,14 +115,14 @@ pub(crate) async fn answers_that_are_no_stream<R: Rig>() {
     }
 }
 
-pub(crate) async fn a_deadline_ends_the_turn<R: Rig>() {
+pub(crate) async fn a_deadline_ends_the_turn<R: Vendor>() {
     let world = World::<R>::new(&raw(hold));
     let context = ExecutionContext { deadline: Some(Duration::from_millis(200)), ..world.context() };
     let turn = world.turn_in(ask(), context, |_, _| {}).await;
     assert_eq!(told(&turn), named(ErrorCode::Timeout, "deadline", ""));
 }
 
-pub(crate) async fn what_cannot_be_asked_is_refused_before_anything_is_kept<R: Rig>() {
+pub(crate) async fn invalid_inputs_are_refused_before_anything_is_stored<R: Vendor>() {
     let rows = [
         json!({}),
         json!({ "prompt": " " }),
@@ -141,7 +141,7 @@ pub(crate) async fn what_cannot_be_asked_is_refused_before_anything_is_kept<R: R
     assert_eq!(told(&world.turn(unknown).await), named(ErrorCode::InvalidRequest, "sessionNotFound", ""));
 }
 
-pub(crate) async fn a_call_that_is_cancelled_before_it_begins_asks_nobody<R: Rig>() {
+pub(crate) async fn a_call_that_is_cancelled_before_it_begins_sends_no_request<R: Vendor>() {
     let world = World::<R>::new("http://127.0.0.1:1");
     let context = world.context();
     context.cancel.cancel();

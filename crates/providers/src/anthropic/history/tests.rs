@@ -1,10 +1,9 @@
-//! The books of turns: what a conversation holds after each way through one, and what is answered in one that was left
-//! in the middle of a tool.
+//! What a conversation holds after each way a turn can go, and which results are added after a crash.
 
 use inspan_protocol::Usage;
 
 use super::*;
-use crate::exchange::Ledger as _;
+use crate::api::History as _;
 
 fn user(text: &str) -> Value {
     json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
@@ -27,35 +26,35 @@ fn results(blocks: &[Value]) -> Value {
 }
 
 fn interrupted(id: &str) -> Value {
-    result_block(&Answer::interrupted(id))
+    result_block(&ToolResult::interrupted(id))
 }
 
-fn answer(id: &str) -> Answer {
-    Answer {
+fn answer(id: &str) -> ToolResult {
+    ToolResult {
         id: id.to_owned(),
         content: vec![ContentBlock::Text { text: "moo".to_owned() }],
         is_error: false,
     }
 }
 
-fn said(text: &str, content: Vec<Value>) -> Said {
+fn said(text: &str, content: Vec<Value>) -> Response {
     let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
-    Said { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Said::default() }
+    Response { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Response::default() }
 }
 
 /// What was said before the vendor paused.
-fn paused(text: &str, content: Vec<Value>) -> Said {
-    Said { stop_reason: Some(PAUSE.to_owned()), ..said(text, content) }
+fn paused(text: &str, content: Vec<Value>) -> Response {
+    Response { stop_reason: Some(PAUSE.to_owned()), ..said(text, content) }
 }
 
-fn begun(messages: Vec<Value>, said: Vec<Value>) -> Ledger {
-    Ledger::begin(ProviderSessionId::from("s"), messages, said, Wanted::Text)
+fn begun(messages: Vec<Value>, said: Vec<Value>) -> History {
+    History::new(ProviderSessionId::from("s"), messages, said, Wanted::Text)
 }
 
 /// What stays of a turn that failed.
-fn failed(mut ledger: Ledger) -> Vec<Value> {
-    ledger.books.failed();
-    ledger.books.messages
+fn failed(mut history: History) -> Vec<Value> {
+    history.state.roll_back();
+    history.state.messages
 }
 
 fn text(text: &str) -> Value {
@@ -63,7 +62,7 @@ fn text(text: &str) -> Value {
 }
 
 #[test]
-fn what_was_left_open_is_answered_and_nothing_else_is_touched() {
+fn what_was_unanswered_calls_is_answered_and_nothing_else_is_touched() {
     let go = user("go on");
     let rows = [
         (vec![], vec![]),
@@ -88,25 +87,25 @@ fn what_was_left_open_is_answered_and_nothing_else_is_touched() {
         ),
     ];
     for (kept, expected) in rows {
-        let ledger = begun(kept.clone(), vec![go.clone()]);
+        let history = begun(kept.clone(), vec![go.clone()]);
         let expected: Vec<Value> = expected.into_iter().chain([go.clone()]).collect();
-        assert_eq!(ledger.books.messages, expected, "{kept:?}");
+        assert_eq!(history.state.messages, expected, "{kept:?}");
         // A failure leaves the conversation one that the next turn mends in the same way.
-        let failed = failed(ledger);
-        assert_eq!(begun(failed, vec![go.clone()]).books.messages, expected, "{kept:?}");
+        let failed = failed(history);
+        assert_eq!(begun(failed, vec![go.clone()]).state.messages, expected, "{kept:?}");
     }
 }
 
 #[test]
 fn a_turn_with_tools_counts_all_of_its_messages() {
-    let mut ledger = begun(vec![], vec![user("a")]);
-    ledger.goes_on(said("I look.", vec![text("I look."), call("1"), call("2")]));
-    ledger.answers([answer("2")].iter());
-    ledger.answers([answer("1"), answer("2")].iter());
-    ledger.books.settled();
-    let so_far = ledger.books.with(Usage { input_tokens: 5, ..Usage::default() });
+    let mut history = begun(vec![], vec![user("a")]);
+    history.add_response(said("I look.", vec![text("I look."), call("1"), call("2")]));
+    history.set_results([answer("2")].iter());
+    history.set_results([answer("1"), answer("2")].iter());
+    history.state.commit();
+    let so_far = history.state.total_usage(Usage { input_tokens: 5, ..Usage::default() });
     assert_eq!((so_far.input_tokens, so_far.output_tokens), (15, 1));
-    let output = ledger.end(said("Done.", vec![text("Done.")]), StopReason::Complete);
+    let output = history.finish(said("Done.", vec![text("Done.")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.num_turns, output.usage.input_tokens), ("Done.", 2, 20));
     let expected = [
         user("a"),
@@ -114,50 +113,50 @@ fn a_turn_with_tools_counts_all_of_its_messages() {
         results(&[result("1"), result("2")]),
         json!({ "role": "assistant", "content": [text("Done.")] }),
     ];
-    assert_eq!(ledger.books.messages, expected);
+    assert_eq!(history.state.messages, expected);
 }
 
 #[test]
 fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
     let with_tool = || {
-        let mut ledger = begun(vec![user("0")], vec![user("a")]);
-        ledger.goes_on(said("I look.", vec![call("1")]));
-        ledger.answers([answer("1")].iter());
-        ledger.books.settled();
-        ledger
+        let mut history = begun(vec![user("0")], vec![user("a")]);
+        history.add_response(said("I look.", vec![call("1")]));
+        history.set_results([answer("1")].iter());
+        history.state.commit();
+        history
     };
-    let mut ledger = with_tool();
-    let output = ledger.end(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens);
+    let mut history = with_tool();
+    let output = history.finish(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens);
     assert_eq!(output.text, "I look.\n\nAnd th");
     assert_eq!(
-        ledger.books.messages.last(),
+        history.state.messages.last(),
         Some(&json!({ "role": "assistant", "content": [text("And th")] }))
     );
     // A cancelled answer that said nothing leaves the tool's.
-    let mut ledger = with_tool();
-    let output = ledger.end(Said::default(), StopReason::Aborted);
+    let mut history = with_tool();
+    let output = history.finish(Response::default(), StopReason::Aborted);
     assert_eq!((output.text.as_str(), output.num_turns), ("I look.", 1));
-    assert_eq!(ledger.books.messages.last(), Some(&results(&[result("1")])));
+    assert_eq!(history.state.messages.last(), Some(&results(&[result("1")])));
     // A failure takes back what came after, and before any tool the whole turn.
-    let mut ledger = with_tool();
-    ledger.goes_on(paused("Wait", vec![text("Wait")]));
-    assert!(ledger.books.has_settled());
-    assert_eq!(failed(ledger), [user("0"), user("a"), called(&["1"]), results(&[result("1")])]);
-    let mut ledger = begun(vec![user("0")], vec![user("a")]);
-    ledger.goes_on(paused("Wait", vec![text("Wait")]));
-    assert!(!ledger.books.has_settled());
-    assert_eq!(failed(ledger), [user("0")]);
+    let mut history = with_tool();
+    history.add_response(paused("Wait", vec![text("Wait")]));
+    assert!(history.state.is_committed());
+    assert_eq!(failed(history), [user("0"), user("a"), called(&["1"]), results(&[result("1")])]);
+    let mut history = begun(vec![user("0")], vec![user("a")]);
+    history.add_response(paused("Wait", vec![text("Wait")]));
+    assert!(!history.state.is_committed());
+    assert_eq!(failed(history), [user("0")]);
 }
 
 #[test]
 fn an_answer_goes_on_after_a_pause() {
-    let mut ledger = Ledger::begin(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
-    ledger.goes_on(paused("{\"n\"", vec![text("{\"n\"")]));
-    let output = ledger.end(said(": 1}", vec![text(": 1}")]), StopReason::Complete);
+    let mut history = History::new(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
+    history.add_response(paused("{\"n\"", vec![text("{\"n\"")]));
+    let output = history.finish(said(": 1}", vec![text(": 1}")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));
-    let mut ledger = begun(vec![], vec![user("a")]);
-    ledger.goes_on(paused("a bit", vec![text("a bit")]));
-    assert_eq!(ledger.stop(StopReason::MaxTurns).text, "a bit");
+    let mut history = begun(vec![], vec![user("a")]);
+    history.add_response(paused("a bit", vec![text("a bit")]));
+    assert_eq!(history.stop(StopReason::MaxTurns).text, "a bit");
 }
 
 #[test]
@@ -171,7 +170,7 @@ fn pictures_and_documents_are_answers_too() {
         },
         ContentBlock::Text { text: " \n".to_owned() },
     ];
-    let block = result_block(&Answer { id: "1".to_owned(), content, is_error: false });
+    let block = result_block(&ToolResult { id: "1".to_owned(), content, is_error: false });
     let source =
         |media_type: &str, data: &str| json!({ "type": "base64", "media_type": media_type, "data": data });
     let expected = json!({ "type": "tool_result", "tool_use_id": "1", "content": [
@@ -179,6 +178,6 @@ fn pictures_and_documents_are_answers_too() {
         { "type": "document", "source": source("application/pdf", "JVBE") },
     ] });
     assert_eq!(block, expected);
-    let silent = result_block(&Answer { id: "1".to_owned(), content: vec![], is_error: true });
+    let silent = result_block(&ToolResult { id: "1".to_owned(), content: vec![], is_error: true });
     assert_eq!(silent, json!({ "type": "tool_result", "tool_use_id": "1", "is_error": true }));
 }

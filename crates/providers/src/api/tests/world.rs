@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::conversation::ConversationStore;
 
 /// What the checks have to know of one adapter.
-pub(crate) trait Rig {
+pub(crate) trait Vendor {
     type Provider: Provider<Input = Self::Input, Output = Self::Output> + Debug;
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
@@ -63,13 +63,13 @@ pub(crate) trait Rig {
 pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 /// A provider whose conversations lie in a folder that goes away.
-pub(crate) struct World<R: Rig> {
+pub(crate) struct World<R: Vendor> {
     pub(crate) folder: TempDir,
     pub(crate) provider: R::Provider,
     pub(crate) env: Environment,
 }
 
-impl<R: Rig> World<R> {
+impl<R: Vendor> World<R> {
     /// One that asks the server at this address.
     pub(crate) fn new(address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -158,6 +158,6 @@ pub(crate) fn session_of(events: &[StreamEvent]) -> ProviderSessionId {
 }
 
 /// Who spoke and what, in one request.
-pub(crate) fn spoken<R: Rig>(server: &ModelServer, request: usize) -> Vec<String> {
+pub(crate) fn spoken<R: Vendor>(server: &ModelServer, request: usize) -> Vec<String> {
     R::spoken(&server.requests()[request].body)
 }

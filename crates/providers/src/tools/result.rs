@@ -17,7 +17,7 @@ const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp
 
 /// The answer to one call.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct ToolResult {
     /// The vendor's id of the call.
     pub(crate) id: String,
     /// Texts, pictures and documents.
@@ -26,7 +26,7 @@ pub(crate) struct Answer {
     pub(crate) is_error: bool,
 }
 
-impl Answer {
+impl ToolResult {
     /// The answer to a call that gave nothing, and why.
     pub(crate) fn error(id: impl Into<String>, why: impl Into<String>) -> Self {
         Self { id: id.into(), content: vec![ContentBlock::Text { text: why.into() }], is_error: true }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn events_hold_no_large_pictures() {
         let told =
-            |content: Vec<ContentBlock>| Answer { id: "1".to_owned(), content, is_error: false }.told();
+            |content: Vec<ContentBlock>| ToolResult { id: "1".to_owned(), content, is_error: false }.told();
         assert_eq!([told(vec![]), told(vec![text("a")])], [json!(""), json!("a")]);
         let (small, large) = (image("image/png", 3), image("image/png", TOLD_LIMIT + 1));
         let expected = json!([

@@ -1,0 +1,268 @@
+//! The runtime of providers that call a model over HTTP: their account, the handshake, and a turn with its requests and
+//! tools. A vendor implements [`Api`]: what a request holds, and what a response means.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use inspan_protocol::{
+    AgentError, Environment, ExecutionContext, Handshake, ProviderSessionId, ProviderStream, StopReason,
+    StreamEvent, ToolSpec,
+};
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use crate::conversation::{Conversation, ConversationStore};
+use crate::output::TurnOutput;
+use crate::status::ServiceStatus;
+use crate::tools::{ToolCall, ToolResult, ToolSettings};
+use crate::transport::http::Http;
+
+pub(crate) mod account;
+mod state;
+pub(crate) mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
+mod turn;
+
+use account::Address;
+pub(crate) use state::{Answered, TurnState};
+use stream::ResponseDecoder;
+
+/// A vendor's API; a value of it is what stays the same from one request of a turn to the next.
+pub(crate) trait Api: Sized + Send + Sync + 'static {
+    /// The provider's type.
+    const PROVIDER: &'static str;
+    /// The vendor's word for what a model calls.
+    const TOOL: &'static str;
+    /// Where the vendor is called.
+    const ADDRESS: Address;
+    /// The variables that may hold a key; the first that is set counts.
+    const KEYS: &'static [&'static str];
+
+    /// The input of a turn.
+    type Input: Send + Sync + 'static;
+    /// Its options.
+    type Options: Send + Sync;
+    /// The output of a turn.
+    type Output: From<TurnOutput> + Send + 'static;
+    /// What the model's response says.
+    type Response: Default + Send;
+    /// The decoder of one response.
+    type Decoder: ResponseDecoder<Response = Self::Response> + Send;
+    /// The conversation in the vendor's form.
+    type History: History<Response = Self::Response>;
+
+    /// The options of an input, wherever it has them.
+    fn options(input: &Self::Input) -> Result<Self::Options, AgentError>;
+
+    /// The options that all vendors share.
+    fn turn_options(options: &Self::Options) -> TurnOptions<'_>;
+
+    /// The headers that carry the key and the vendor's version.
+    fn headers(environment: &Environment) -> Result<HeaderMap, AgentError>;
+
+    /// The user's messages in the vendor's form.
+    fn messages(input: &Self::Input) -> Result<Vec<Value>, AgentError>;
+
+    /// Who stores the conversation with this id.
+    fn history_owner(session: &ProviderSessionId) -> HistoryOwner;
+
+    /// Prepares a turn that adds these messages to a conversation, whose settings become those of this turn.
+    fn prepare(
+        options: &Self::Options,
+        session: &ProviderSessionId,
+        conversation: &mut Conversation,
+        messages: Vec<Value>,
+    ) -> Result<Prepared<Self>, AgentError>;
+
+    /// The body of the next request, which offers these tools.
+    fn request(&self, history: &Self::History, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError>;
+
+    /// Judges how a response ended.
+    fn judge(response: &Self::Response) -> Verdict;
+
+    /// A failure of a request, made exact by what was requested.
+    fn explain(&self, error: AgentError) -> AgentError {
+        error
+    }
+}
+
+/// The conversation of a turn in the vendor's form. Pure.
+pub(crate) trait History: Send + Sync {
+    /// What the model's response says.
+    type Response;
+
+    /// The part that is the same for all vendors.
+    fn state(&self) -> &TurnState;
+
+    /// The same, to change it.
+    fn state_mut(&mut self) -> &mut TurnState;
+
+    /// Adds a response that the conversation continues after. Returns its calls of tools, which need results.
+    fn add_response(&mut self, response: Self::Response) -> Vec<ToolCall>;
+
+    /// Sets the results of these calls, in their order; they replace those that were set before.
+    fn set_results<'a>(&mut self, results: impl Iterator<Item = &'a ToolResult>);
+
+    /// Ends the turn with this response, which may be incomplete.
+    fn finish(&mut self, response: Self::Response, stop_reason: StopReason) -> TurnOutput;
+
+    /// Ends the turn after a response that was added already.
+    fn stop(&mut self, stop_reason: StopReason) -> TurnOutput;
+
+    /// The warning for a turn that was cut short, if calls in it stay without results.
+    fn unanswered_calls(&self) -> Option<StreamEvent> {
+        None
+    }
+}
+
+/// A turn that is ready for its first request.
+pub(crate) struct Prepared<A: Api> {
+    pub(crate) api: A,
+    pub(crate) history: A::History,
+    /// What the user should know about the request.
+    pub(crate) warning: Option<StreamEvent>,
+}
+
+/// The options of a turn that all vendors share.
+pub(crate) struct TurnOptions<'a> {
+    /// The conversation to continue.
+    pub(crate) resume: Option<&'a ProviderSessionId>,
+    pub(crate) tools: ToolSettings<'a>,
+    pub(crate) max_turns: Option<u32>,
+    pub(crate) stall_timeout_ms: Option<u64>,
+}
+
+/// Who stores a conversation between turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HistoryOwner {
+    /// Inspan, which sends all of it with each request.
+    Inspan,
+    /// The vendor.
+    Vendor,
+}
+
+/// How a response ended.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// With an output, and perhaps a warning.
+    Output(StopReason, Option<StreamEvent>),
+    /// With calls of tools, which need results.
+    Calls,
+    /// In the middle: the vendor continues when it is called again.
+    Paused,
+    /// With an error.
+    Error(AgentError),
+}
+
+/// A provider that calls an API.
+pub(crate) struct ApiProvider<A> {
+    http: Arc<Http>,
+    store: Arc<dyn ConversationStore>,
+    api: PhantomData<fn() -> A>,
+}
+
+impl<A: Api> ApiProvider<A> {
+    /// A provider that stores its conversations here.
+    pub(crate) fn new(store: Arc<dyn ConversationStore>) -> Self {
+        Self { http: Arc::new(Http::default()), store, api: PhantomData }
+    }
+
+    /// Runs one turn.
+    pub(crate) fn execute(&self, input: A::Input, context: ExecutionContext) -> ProviderStream<A::Output> {
+        turn::execute::<A>(Arc::clone(&self.http), Arc::clone(&self.store), input, context)
+    }
+
+    /// Asks the vendor whether it accepts the key.
+    pub(crate) fn handshake(
+        &self,
+        context: ExecutionContext,
+    ) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        let http = Arc::clone(&self.http);
+        Box::pin(async move { account::handshake::<A>(&http, &context).await })
+    }
+}
+
+/// What is known of the service before it is called. No value of a key is shown.
+pub(crate) fn probe<A: Api>(environment: &Environment) -> ServiceStatus {
+    let url = A::ADDRESS.url(environment, A::ADDRESS.path);
+    let key = A::KEYS.iter().find(|name| environment.get(name).is_some());
+    let problem = A::headers(environment).err().or_else(|| url.as_ref().err().cloned());
+    ServiceStatus {
+        provider: A::PROVIDER.to_owned(),
+        // An address may hold a password, so only its host is shown.
+        host: url.ok().and_then(|url| url.host_str().map(str::to_owned)),
+        key: key.map(|key| (*key).to_owned()),
+        problem: problem.map(|error| error.message),
+    }
+}
+
+/// A public provider over an [`Api`].
+macro_rules! api_provider {
+    ($(#[$doc:meta])* $provider:ident for $api:ty, $input:ty => $output:ty, $name:literal, $capabilities:expr) => {
+        $(#[$doc])*
+        pub struct $provider($crate::api::ApiProvider<$api>);
+
+        impl $provider {
+            /// A provider that stores its conversations as files.
+            pub fn new() -> Self {
+                Self::with_store(::std::sync::Arc::new($crate::conversation::FolderStore::default()))
+            }
+
+            /// A provider that stores its conversations elsewhere.
+            pub fn with_store(store: ::std::sync::Arc<dyn $crate::conversation::ConversationStore>) -> Self {
+                Self($crate::api::ApiProvider::new(store))
+            }
+        }
+
+        impl Default for $provider {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+
+        impl ::std::fmt::Debug for $provider {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_struct(stringify!($provider)).finish_non_exhaustive()
+            }
+        }
+
+        impl ::inspan_protocol::Provider for $provider {
+            type Input = $input;
+            type Output = $output;
+
+            fn descriptor(&self) -> ::inspan_protocol::ProviderDescriptor {
+                ::inspan_protocol::ProviderDescriptor {
+                    provider_type: <$api as $crate::api::Api>::PROVIDER.to_owned(),
+                    display_name: $name.to_owned(),
+                    capabilities: $capabilities,
+                }
+            }
+
+            fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {
+                $crate::prompt::check(input, $crate::prompt::Assistant::Earlier)
+            }
+
+            fn execute(
+                &self,
+                input: $input,
+                context: ::inspan_protocol::ExecutionContext,
+            ) -> ::inspan_protocol::ProviderStream<$output> {
+                self.0.execute(input, context)
+            }
+
+            fn handshake(
+                &self,
+                context: ::inspan_protocol::ExecutionContext,
+            ) -> ::futures::future::BoxFuture<
+                'static,
+                Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError>,
+            > {
+                self.0.handshake(context)
+            }
+        }
+    };
+}
+
+pub(crate) use api_provider;

@@ -1,0 +1,363 @@
+//! One turn: the model is asked, its calls of tools are run, and it is asked again until it is done. The conversation is
+//! stored at each step that must not be repeated.
+//!
+//! | phase | does | next |
+//! |---|---|---|
+//! | `Request` | sends the conversation | `Response`, `End` |
+//! | `Response` | passes on the events of the response | `Tools`, `Request`, `End` |
+//! | `Tools` | runs the calls of the response, and stores each result | `Request`, `End` |
+//! | `End` | stores the conversation, closes the tools | `Output` |
+//! | `Output` | returns the output or the error | `Done` |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use async_stream::try_stream;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
+    Redactor, StopReason, StreamEvent,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::account::Account;
+use super::stream::{ResponseEnd, ResponseStream, Step};
+use super::{Api, History, HistoryOwner, Prepared, Verdict};
+use crate::conversation::{Conversation, ConversationStore, Held, not_stored};
+use crate::output::TurnOutput;
+use crate::tools::{Close, StopSignal, ToolResult, ToolUpdate, Toolbox};
+use crate::transport::http::{Broken, Clocks, Http, Post};
+use crate::transport::stall;
+
+/// Requests of one turn, unless the options say otherwise.
+const REQUESTS: u32 = 100;
+
+/// Runs the turn of an input. Its errors name the provider and hold no secret.
+pub(super) fn execute<A: Api>(
+    http: Arc<Http>,
+    store: Arc<dyn ConversationStore>,
+    input: A::Input,
+    context: ExecutionContext,
+) -> ProviderStream<A::Output> {
+    let redactor = Redactor::new(&context.env);
+    let items = try_stream! {
+        let began = Instant::now();
+        let options = A::options(&input)?;
+        match Turn::<A>::open(http, store, &input, &options, context, began).await {
+            Ok(mut turn) => while let Some(item) = turn.next().await {
+                yield item?;
+            },
+            Err(Broken::Failed(error)) => Err(error)?,
+            Err(Broken::Cancelled) => yield ProviderItem::Output(A::Output::from(TurnOutput {
+                session_id: A::turn_options(&options).resume.cloned(),
+                duration_ms: millis_since(began),
+                ..TurnOutput::new(StopReason::Aborted)
+            })),
+        }
+    };
+    let redacted = move |error: AgentError| AgentError {
+        message: redactor.text(&error.message),
+        ..error.from_provider(A::PROVIDER)
+    };
+    items.map(move |item: Result<_, AgentError>| item.map_err(&redacted)).boxed()
+}
+
+/// Where a turn is.
+enum Phase<A: Api> {
+    Request,
+    Response(Box<ResponseStream<A::Decoder>>),
+    Tools(RunningTools),
+    End(Result<TurnOutput, AgentError>),
+    Output(Result<A::Output, AgentError>),
+    Done,
+}
+
+/// The calls of one response while they run.
+struct RunningTools {
+    updates: BoxStream<'static, ToolUpdate>,
+    /// The ids of all calls, in the order of the response.
+    ids: Vec<String>,
+    /// The results until now.
+    results: Vec<ToolResult>,
+}
+
+struct Turn<A: Api> {
+    api: A,
+    http: Arc<Http>,
+    account: Account,
+    context: ExecutionContext,
+    clocks: Clocks,
+    stop: StopSignal,
+    toolbox: Toolbox,
+    history: A::History,
+    stored: StoredConversation,
+    /// The settings of the conversation before this turn.
+    settings_before: Value,
+    session: ProviderSessionId,
+    /// Requests until now, and how many there may be.
+    requests: u32,
+    limit: u32,
+    /// Events that come before the next phase.
+    events: VecDeque<StreamEvent>,
+    phase: Phase<A>,
+}
+
+impl<A: Api> Turn<A> {
+    async fn open(
+        http: Arc<Http>,
+        store: Arc<dyn ConversationStore>,
+        input: &A::Input,
+        options: &A::Options,
+        context: ExecutionContext,
+        began: Instant,
+    ) -> Result<Self, Broken> {
+        if context.cancel.is_cancelled() {
+            return Err(Broken::Cancelled);
+        }
+        let shared = A::turn_options(options);
+        let account = Account::of::<A>(&context.env)?;
+        let messages = A::messages(input)?;
+        let session = shared.resume.cloned().unwrap_or_else(|| ProviderSessionId::from(crate::ids::fresh()));
+        let mut stored = match A::history_owner(&session) {
+            HistoryOwner::Inspan => {
+                StoredConversation::claim(A::PROVIDER, &session, shared.resume, store, &context).await?
+            }
+            HistoryOwner::Vendor => {
+                StoredConversation { held: None, conversation: Conversation::new(A::PROVIDER) }
+            }
+        };
+        let settings_before = stored.conversation.settings.clone();
+        let Prepared { api, history, warning } =
+            A::prepare(options, &session, &mut stored.conversation, messages)?;
+        // What cannot be requested fails before anything is started.
+        api.request(&history, &[])?;
+        let stop = StopSignal {
+            cancel: context.cancel.clone(),
+            deadline: context.deadline.and_then(|limit| began.checked_add(limit)),
+        };
+        let (toolbox, warnings) = Toolbox::open(shared.tools, &context, &http, &stop).await?;
+        stored.write(&history.state().messages).await?;
+        let mut events = VecDeque::from([StreamEvent::Session { session_id: session.clone() }]);
+        events.extend(warnings.into_iter().chain(warning));
+        let clocks = Clocks {
+            cancel: context.cancel.clone(),
+            began,
+            deadline: context.deadline,
+            stall: stall(shared.stall_timeout_ms),
+        };
+        // A run that has no turns left gets one all the same: this call was asked for.
+        let left = context.turns_left.map(|left| left.max(1));
+        let limit = [shared.max_turns, left].into_iter().flatten().min().unwrap_or(REQUESTS);
+        Ok(Self {
+            api,
+            http,
+            account,
+            context,
+            clocks,
+            stop,
+            toolbox,
+            history,
+            stored,
+            settings_before,
+            session,
+            requests: 0,
+            limit,
+            events,
+            phase: Phase::Request,
+        })
+    }
+
+    /// The next item of the stream.
+    async fn next(&mut self) -> Option<Result<ProviderItem<A::Output>, AgentError>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(Ok(ProviderItem::Event(event)));
+            }
+            self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
+                Phase::Request => self.request().await,
+                Phase::Response(stream) => self.receive(stream).await,
+                Phase::Tools(running) => self.run_tools(running).await,
+                Phase::End(end) => self.end(end).await,
+                Phase::Output(output) => return Some(output.map(ProviderItem::Output)),
+                Phase::Done => return None,
+            };
+        }
+    }
+
+    async fn request(&mut self) -> Phase<A> {
+        let body = match self.api.request(&self.history, self.toolbox.specs()) {
+            Ok(body) => body,
+            Err(error) => return Phase::End(Err(error)),
+        };
+        self.requests += 1;
+        let post = Post { url: self.account.url.clone(), headers: self.account.headers.clone(), body };
+        match ResponseStream::begin(&self.http, post, &self.context.env, self.clocks.clone()).await {
+            Ok(stream) => Phase::Response(Box::new(stream)),
+            Err(end) => self.response_ended(end).await,
+        }
+    }
+
+    async fn receive(&mut self, mut stream: Box<ResponseStream<A::Decoder>>) -> Phase<A> {
+        match stream.next().await {
+            Step::Event(StreamEvent::Usage { usage, cost_usd }) => {
+                let usage = self.history.state().total_usage(usage);
+                self.events.push_back(StreamEvent::Usage { usage, cost_usd });
+                Phase::Response(stream)
+            }
+            Step::Event(event) => {
+                self.events.push_back(event);
+                Phase::Response(stream)
+            }
+            Step::End(end) => self.response_ended(end).await,
+        }
+    }
+
+    async fn response_ended(&mut self, end: ResponseEnd<A::Response>) -> Phase<A> {
+        let response = match end {
+            ResponseEnd::Complete(response) => response,
+            ResponseEnd::Cancelled(response) => {
+                return Phase::End(Ok(self.history.finish(response, StopReason::Aborted)));
+            }
+            ResponseEnd::Failed(error) => return Phase::End(Err(self.api.explain(error))),
+        };
+        match A::judge(&response) {
+            Verdict::Error(error) => Phase::End(Err(error)),
+            Verdict::Output(reason, warning) => {
+                self.events.extend(warning);
+                Phase::End(Ok(self.history.finish(response, reason)))
+            }
+            Verdict::Paused => {
+                self.history.add_response(response);
+                match self.requests < self.limit {
+                    true => Phase::Request,
+                    false => Phase::End(Ok(self.history.stop(StopReason::MaxTurns))),
+                }
+            }
+            Verdict::Calls if self.toolbox.specs().is_empty() => {
+                let message = format!("the model called a {}, and none was offered", A::TOOL);
+                let error = AgentError::new(ErrorCode::Protocol, message);
+                Phase::End(Err(error.with_kind(ErrorKind::UnexpectedTool)))
+            }
+            Verdict::Calls => self.call_tools(response).await,
+        }
+    }
+
+    async fn call_tools(&mut self, response: A::Response) -> Phase<A> {
+        let calls = self.history.add_response(response);
+        if self.requests >= self.limit {
+            let results: Vec<_> = calls.iter().map(|call| ToolResult::not_begun(call.id.as_str())).collect();
+            self.history.set_results(results.iter());
+            return Phase::End(Ok(self.history.stop(StopReason::MaxTurns)));
+        }
+        // After a crash no call may run a second time.
+        if let Err(error) = self.store().await {
+            return Phase::End(Err(error));
+        }
+        let ids = calls.iter().map(|call| call.id.clone()).collect();
+        let updates = self.toolbox.run(calls, self.stop.clone());
+        Phase::Tools(RunningTools { updates, ids, results: Vec::new() })
+    }
+
+    async fn run_tools(&mut self, mut running: RunningTools) -> Phase<A> {
+        match running.updates.next().await {
+            Some(ToolUpdate::Event(event)) => self.events.push_back(event),
+            Some(ToolUpdate::Denied(denial)) => self.history.state_mut().add_denial(denial),
+            Some(ToolUpdate::Result(result)) => {
+                running.results.push(result);
+                let result_of = |id: &String| running.results.iter().find(|result| result.id == *id);
+                self.history.set_results(running.ids.iter().filter_map(result_of));
+                if let Err(error) = self.store().await {
+                    self.events.push_back(not_stored("the answer of a tool", &error));
+                }
+            }
+            None => {
+                self.history.state_mut().commit();
+                self.events.extend(self.toolbox.lost());
+                return match self.context.cancel.is_cancelled() {
+                    true => Phase::End(Ok(self.history.stop(StopReason::Aborted))),
+                    false => Phase::Request,
+                };
+            }
+        }
+        Phase::Tools(running)
+    }
+
+    async fn end(&mut self, end: Result<TurnOutput, AgentError>) -> Phase<A> {
+        let stop_reason = end.as_ref().ok().map(|output| output.stop_reason);
+        if matches!(stop_reason, None | Some(StopReason::Aborted | StopReason::MaxTurns)) {
+            self.events.extend(self.history.unanswered_calls());
+        }
+        let state = self.history.state_mut();
+        let session = state.session.clone();
+        if end.is_err() {
+            if !state.is_committed() {
+                self.stored.conversation.settings = self.settings_before.take();
+            }
+            state.roll_back();
+        }
+        if let Err(error) = self.store().await {
+            // The output exists and was charged; only the next turn will miss it.
+            self.events.push_back(not_stored("the answer", &error));
+        }
+        let how = match stop_reason {
+            None | Some(StopReason::Aborted) => Close::AtOnce,
+            Some(_) => Close::Gently,
+        };
+        self.toolbox.close(how).await;
+        // The reader of the last item may begin the next turn at once.
+        self.stored.held = None;
+        if session != self.session {
+            self.events.push_back(StreamEvent::Session { session_id: session.clone() });
+        }
+        Phase::Output(match end {
+            Ok(output) => Ok(A::Output::from(TurnOutput {
+                session_id: Some(session),
+                duration_ms: millis_since(self.clocks.began),
+                ..output
+            })),
+            Err(error) => Err(error.with("sessionId", session.as_str())),
+        })
+    }
+
+    async fn store(&mut self) -> Result<(), AgentError> {
+        self.stored.write(&self.history.state().messages).await
+    }
+}
+
+/// A conversation that the turn has claimed.
+struct StoredConversation {
+    /// Absent if the vendor stores it.
+    held: Option<Held>,
+    conversation: Conversation,
+}
+
+impl StoredConversation {
+    /// Claims a conversation for one turn; a new one unless the turn continues one.
+    async fn claim(
+        provider: &str,
+        session: &ProviderSessionId,
+        resume: Option<&ProviderSessionId>,
+        store: Arc<dyn ConversationStore>,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
+        let conversation = match resume {
+            Some(_) => held.read().await?,
+            None => Conversation::new(provider),
+        };
+        Ok(Self { held: Some(held), conversation })
+    }
+
+    /// Writes it with these messages.
+    async fn write(&mut self, messages: &[Value]) -> Result<(), AgentError> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        messages.clone_into(&mut self.conversation.messages);
+        held.write(&self.conversation).await
+    }
+}
+
+fn millis_since(began: Instant) -> u64 {
+    began.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,150 @@
+//! A turn's conversation in the form of the Responses API: the items, how many of them the vendor has, and the results of
+//! calls.
+
+use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason, StreamEvent};
+use serde_json::{Value, json};
+
+use super::decode::Response;
+use super::outcome;
+use super::request::{Thread, block};
+use super::schema::Form;
+use crate::api::{self, Answered, TurnState};
+use crate::output::TurnOutput;
+use crate::tools::{ToolCall, ToolResult};
+
+/// The warning about calls that the vendor's conversation leaves open.
+const UNANSWERED: &str = "the conversation that the vendor keeps has calls of tools without answers; it may not be \
+                          gone on with";
+
+/// The conversation of one turn.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Its messages are the items. If the vendor stores the conversation, its session is the last id under which no call
+    /// waits for a result.
+    state: TurnState,
+    /// Who stores the conversation, and its id for the next request.
+    pub(super) thread: Thread,
+    /// The structured output that was asked for.
+    pub(super) form: Option<Form>,
+    /// How many of the items the vendor has.
+    sent: usize,
+    /// Where the results of the last calls begin.
+    results: usize,
+}
+
+impl History {
+    /// A conversation to which a turn adds items.
+    pub(super) fn new(thread: Thread, items: Vec<Value>, added: Vec<Value>, form: Option<Form>) -> Self {
+        let state = TurnState::new(thread.session().clone(), items, add_missing_results, added);
+        Self { thread, form, sent: 0, results: state.messages.len(), state }
+    }
+
+    /// The items of the next request.
+    pub(super) fn next(&self) -> &[Value] {
+        match self.thread {
+            Thread::Own(_) => &self.state.messages,
+            _ => &self.state.messages[self.sent..],
+        }
+    }
+
+    /// The vendor identifies one kind of conversation by its last response.
+    fn set_last_response(&mut self, response: Option<String>) {
+        if let (Thread::Response(session), Some(response)) = (&mut self.thread, response) {
+            *session = ProviderSessionId::from(response);
+        }
+    }
+
+    fn count(&mut self, response: &Response) {
+        let answered = response.id.is_some() || response.model.is_some() || !response.messages.is_empty();
+        let answered = if answered { Answered::Yes } else { Answered::No };
+        self.state.count(response.usage, response.model.as_ref(), answered);
+    }
+}
+
+impl api::History for History {
+    type Response = Response;
+
+    fn state(&self) -> &TurnState {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut TurnState {
+        &mut self.state
+    }
+
+    fn add_response(&mut self, response: Response) -> Vec<ToolCall> {
+        self.count(&response);
+        self.state.texts.push(outcome::text(&response, StopReason::MaxTurns));
+        self.set_last_response(response.id);
+        self.state.messages.extend(response.items);
+        self.sent = self.state.messages.len();
+        self.results = self.sent;
+        response.calls
+    }
+
+    fn set_results<'a>(&mut self, results: impl Iterator<Item = &'a ToolResult>) {
+        self.state.messages.truncate(self.results);
+        self.state.messages.extend(results.map(output_item));
+    }
+
+    fn finish(&mut self, mut response: Response, stop_reason: StopReason) -> TurnOutput {
+        // The vendor refuses a conversation with a call that has no result.
+        response.items.retain(|item| item["type"] != "function_call");
+        while response.items.last().is_some_and(|item| item["type"] == "reasoning") {
+            response.items.pop();
+        }
+        self.count(&response);
+        if stop_reason != StopReason::Aborted && response.calls.is_empty() {
+            self.set_last_response(response.id.take());
+            self.state.session = self.thread.session().clone();
+        }
+        self.state.messages.append(&mut response.items);
+        let form = self.form.as_ref();
+        self.state.output(outcome::text(&response, stop_reason), stop_reason, |text| form?.structured(text))
+    }
+
+    fn stop(&mut self, stop_reason: StopReason) -> TurnOutput {
+        self.state.output(String::new(), stop_reason, |_| None)
+    }
+
+    fn unanswered_calls(&self) -> Option<StreamEvent> {
+        let open = matches!(self.thread, Thread::Conversation(_)) && self.sent > 0;
+        let (code, message) = ("callsUnanswered".to_owned(), UNANSWERED.to_owned());
+        open.then_some(StreamEvent::Warning { code, message })
+    }
+}
+
+/// Adds results to calls that have none because a crash or a kill interrupted them. No call runs a second time; the model
+/// learns of the interruption and decides.
+fn add_missing_results(items: &mut Vec<Value>) {
+    let id = |item: &Value| item["call_id"].as_str().unwrap_or_default().to_owned();
+    let of = |kind: &str| -> Vec<(usize, String)> {
+        let items = items.iter().enumerate().filter(|(_, item)| item["type"] == kind);
+        items.map(|(at, item)| (at, id(item))).collect()
+    };
+    let results = of("function_call_output");
+    let calls = of("function_call");
+    let Some((last, _)) = calls.last() else { return };
+    // Results stand right behind the calls of their message.
+    let behind = items[last + 1..].iter().take_while(|item| item["type"] == "function_call_output").count();
+    let place = last + 1 + behind;
+    let open: Vec<Value> = calls
+        .iter()
+        .filter(|(_, id)| !results.iter().any(|(_, known)| known == id))
+        .map(|(_, id)| output_item(&ToolResult::interrupted(id.as_str())))
+        .collect();
+    items.splice(place..place, open);
+}
+
+/// A result in the vendor's form: a text, or a list of parts. The vendor has no field for a failure; the text says it.
+fn output_item(result: &ToolResult) -> Value {
+    let output = match result.content.as_slice() {
+        [] => json!(""),
+        [ContentBlock::Text { text }] => json!(text),
+        blocks => Value::Array(blocks.iter().filter_map(|one| block(one).ok().flatten()).collect()),
+    };
+    json!({ "type": "function_call_output", "call_id": result.id, "output": output })
+}
+
+#[cfg(test)]
+mod tests;
