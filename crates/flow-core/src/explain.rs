@@ -56,7 +56,7 @@ pub struct Statement {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<NodePath>,
     /// What sort of thing it says, for programs.
-    pub kind: Said,
+    pub kind: StatementKind,
     /// What it says.
     pub text: String,
     /// What the paths of a condition stood for when it was worked out; null where there was nothing.
@@ -68,7 +68,7 @@ pub struct Statement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub enum Said {
+pub enum StatementKind {
     /// Where it stands.
     Standing,
     /// An edge into the node fired.
@@ -129,11 +129,10 @@ pub fn explain(
             Explanation { session_id, node: None, standing, because }
         }
         About::Node(ix) => {
-            let mut walk = Walk::new(record.run(graph), log, Some(ix));
-            walk.walk();
+            let mut walk = Walk::of(record.run(graph), log, Some(ix));
             let standing = walk.node_standing(ix);
             let node = Some(graph.node(ix).id.clone());
-            Explanation { session_id, node, standing, because: walk.said }
+            Explanation { session_id, node, standing, because: walk.statements }
         }
     }
 }

@@ -22,7 +22,7 @@ mod testing;
 pub use catalog::{Described, NodeCatalog};
 pub use compile::{Compiled, InputError, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
-pub use explain::{About, Explanation, Said, Statement, explain};
+pub use explain::{About, Explanation, Statement, StatementKind, explain};
 pub use expr::{BindingError, Condition, Part, Scope, Template};
 pub use graph::{
     Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,

@@ -129,6 +129,8 @@ pub struct RunState {
     pub(crate) pausing: Option<Pause>,
     /// Why the run must end before its time: the first cause counts.
     pub(crate) ending: Option<Ending>,
+    /// The event that is the cause of the ending, if it is an event.
+    pub(crate) ended_by: Option<u64>,
     /// The first failure that nothing handled.
     pub(crate) failure: Option<AgentError>,
     /// Attempts that run, and how many of them take a place for work.
@@ -148,6 +150,8 @@ pub struct RunState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) reason: Option<String>,
+    /// The event that asked for it.
+    pub(crate) seq: u64,
 }
 
 /// Why a run ends before its time.
@@ -195,6 +199,7 @@ impl RunState {
             paused_by: None,
             pausing: None,
             ending: None,
+            ended_by: None,
             failure: None,
             running: 0,
             slots: 0,
@@ -225,6 +230,7 @@ impl RunState {
             return;
         }
         self.last_seq = seq;
+        let was_ending = self.ending.is_some();
         match event {
             Event::HarnessStart { .. }
             | Event::PhaseStart { .. }
@@ -258,7 +264,7 @@ impl RunState {
             }
             Event::SessionPause { reason } => {
                 if self.status != SessionStatus::Paused {
-                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone() });
+                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
                 }
             }
             Event::SessionAbort { reason } => {
@@ -284,6 +290,10 @@ impl RunState {
             },
             Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
             _ => return,
+        }
+        // The end of the phase repeats a cause and is none itself.
+        if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
+            self.ended_by = Some(seq);
         }
         self.last_at = at;
     }

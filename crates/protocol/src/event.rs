@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 mod words;
 
 pub use words::{
-    LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason, SteerStrength,
-    WaitingOn,
+    CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason,
+    SteerStrength, WaitingOn,
 };
 
 use crate::{
@@ -132,6 +132,9 @@ events! {
         task_id: NodeId,
         /// Why.
         reason: SkipReason,
+        /// The failures that it depends on, as the `seq` of their events; logs of older versions do not name them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failures: Vec<u64>,
     }
     /// A node's output was taken from earlier work instead of running it: of another session, or because a person
     /// says that it is done.
@@ -150,9 +153,15 @@ events! {
     "task:cancelled" TaskCancelled {
         /// The node.
         task_id: NodeId,
-        /// The agent's conversation, if it can be gone on with.
+        /// The agent's conversation, if it can be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
+        /// Why; logs of older versions do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<CancelReason>,
+        /// The `seq` of the event that is the reason, if it is an event: a failure, a stop or a request to pause.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<u64>,
     }
     /// An edge fired.
     "edge:fired" EdgeFired {

@@ -32,11 +32,11 @@ pub use context::EventContext;
 pub use depth::{DEEPEST, flat, is_too_deep};
 pub use envelope::Envelope;
 pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT};
-pub use event::{Event, UnknownEvent};
 pub use event::{
-    LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason, SteerStrength,
-    WaitingOn,
+    CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason,
+    SteerStrength, WaitingOn,
 };
+pub use event::{Event, UnknownEvent};
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,
 };

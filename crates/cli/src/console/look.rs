@@ -1,6 +1,6 @@
 //! The signs and words that stand for statuses and reasons, the same in the picture and in the lines.
 
-use inspan_protocol::{AgentError, NodeStatus, Outcome, SkipReason};
+use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, SkipReason};
 
 use super::{
     format,
@@ -30,6 +30,17 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
         SkipReason::When => "its condition was false",
         SkipReason::Edge => "no edge into it fired",
         _ => "a node before it failed, or the flow ended",
+    }
+}
+
+/// Why a running attempt was cancelled.
+pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
+    match reason {
+        CancelReason::Stop => "the session was stopped",
+        CancelReason::Pause => "the session is pausing",
+        CancelReason::Budget => "a budget is used up",
+        CancelReason::Timeout => "the flow timed out",
+        _ => "another node failed",
     }
 }
 

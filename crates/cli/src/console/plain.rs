@@ -244,9 +244,12 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Plain, &format!("reused from {}", clean(from)));
             line
         }
-        Event::TaskCancelled { .. } => {
+        Event::TaskCancelled { reason, .. } => {
             let mut line = new(Tone::Warning, "■");
             line.push(Tone::Plain, "cancelled");
+            if let Some(reason) = reason {
+                line.push(Tone::Plain, &format!(": {}", look::cancelled(*reason)));
+            }
             line
         }
         Event::LoopIterate { from, to, iteration, .. } => {

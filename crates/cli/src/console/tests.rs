@@ -217,7 +217,7 @@ fn review_tale() -> Tale {
             },
         )
         .at(20_001, "ok", done("ok", 7090))
-        .at(20_002, "escalate", Event::TaskSkipped { task_id: node("escalate"), reason: SkipReason::Edge })
+        .at(20_002, "escalate", Event::TaskSkipped { task_id: node("escalate"), reason: SkipReason::Edge, failures: vec![] })
         .at(20_010, "", Event::PhaseComplete { name: "Run Flow".to_owned() })
         .at(20_011, "", end(Outcome::Success, 20_011));
     tale
@@ -297,7 +297,11 @@ fn a_failure_says_what_and_why_and_what_to_do() {
             },
         )
         .at(900, "plan", failed("plan", ErrorCode::Auth, "the key was refused", false))
-        .at(901, "code", Event::TaskSkipped { task_id: node("code"), reason: SkipReason::Failure })
+        .at(
+            901,
+            "code",
+            Event::TaskSkipped { task_id: node("code"), reason: SkipReason::Failure, failures: vec![] },
+        )
         .at(
             902,
             "",

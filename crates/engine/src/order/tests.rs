@@ -52,7 +52,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         },
         "complete" => Event::TaskComplete { task_id: node(), result: Arc::new(Value::Null), duration_ms: 1 },
         "failed" => Event::TaskFailed { task_id: node(), error: error(), will_retry: words[1] == "retry" },
-        "cancelled" => Event::TaskCancelled { task_id: node(), session_id: None },
+        "cancelled" => Event::TaskCancelled { task_id: node(), session_id: None, reason: None, cause: None },
         "agent:start" => Event::AgentStart {
             agent_name: "a".to_owned(),
             run_id: run(),
@@ -96,7 +96,11 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
             text: "x".to_owned(),
             truncated: false,
         },
-        "skipped" => Event::TaskSkipped { task_id: node(), reason: inspan_protocol::SkipReason::When },
+        "skipped" => Event::TaskSkipped {
+            task_id: node(),
+            reason: inspan_protocol::SkipReason::When,
+            failures: vec![],
+        },
         "limit" => Event::LimitWait { provider: "p".to_owned(), until: Default::default() },
         "abort" => Event::SessionAbort { reason: None },
         "flow:waiting" => Event::FlowWaiting { on: inspan_protocol::WaitingOn::Input, until: None },

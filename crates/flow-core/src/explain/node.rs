@@ -4,7 +4,7 @@
 use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, Prompt, SessionStatus, SkipReason};
 
 use super::{
-    Said,
+    StatementKind,
     reason::{denied, in_short, length, question},
     walk::Walk,
 };
@@ -38,29 +38,29 @@ impl Walk<'_> {
         }
         match &envelope.event {
             Event::TaskStart { attempt, .. } => self.started(envelope, ix, *attempt),
-            Event::TaskSkipped { reason, .. } => self.skipped(envelope, ix, *reason),
-            Event::TaskCancelled { session_id, .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq);
+            Event::TaskSkipped { reason, failures, .. } => self.skipped(envelope, ix, *reason, failures),
+            Event::TaskCancelled { session_id, cause, .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq, *cause);
+                self.reason = format!("{why} [{seq}]");
                 let attempt = self.node(ix).attempt;
-                let kept = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
-                let text = format!("attempt {attempt} was cancelled: {why} [{seq}]{kept}");
-                self.say(envelope.seq, Some(self.path(ix)), Said::Cancelled, text);
+                let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
+                let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
+                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Cancelled, text);
             }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
-                self.say(envelope.seq, Some(self.path(ix)), Said::Asked, text);
+                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Asked, text);
             }
             Event::TaskReused { from, .. } => {
                 let own =
                     from.strip_prefix(self.run.session().as_str()).is_some_and(|rest| rest.starts_with('/'));
-                let text = match (own, self.nodes[ix.0 as usize].answered) {
-                    (true, 0) => "a person marked it as done; it does not run again".to_owned(),
-                    (true, seq) => format!("a person marked it as done [{seq}]; it does not run again"),
-                    (false, _) => format!(
+                let text = match own {
+                    true => "a person marked it as done; it does not run again".to_owned(),
+                    false => format!(
                         "its output is reused from {from}: its type, its input and its dependencies are unchanged"
                     ),
                 };
-                self.say(envelope.seq, Some(self.path(ix)), Said::Reused, text);
+                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Reused, text);
             }
             _ => {}
         }
@@ -73,7 +73,7 @@ impl Walk<'_> {
         {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             let text = format!("the session is paused{why}; the node resumes with it");
-            self.say(envelope.seq, Some(self.path(ix)), Said::Paused, text);
+            self.say(envelope.seq, Some(self.path(ix)), StatementKind::Paused, text);
             return;
         }
         if self.node_of(envelope) != Some(ix) {
@@ -88,7 +88,7 @@ impl Walk<'_> {
                 self.say(
                     seq,
                     path,
-                    Said::Completed,
+                    StatementKind::Completed,
                     format!("attempt {attempt} completed in {took}{denied}"),
                 );
             }
@@ -99,14 +99,14 @@ impl Walk<'_> {
                     format!("{}; {}", self.not_tried_again(ix, error), self.consequence(ix, seq))
                 };
                 let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
-                self.say(seq, path, Said::Failed, text);
+                self.say(seq, path, StatementKind::Failed, text);
             }
             Event::LimitWait { provider, until } => {
                 let text = format!(
                     "attempt {attempt} hit a usage limit of {provider}; it resumes when the limit resets, \
                      at {until}; this uses no attempt"
                 );
-                self.say(seq, path, Said::Limited, text);
+                self.say(seq, path, StatementKind::Limited, text);
             }
             _ => {}
         }
@@ -135,17 +135,17 @@ impl Walk<'_> {
                     "the loop {name} ended after {rounds} of {} iterations: {why}",
                     cycle.max_iterations
                 );
-                (Said::LoopEnded, reason, text)
+                (StatementKind::LoopEnded, reason, text)
             }
             None if spec.to == ix && fired => {
                 let reason = self.fired(edge);
                 let text = format!("edge {name} fired: {}", reason.text);
-                (Said::EdgeFired, reason, text)
+                (StatementKind::EdgeFired, reason, text)
             }
             None if spec.to == ix => {
                 let reason = self.not_fired(edge);
                 let text = format!("edge {name} did not fire: {}", reason.text);
-                (Said::EdgeSkipped, reason, text)
+                (StatementKind::EdgeSkipped, reason, text)
             }
             _ => return,
         };
@@ -167,7 +167,7 @@ impl Walk<'_> {
             reason.text
         );
         let path = self.path(ix).with_pass(self.node(ix).pass + 1);
-        self.say(envelope.seq, Some(path), Said::LoopWent, text);
+        self.say(envelope.seq, Some(path), StatementKind::LoopWent, text);
         self.values(reason.values);
     }
 
@@ -201,13 +201,18 @@ impl Walk<'_> {
         };
         if let Some(when) = spec.when.as_ref().filter(|_| begins_anew) {
             let reason = self.condition(when, ix);
-            self.say(envelope.seq, path.clone(), Said::Condition, format!("its `when` {}", reason.text));
+            self.say(
+                envelope.seq,
+                path.clone(),
+                StatementKind::Condition,
+                format!("its `when` {}", reason.text),
+            );
             self.values(reason.values);
         }
-        self.say(envelope.seq, path, Said::Started, format!("attempt {attempt} started: {why}"));
+        self.say(envelope.seq, path, StatementKind::Started, format!("attempt {attempt} started: {why}"));
     }
 
-    fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason) {
+    fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason, failures: &[u64]) {
         let graph = self.graph();
         let spec = graph.node(ix);
         let mut values = Default::default();
@@ -224,23 +229,16 @@ impl Walk<'_> {
                 Join::All => "not all edges into it fired".to_owned(),
                 _ => "no edge into it fired".to_owned(),
             },
-            _ => self.blame(ix),
+            _ => self.blame(ix, failures),
         };
-        self.say(envelope.seq, Some(self.path(ix)), Said::Skipped, format!("it was skipped: {text}"));
+        self.say(
+            envelope.seq,
+            Some(self.path(ix)),
+            StatementKind::Skipped,
+            format!("it was skipped: {text}"),
+        );
         self.values(values);
-    }
-
-    /// Whose failures keep a node from running.
-    pub(super) fn blame(&self, ix: NodeIx) -> String {
-        let graph = self.graph();
-        let culprits = self.culprits(ix);
-        let names = culprits.iter().map(|(seq, ix)| format!("`{}` [{seq}]", graph.node(*ix).id));
-        let names = names.collect::<Vec<_>>().join(", ");
-        if names.is_empty() {
-            "a node before it failed".to_owned()
-        } else {
-            format!("it depends on failed nodes: {names}")
-        }
+        self.reason = text;
     }
 
     fn answered(&mut self, envelope: &Envelope, ix: NodeIx, prompt: &str, answer: &str) {
@@ -248,8 +246,12 @@ impl Walk<'_> {
         let open = self.state().prompts.iter().find(|open| open.prompt_id == *prompt);
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
         if of == Some(ix) {
-            self.nodes[ix.0 as usize].answered = envelope.seq;
-            self.say(envelope.seq, Some(self.path(ix)), Said::Answered, format!("answered: {answer}"));
+            self.say(
+                envelope.seq,
+                Some(self.path(ix)),
+                StatementKind::Answered,
+                format!("answered: {answer}"),
+            );
         }
     }
 
@@ -278,7 +280,7 @@ impl Walk<'_> {
         } else {
             ", and the node runs again".to_owned()
         };
-        self.say(envelope.seq, Some(path), Said::Resumed, format!("{how}{then}"));
+        self.say(envelope.seq, Some(path), StatementKind::Resumed, format!("{how}{then}"));
     }
 
     fn tried_again(&self, envelope: &Envelope, ix: NodeIx, error: &AgentError) -> String {
@@ -309,7 +311,7 @@ impl Walk<'_> {
 
     /// Gives the newest statement the values that it rests on.
     pub(super) fn values(&mut self, values: std::collections::BTreeMap<String, serde_json::Value>) {
-        if let Some(last) = self.said.last_mut() {
+        if let Some(last) = self.statements.last_mut() {
             last.values = values;
         }
     }

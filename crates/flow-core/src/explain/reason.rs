@@ -1,12 +1,9 @@
 //! The reasons behind single events: what a condition saw, why an edge did not fire, whose failure it was, who
 //! cancelled. Each is worked out in the state just before its event.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, EdgeStatus, Event, NodeStatus, PromptKind};
+use inspan_protocol::{AgentError, Event, NodeStatus, PromptKind};
 use serde_json::Value;
 
 use super::walk::Walk;
@@ -76,56 +73,48 @@ impl Walk<'_> {
         }
     }
 
-    /// The nodes whose unhandled failures keep this one from running, with the events of those failures.
-    pub(super) fn culprits(&self, ix: NodeIx) -> Vec<(u64, NodeIx)> {
-        let graph = self.graph();
-        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
-        let mut found = BTreeSet::new();
-        while let Some(ix) = next.pop() {
-            for &edge in &graph.node(ix).incoming {
-                let from = graph.edge(edge).from;
-                let source = self.node(from);
-                let skipped = self.state().edges[edge.0 as usize].status == EdgeStatus::Skipped;
-                if !skipped || !source.tainted || !seen.insert(from) {
-                    continue;
-                }
-                match source.status {
-                    NodeStatus::Failed => {
-                        found.insert((self.nodes[from.0 as usize].failed, from));
-                    }
-                    _ => next.push(from),
-                }
-            }
-        }
-        found.into_iter().collect()
-    }
-
-    /// Why the session ends before its time, as far as an event has told by now, and that event.
-    pub(super) fn cause(&self) -> Option<(u64, String)> {
-        if let Some(seq) = self.marks.ending {
-            return Some((seq, self.cause_at(seq)));
-        }
-        if let Some(seq) = self.marks.budget {
-            return Some((seq, self.cause_at(seq)));
-        }
-        let seq = self.marks.pause?;
-        Some((seq, self.cause_at(seq)))
-    }
-
-    /// Why an attempt was cancelled that ended with this event.
-    pub(super) fn cancelled_by(&self, seq: u64) -> (u64, String) {
-        let later = || {
-            let ends = |event: &Event| {
-                matches!(
-                    event,
-                    Event::PhaseFailed { .. } | Event::FlowPaused { .. } | Event::FlowResumed { .. }
-                )
-            };
-            let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
-            let end = after.find(|envelope| ends(&envelope.event))?;
-            Some((end.seq, self.cause_at(end.seq)))
+    /// The failures that keep a node from running. Logs of older versions do not name them.
+    pub(super) fn blame(&self, ix: NodeIx, failures: &[u64]) -> String {
+        let derived = failures.is_empty().then(|| self.state().failures_before(self.run.graph(), ix));
+        let failures = derived.as_deref().unwrap_or(failures);
+        let node = |seq: &u64| {
+            let task = self.event(*seq)?.context.task.as_ref()?;
+            Some(format!("`{}` [{seq}]", task.node()))
         };
-        self.cause().or_else(later).unwrap_or_else(|| (seq, "the reason is not in the log".to_owned()))
+        match failures.iter().filter_map(node).collect::<Vec<_>>().join(", ") {
+            names if names.is_empty() => "a node before it failed".to_owned(),
+            names => format!("it depends on failed nodes: {names}"),
+        }
+    }
+
+    /// Why an attempt was cancelled: the event that is the cause, and what it says. Logs of older versions do not name
+    /// it; a timeout and a budget are no events before the session has ended or paused because of them.
+    pub(super) fn cancelled_by(&self, seq: u64, cause: Option<u64>) -> (u64, String) {
+        let derived = || self.state().why_cancelled().1.or_else(|| self.budget_exceeded());
+        let later = || {
+            let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
+            after
+                .find(|envelope| {
+                    matches!(
+                        envelope.event,
+                        Event::PhaseFailed { .. } | Event::FlowPaused { .. } | Event::FlowResumed { .. }
+                    )
+                })
+                .map(|envelope| envelope.seq)
+        };
+        match cause.or_else(derived).or_else(later) {
+            Some(cause) => (cause, self.cause_at(cause)),
+            None => (seq, "the reason is not in the log".to_owned()),
+        }
+    }
+
+    /// The event that the flow's budget is used up, since the session was last resumed.
+    pub(super) fn budget_exceeded(&self) -> Option<u64> {
+        let resumed = self.newest(|envelope| matches!(envelope.event, Event::FlowResumed { .. }));
+        let exceeded = self.newest(|envelope| {
+            matches!(envelope.event, Event::BudgetExceeded { .. }) && envelope.context.task.is_none()
+        });
+        exceeded.filter(|seq| Some(*seq) > resumed)
     }
 
     /// What an event that ends or pauses a session says of the reason.
@@ -156,7 +145,7 @@ impl Walk<'_> {
         if self.run.graph().node(ix).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";
         }
-        match self.marks.ending {
+        match self.state().ended_by {
             Some(ending) if ending == seq => "that ends the flow",
             Some(_) => "the flow was ending already",
             None => "nodes that do not depend on it continue (`failFast: false`)",

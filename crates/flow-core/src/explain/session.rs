@@ -9,7 +9,7 @@ use inspan_protocol::{
 };
 
 use super::{
-    Said, Statement,
+    Statement, StatementKind,
     reason::{in_short, question},
     walk::Walk,
 };
@@ -24,21 +24,19 @@ pub(super) fn explain(
     record: &SessionRecord,
     log: &[Arc<Envelope>],
 ) -> (Statement, Vec<Statement>) {
-    let mut walk = Walk::new(record.run(graph), log, None);
-    walk.walk();
+    let mut walk = Walk::of(record.run(graph), log, None);
     let standing = walk.session_standing();
     walk.say_running();
-    let mut because = std::mem::take(&mut walk.said);
-    // Of the failure that ended the flow, the tries before it are told too.
-    let ended_by = walk.marks.ending.and_then(|seq| walk.event(seq));
+    let mut because = std::mem::take(&mut walk.statements);
+    // Earlier attempts of the failure that ended the flow are explained too.
+    let ended_by = walk.state().ended_by.and_then(|seq| walk.event(seq));
     if let Some(Event::TaskFailed { .. }) = ended_by.map(|envelope| &envelope.event)
         && let Some(ix) = ended_by.and_then(|envelope| walk.node_of(envelope))
     {
-        let mut own = Walk::new(record.run(graph), log, Some(ix));
-        own.walk();
-        because.retain(|said| !own.said.iter().any(|known| known.seq == said.seq && known.task == said.task));
-        because.append(&mut own.said);
-        because.sort_by_key(|said| said.seq);
+        let mut node = Walk::of(record.run(graph), log, Some(ix)).statements;
+        because.retain(|one| !node.iter().any(|known| known.seq == one.seq && known.task == one.task));
+        because.append(&mut node);
+        because.sort_by_key(|statement| statement.seq);
     }
     (standing, because)
 }
@@ -46,17 +44,25 @@ pub(super) fn explain(
 impl Walk<'_> {
     /// What the state just before an event tells of it.
     pub(super) fn before_session(&mut self, envelope: &Envelope) {
-        let Some(ix) = self.node_of(envelope) else { return };
-        let path = Some(self.path(ix));
-        match &envelope.event {
-            Event::TaskCancelled { .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq);
-                let text = format!("`{}` was cancelled: {why} [{seq}]", self.path(ix));
-                self.say(envelope.seq, path, Said::Cancelled, text);
+        if let Event::PhaseFailed { error, .. } = &envelope.event {
+            // What ended the flow was reported when it happened.
+            let state = self.state();
+            let is_known = state.ended_by.is_some() || state.failure.as_ref() == Some(error);
+            if !is_known && self.budget_exceeded().is_none() {
+                self.say(envelope.seq, envelope.context.task.clone(), StatementKind::Ended, in_short(error));
             }
-            Event::TaskSkipped { reason: SkipReason::Failure, .. } => {
-                let text = format!("`{}` was skipped: {}", self.path(ix), self.blame(ix));
-                self.say(envelope.seq, path, Said::Skipped, text);
+        }
+        let Some(ix) = self.node_of(envelope) else { return };
+        let path = self.path(ix);
+        match &envelope.event {
+            Event::TaskCancelled { cause, .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq, *cause);
+                let text = format!("`{path}` was cancelled: {why} [{seq}]");
+                self.say(envelope.seq, Some(path), StatementKind::Cancelled, text);
+            }
+            Event::TaskSkipped { reason: SkipReason::Failure, failures, .. } => {
+                let text = format!("`{path}` was skipped: {}", self.blame(ix, failures));
+                self.say(envelope.seq, Some(path), StatementKind::Skipped, text);
             }
             _ => {}
         }
@@ -72,63 +78,68 @@ impl Walk<'_> {
             Event::TaskFailed { error, will_retry: false, .. } => {
                 let Some(ix) = self.node_of(envelope) else { return };
                 let what = self.consequence(ix, seq);
-                (Said::Failed, format!("`{}` failed: {}; {what}", self.path(ix), in_short(error)))
+                (StatementKind::Failed, format!("`{}` failed: {}; {what}", self.path(ix), in_short(error)))
             }
             Event::LimitWait { provider, until } => {
                 let place = task.as_ref().map_or("an agent", |task| task.as_str());
-                (Said::Limited, format!("`{place}` hit a usage limit of {provider}, which resets at {until}"))
+                (
+                    StatementKind::Limited,
+                    format!("`{place}` hit a usage limit of {provider}, which resets at {until}"),
+                )
             }
             Event::SessionAbort { reason } => {
-                (Said::Stopped, format!("the session was stopped{}", because(reason)))
+                (StatementKind::Stopped, format!("the session was stopped{}", because(reason)))
             }
             Event::SessionPause { reason } => {
-                (Said::Paused, format!("a pause was requested{}", because(reason)))
+                (StatementKind::Paused, format!("a pause was requested{}", because(reason)))
             }
             Event::FlowPaused { node_ids, reason, .. } => {
                 let cut: Vec<String> = node_ids.iter().map(|path| format!("`{path}`")).collect();
                 let cut =
                     if cut.is_empty() { "nothing ran".to_owned() } else { format!("{} ran", cut.join(", ")) };
-                (Said::Paused, format!("the session was paused{}; {cut}", because(reason)))
+                (StatementKind::Paused, format!("the session was paused{}; {cut}", because(reason)))
             }
             Event::FlowResumed { budget, .. } => {
-                (Said::Resumed, format!("the session was resumed{}", raised(budget)))
+                (StatementKind::Resumed, format!("the session was resumed{}", raised(budget)))
             }
-            Event::BudgetExceeded { .. } => (Said::Budget, self.cause_at(seq)),
+            Event::BudgetExceeded { .. } => (StatementKind::Budget, self.cause_at(seq)),
             Event::BudgetCarried { from, spent, .. } => {
                 let text = format!(
                     "session `{from}`, which this one continues, spent {}; this counts against the budgets",
                     spent_words(*spent)
                 );
-                (Said::Budget, text)
-            }
-            Event::PhaseFailed { error, .. } if !self.is_told(&in_short(error)) => {
-                (Said::Ended, in_short(error))
+                (StatementKind::Budget, text)
             }
             _ => return,
         };
         self.say(seq, task, kind, text);
     }
 
-    /// Whether a failure, a stop or a budget has told this already.
-    fn is_told(&self, why: &str) -> bool {
-        self.marks.ending.is_some()
-            || self.marks.budget.is_some()
-            || self.said.iter().any(|said| said.kind == Said::Failed && said.text.contains(why))
+    /// The event that ended the session.
+    pub(super) fn ended(&self) -> Option<u64> {
+        self.newest(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }))
+    }
+
+    /// The event that paused the session.
+    pub(super) fn paused(&self) -> Option<u64> {
+        self.newest(|envelope| matches!(envelope.event, Event::FlowPaused { .. }))
     }
 
     fn session_standing(&self) -> Statement {
         let name = self.run.graph().name.clone();
         let state = self.state();
-        let over = self.marks.over.unwrap_or(self.now());
+        let over = self.ended().unwrap_or(self.now());
         let (seq, text) = match (state.outcome, state.status) {
             (Some(outcome), _) => (over, format!("`{name}` {}: {}", ended(outcome), self.counts())),
             (None, SessionStatus::Idle) => (self.now(), format!("`{name}` has not started")),
             (None, SessionStatus::Paused) => {
-                let seq = self.marks.paused.unwrap_or(self.now());
+                let seq = self.paused().unwrap_or(self.now());
                 (seq, format!("`{name}` is paused: {}", self.counts()))
             }
             (None, SessionStatus::Waiting) => {
-                let seq = self.marks.waiting.unwrap_or(self.now());
+                let seq = self
+                    .newest(|envelope| matches!(envelope.event, Event::FlowWaiting { .. }))
+                    .unwrap_or(self.now());
                 let what = match self.event(seq).map(|envelope| &envelope.event) {
                     Some(Event::FlowWaiting { on: WaitingOn::Limit, until: Some(until) }) => {
                         format!("for a usage limit, until {until}")
@@ -141,12 +152,12 @@ impl Walk<'_> {
                 };
                 (seq, format!("`{name}` waits {what}: {}", self.counts()))
             }
-            (None, _) if state.pausing.is_some() => {
-                (self.marks.pause.unwrap_or(self.now()), format!("`{name}` is pausing: {}", self.counts()))
+            (None, _) if let Some(pause) = &state.pausing => {
+                (pause.seq, format!("`{name}` is pausing: {}", self.counts()))
             }
             (None, _) => (self.now(), format!("`{name}` runs: {}", self.counts())),
         };
-        self.statement(seq, None, Said::Standing, text)
+        self.statement(seq, None, StatementKind::Standing, text)
     }
 
     /// How many nodes stand where.
@@ -160,7 +171,9 @@ impl Walk<'_> {
                 NodeStatus::Reused => (1, "reused"),
                 NodeStatus::Failed if handled => (3, "failed and handled"),
                 NodeStatus::Failed => (2, "failed"),
-                NodeStatus::Running if self.asks(NodeIx(at as u32)).is_some() => (5, "waiting for an answer"),
+                NodeStatus::Running if self.open_question(NodeIx(at as u32)).is_some() => {
+                    (5, "waiting for an answer")
+                }
                 NodeStatus::Running => (4, "running"),
                 NodeStatus::Waiting => (6, "waiting for a limit"),
                 NodeStatus::Paused => (7, "paused"),
@@ -189,7 +202,7 @@ impl Walk<'_> {
             let ix = NodeIx(at as u32);
             let (status, attempt) = (self.node(ix).status, self.node(ix).attempt);
             let path = self.path(ix);
-            match (status, self.asks(ix)) {
+            match (status, self.open_question(ix)) {
                 (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
                     let asked = self.event(seq).map(|envelope| &envelope.event);
                     let question = match asked {
@@ -198,26 +211,36 @@ impl Walk<'_> {
                         }
                         _ => String::new(),
                     };
-                    self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` asks{question}"));
-                }
-                (NodeStatus::Running, None) => {
-                    let seq = self.nodes[at].last;
                     self.say(
                         seq,
                         Some(path.clone()),
-                        Said::Started,
+                        StatementKind::Waits,
+                        format!("`{path}` asks{question}"),
+                    );
+                }
+                (NodeStatus::Running, None) => {
+                    let seq = self.changed(ix);
+                    self.say(
+                        seq,
+                        Some(path.clone()),
+                        StatementKind::Started,
                         format!("`{path}` runs, attempt {attempt}"),
                     );
                 }
                 (NodeStatus::Pending, None) if self.node(ix).retry_at.is_some() => {
-                    let seq = self.nodes[at].failed;
+                    let seq = self.node(ix).failed_seq;
                     let due = self.node(ix).retry_at.map(|due| due.to_string()).unwrap_or_default();
-                    self.say(seq, Some(path.clone()), Said::Waits, format!("`{path}` is retried at {due}"));
+                    self.say(
+                        seq,
+                        Some(path.clone()),
+                        StatementKind::Waits,
+                        format!("`{path}` is retried at {due}"),
+                    );
                 }
                 _ => {}
             }
         }
-        self.said.sort_by_key(|said| said.seq);
+        self.statements.sort_by_key(|statement| statement.seq);
     }
 }
 

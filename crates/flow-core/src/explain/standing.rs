@@ -1,8 +1,8 @@
 //! Where a node stands at the end of the log, and what it waits for if it has not ended.
 
-use inspan_protocol::{EdgeStatus, Event, NodeStatus};
+use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
-use super::{Said, Statement, reason::in_short, walk::Walk};
+use super::{Statement, StatementKind, reason::in_short, walk::Walk};
 use crate::graph::{Join, NodeIx};
 
 impl Walk<'_> {
@@ -11,15 +11,13 @@ impl Walk<'_> {
         let graph = self.graph();
         let id = &graph.node(ix).id;
         let node = self.node(ix);
-        let newest =
-            |kind: Said| self.said.iter().rev().find(|said| said.kind == kind).map(|said| said.text.clone());
         let pass = match (node.pass, node.failed_passes) {
             (0 | 1, _) => String::new(),
             (pass, 0) => format!(", in pass {pass}"),
             (pass, 1) => format!(", in pass {pass}; 1 earlier pass failed"),
             (pass, failed) => format!(", in pass {pass}; {failed} earlier passes failed"),
         };
-        let mut seq = self.nodes[ix.0 as usize].last;
+        let mut seq = self.changed(ix);
         let text = match node.status {
             NodeStatus::Complete => format!("`{id}` completed{pass}"),
             NodeStatus::Failed => {
@@ -28,21 +26,14 @@ impl Walk<'_> {
                 format!("`{id}` failed{pass}{why}")
             }
             NodeStatus::Reused => format!("`{id}` was reused{pass}"),
-            NodeStatus::Skipped => match newest(Said::Skipped) {
-                Some(text) => format!("`{id}` {}", text.trim_start_matches("it ")),
-                None => format!("`{id}` was skipped"),
-            },
-            NodeStatus::Cancelled => {
-                let why = newest(Said::Cancelled);
-                let why = why.as_ref().and_then(|text| text.split_once(" was cancelled")).map(|(_, why)| why);
-                format!("`{id}` was cancelled{}", why.unwrap_or_default())
-            }
+            NodeStatus::Skipped => format!("`{id}` was skipped{}", self.because()),
+            NodeStatus::Cancelled => format!("`{id}` was cancelled{}", self.because()),
             NodeStatus::Paused => format!("`{id}` is paused{pass}"),
             NodeStatus::Waiting => match node.retry_at {
                 Some(until) => format!("`{id}` waits for a usage limit, until {until}"),
                 None => format!("`{id}` waits"),
             },
-            NodeStatus::Running => match self.asks(ix) {
+            NodeStatus::Running => match self.open_question(ix) {
                 Some(asked) => {
                     seq = asked;
                     format!("`{id}` waits for an answer{pass}")
@@ -55,38 +46,34 @@ impl Walk<'_> {
                 text
             }
         };
-        self.said.sort_by_key(|said| said.seq);
-        self.statement(seq, Some(self.path(ix)), Said::Standing, text)
+        self.statements.sort_by_key(|statement| statement.seq);
+        self.statement(seq, Some(self.path(ix)), StatementKind::Standing, text)
     }
 
-    /// The event of a question that is open.
-    pub(super) fn asks(&self, ix: NodeIx) -> Option<u64> {
-        let graph = self.graph();
-        let mut open = self.state().prompts.iter();
-        open.find(|open| self.state().find(&graph, open.task.as_ref()) == Some(ix))?;
-        Some(self.nodes[ix.0 as usize].asked)
+    fn because(&self) -> String {
+        if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) }
     }
 
     fn pending(&mut self, ix: NodeIx) -> (u64, String) {
         let graph = self.graph();
         let (spec, node) = (graph.node(ix), self.node(ix).clone());
-        let (id, mark) = (&spec.id, self.nodes[ix.0 as usize]);
+        let (id, changed) = (&spec.id, self.changed(ix));
         if self.has_ended() {
-            let over = self.marks.over.unwrap_or(self.now());
+            let over = self.ended().unwrap_or(self.now());
             self.say_end(ix);
             self.say_open_edges(ix);
             return (over, format!("`{id}` did not run: the session ended first"));
         }
         if node.doubt {
-            let seq = if mark.asked > 0 { mark.asked } else { mark.last };
+            let seq = self.asked(ix).unwrap_or(changed);
             let what = "was interrupted and may have taken effect: a person must decide";
             return (seq, format!("`{id}` {what}"));
         }
         if let Some(due) = node.retry_at {
-            return (mark.last, format!("`{id}` waits for its retry at {due}"));
+            return (changed, format!("`{id}` waits for its retry at {due}"));
         }
         if node.interrupted {
-            return (mark.last, format!("`{id}` was interrupted and runs again"));
+            return (changed, format!("`{id}` was interrupted and runs again"));
         }
         let ready = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
         if !ready {
@@ -97,8 +84,8 @@ impl Walk<'_> {
                 format!("`{id}` waits: {} of {total} edges into it are pending", node.unresolved),
             );
         }
-        if self.rests() {
-            let paused = self.marks.paused.unwrap_or(self.now());
+        if self.is_paused() {
+            let paused = self.paused().unwrap_or(self.now());
             return (paused, format!("`{id}` is ready, and {}", self.cause_at(paused)));
         }
         let (running, most) = (self.state().slots, self.run.max_concurrency());
@@ -111,12 +98,16 @@ impl Walk<'_> {
 
     /// Why the session ended before the node's turn.
     fn say_end(&mut self, ix: NodeIx) {
-        let Some(seq) = self.marks.ending.or(self.marks.budget).or(self.marks.phase) else { return };
+        let phase = |envelope: &Envelope| {
+            matches!(envelope.event, Event::PhaseComplete { .. } | Event::PhaseFailed { .. })
+        };
+        let cause = self.state().ended_by.or_else(|| self.budget_exceeded()).or_else(|| self.newest(phase));
+        let Some(seq) = cause else { return };
         let kind = match self.event(seq).map(|envelope| &envelope.event) {
-            Some(Event::SessionAbort { .. }) => Said::Stopped,
-            Some(Event::BudgetExceeded { .. }) => Said::Budget,
-            Some(Event::TaskFailed { .. }) => Said::Failed,
-            _ => Said::Ended,
+            Some(Event::SessionAbort { .. }) => StatementKind::Stopped,
+            Some(Event::BudgetExceeded { .. }) => StatementKind::Budget,
+            Some(Event::TaskFailed { .. }) => StatementKind::Failed,
+            _ => StatementKind::Ended,
         };
         let text = self.cause_at(seq);
         let path = self.path(ix);
@@ -132,7 +123,7 @@ impl Walk<'_> {
             let from = graph.edge(edge).from;
             let source = &graph.node(from).id;
             let how = match self.node(from).status {
-                NodeStatus::Running if self.asks(from).is_some() => "waits for an answer",
+                NodeStatus::Running if self.open_question(from).is_some() => "waits for an answer",
                 NodeStatus::Running => "runs",
                 NodeStatus::Waiting => "waits for a usage limit",
                 NodeStatus::Paused => "is paused",
@@ -143,11 +134,11 @@ impl Walk<'_> {
                 _ if !graph.edge(edge).leaves.is_empty() => "has ended, but its loop has not",
                 _ => "has ended",
             };
-            let last = self.asks(from).unwrap_or(self.nodes[from.0 as usize].last);
+            let last = self.open_question(from).unwrap_or(self.changed(from));
             let seq = if last > 0 { last } else { self.now() };
             let text = format!("edge `{source} -> {}` is pending: `{source}` {how}", graph.node(ix).id);
             let path = self.path(ix);
-            self.say(seq, Some(path), Said::EdgePending, text);
+            self.say(seq, Some(path), StatementKind::EdgePending, text);
         }
     }
 }

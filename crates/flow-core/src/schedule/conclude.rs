@@ -44,9 +44,12 @@ impl Run {
             (AttemptEnd::Error(error), Some(CancelReason::Ending | CancelReason::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
+                let (reason, cause) = self.state.why_cancelled();
                 Event::TaskCancelled {
                     task_id,
                     session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
+                    reason: Some(reason),
+                    cause,
                 }
             }
             (AttemptEnd::Error(error), reason) => {

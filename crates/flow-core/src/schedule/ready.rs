@@ -38,7 +38,12 @@ impl Run {
         let path = self.state.path(&graph, ix);
         let task_id = node.id.clone();
         if let Some(reason) = self.skip_by_edges(ix) {
-            actions.push(Action::Emit { task: Some(path), event: Event::TaskSkipped { task_id, reason } });
+            let failures = match reason {
+                SkipReason::Failure => self.state.failures_before(&graph, ix),
+                _ => Vec::new(),
+            };
+            let event = Event::TaskSkipped { task_id, reason, failures };
+            actions.push(Action::Emit { task: Some(path), event });
             return;
         }
         let mut start = None;
@@ -46,7 +51,8 @@ impl Run {
             match when.holds(&self.scope(&self.locals(ix))) {
                 Ok(true) => {}
                 Ok(false) => {
-                    let event = Event::TaskSkipped { task_id, reason: SkipReason::When };
+                    let event =
+                        Event::TaskSkipped { task_id, reason: SkipReason::When, failures: Vec::new() };
                     actions.push(Action::Emit { task: Some(path), event });
                     return;
                 }

@@ -26,6 +26,8 @@ pub struct NodeState {
     pub deadline: Option<Timestamp>,
     /// The newest failure.
     pub error: Option<Box<AgentError>>,
+    /// The event of the newest failure, 0 if there is none.
+    pub(crate) failed_seq: u64,
     /// The conversation of its newest agent run.
     pub conversation: Option<Conversation>,
     /// Attempts of this pass that failed: these alone count against its retries.

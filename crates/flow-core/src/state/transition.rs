@@ -91,6 +91,7 @@ impl RunState {
         let policy = &graph.node(ix).policy;
         let node = &mut self.nodes[ix.0 as usize];
         node.failures += 1;
+        node.failed_seq = self.last_seq;
         node.error = Some(Box::new(error.clone()));
         if will_retry {
             let due = at + wait_before_retry(&policy.retry, node.failures, error);

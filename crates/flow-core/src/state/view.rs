@@ -1,6 +1,11 @@
-//! The fold as those may look at it who only show it.
+//! The read model: what may be shown of a run's state, and the reasons that are written onto events.
 
-use inspan_protocol::{AgentError, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage};
+use std::collections::BTreeSet;
+
+use inspan_protocol::{
+    AgentError, CancelReason, EdgeStatus, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus,
+    Timestamp, Usage,
+};
 
 use serde_json::Value;
 
@@ -74,6 +79,44 @@ impl RunState {
     /// Why the session is paused, unless a person or a program paused it.
     pub fn paused_by(&self) -> Option<PauseCause> {
         self.paused_by
+    }
+
+    /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.
+    pub(crate) fn why_cancelled(&self) -> (CancelReason, Option<u64>) {
+        match (&self.ending, &self.pausing) {
+            (Some(ending), _) => {
+                let reason = match ending.outcome {
+                    Outcome::Stopped => CancelReason::Stop,
+                    Outcome::BudgetExceeded => CancelReason::Budget,
+                    Outcome::TimedOut => CancelReason::Timeout,
+                    _ => CancelReason::Failure,
+                };
+                (reason, self.ended_by)
+            }
+            (None, Some(pause)) => (CancelReason::Pause, Some(pause.seq)),
+            (None, None) => (CancelReason::Budget, None),
+        }
+    }
+
+    /// The events of the unhandled failures that keep a node from running, oldest first.
+    pub(crate) fn failures_before(&self, graph: &Graph, ix: NodeIx) -> Vec<u64> {
+        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
+        let mut found = BTreeSet::new();
+        while let Some(ix) = next.pop() {
+            for &edge in &graph.node(ix).incoming {
+                let from = graph.edge(edge).from;
+                let source = &self.nodes[from.0 as usize];
+                let is_skipped = self.edges[edge.0 as usize].status == EdgeStatus::Skipped;
+                if !is_skipped || !source.tainted || !seen.insert(from) {
+                    continue;
+                }
+                match source.status {
+                    NodeStatus::Failed => drop(found.insert(source.failed_seq)),
+                    _ => next.push(from),
+                }
+            }
+        }
+        found.into_iter().filter(|seq| *seq > 0).collect()
     }
 
     /// Tokens of all agents.

@@ -40,6 +40,23 @@ pub enum SkipReason {
     Failure,
 }
 
+/// Why a running attempt was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// A failure ended the flow.
+    Failure,
+    /// The session was stopped.
+    Stop,
+    /// The session is to pause.
+    Pause,
+    /// A budget is used up.
+    Budget,
+    /// The flow's timeout expired.
+    Timeout,
+}
+
 /// When a message reaches a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -244,7 +244,11 @@ edges:
     let mut old = Sim::new(&graph, &new.log[..skipped_before - 3]);
     let node = |id: &str| inspan_protocol::NodeId::new(id).unwrap();
     let path = |id: &str| inspan_protocol::NodePath::root(&node(id));
-    let skip = |id: &str| Event::TaskSkipped { task_id: node(id), reason: inspan_protocol::SkipReason::Edge };
+    let skip = |id: &str| Event::TaskSkipped {
+        task_id: node(id),
+        reason: inspan_protocol::SkipReason::Edge,
+        failures: vec![],
+    };
     let lost = |from: &str, to: &str| Event::EdgeSkipped { from: node(from), to: node(to) };
     old.emit(Some(path("review")), lost("review", "done"));
     old.emit(Some(path("done")), skip("done"));
