@@ -209,7 +209,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "console",
             "futures",
             "jiff",
-            "pty-process",
             "rustix",
             "schemars",
             "serde",
@@ -220,7 +219,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "tokio-util",
             "toml",
             "tracing-subscriber",
-            "vt100",
         ],
     },
     Layer {

@@ -147,6 +147,27 @@ fn no_statement_rests_on_an_event_that_is_not_there() {
     }
 }
 
+#[test]
+fn reasons_that_an_older_log_does_not_hold_are_derived() {
+    for name in CASES {
+        let (graph, record, log) = case(name);
+        let older = log.iter().map(|envelope| {
+            let mut envelope = Envelope::clone(envelope);
+            match &mut envelope.event {
+                Event::TaskCancelled { reason, cause, .. } => (*reason, *cause) = (None, None),
+                Event::TaskSkipped { failures, .. } => failures.clear(),
+                _ => {}
+            }
+            Arc::new(envelope)
+        });
+        let older: Vec<_> = older.collect();
+        for about in all(&graph) {
+            let explained = [&log, &older].map(|log| explain(&graph, &record, log, about));
+            assert_eq!(explained[0], explained[1], "{name}, {about:?}");
+        }
+    }
+}
+
 /// A flow whose session is kept in memory, in virtual time.
 struct Kept {
     graph: Arc<Graph>,
