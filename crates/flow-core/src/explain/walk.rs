@@ -111,8 +111,7 @@ impl<'a> Walk<'a> {
     pub(super) fn asked(&self, ix: NodeIx) -> Option<u64> {
         let path = self.path(ix);
         let asks = |envelope: &Envelope| {
-            matches!(envelope.event, Event::SessionPrompt(_))
-                && envelope.context.task.as_ref() == Some(&path)
+            matches!(envelope.event, Event::SessionPrompt(_)) && envelope.context.task.as_ref() == Some(&path)
         };
         self.newest(asks)
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use inspan_protocol::{
-    AgentError, CancelReason, EdgeStatus, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus,
-    Timestamp, Usage,
+    AgentError, CancelReason, EdgeStatus, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus, Timestamp,
+    Usage,
 };
 
 use serde_json::Value;
