@@ -18,8 +18,8 @@ pub use inspan_flow_core::{
     Ending, Explanation, FACTS, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError, Interrupted, Join,
     Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted,
     OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Part, Plan, Planned, Position, Retry,
-    RetryOn, Reusable, Run, RunState, Scope, SessionRecord, Severity, SnapshotError, StartNode,
-    Statement, StatementKind, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
+    RetryOn, Reusable, Run, RunState, Scope, SessionRecord, Severity, SnapshotError, StartNode, Statement,
+    StatementKind, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
 };
 pub use inspan_store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
