@@ -1,58 +1,69 @@
-//! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the stdin and
-//! stdout of their programs. Retries, validation of structured output and the turns of a run are left to those who
-//! call them.
+//! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the
+//! stdin and stdout of their programs.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderItem, ProviderStream, StopReason, StreamEvent,
+    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderStream, Supervisor,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
-use crate::instructed;
 use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, within};
-use crate::prompt::{self, Assistant};
+use crate::program::pool::Pool;
+use crate::program::session::Session;
+use crate::program::{self, Call};
+use crate::prompt::{self as input_prompt, Assistant};
+use crate::status::ProgramStatus;
 use crate::transport::stall;
 
+mod agent;
+mod choices;
 mod decode;
 mod error;
 mod files;
 mod launch;
-mod link;
 mod options;
-mod outcome;
 mod permission;
 mod preset;
-mod probe;
+mod prompt;
+mod service;
 mod session;
 mod terminals;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod wire;
 
 pub use options::{AcpInput, AcpOptions};
-pub use probe::{find as find_acp, probe as probe_acp};
 
+use agent::{AcpAgent, Prompt};
 use launch::Launch;
-use link::Link;
-use outcome::Form;
-use permission::Policy;
 use preset::Preset;
-use session::{AcpSession, Commands};
-use turn::Manner;
+
+/// Looks for each program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
+pub async fn probe_acp(environment: &Environment, supervisor: Option<Supervisor>) -> Vec<ProgramStatus> {
+    let mut statuses = Vec::new();
+    for program in preset::programs() {
+        statuses.push(program.probe(environment, supervisor.clone()).await);
+    }
+    statuses
+}
+
+/// Where the program of a provider is, found as a call without options would find it; it is not started. `None` for
+/// a provider that has no program of its own.
+pub fn find_acp(provider: &str, environment: &Environment) -> Option<Result<PathBuf, AgentError>> {
+    let program = preset::programs().find(|program| program.provider == provider)?;
+    Some(program.find(None, environment, None))
+}
 
 /// Drives an agent over the Agent Client Protocol. One call is one turn of one conversation; the process of a
 /// conversation is kept warm for a minute between its turns, four at once at most.
 #[derive(Debug)]
 pub struct AcpProvider {
     preset: &'static Preset,
-    pool: Arc<Pool<AcpSession>>,
+    pool: Arc<Pool<Session<AcpAgent>>>,
 }
 
 impl AcpProvider {
@@ -77,7 +88,7 @@ impl AcpProvider {
     }
 
     fn of(preset: &'static Preset) -> Self {
-        Self { preset, pool: Pool::new(Limits::default()) }
+        Self { preset, pool: program::pool() }
     }
 }
 
@@ -103,7 +114,7 @@ impl Provider for AcpProvider {
                 host_tools: false,
                 thinking: true,
                 images: true,
-                // The two agents that were seen say it; nobody knows of the others.
+                // The two agents that were tested report it; nothing is known of the others.
                 cost: self.preset.program.is_none(),
                 native_steer: false,
             },
@@ -111,103 +122,35 @@ impl Provider for AcpProvider {
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
+        input_prompt::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: AcpInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        let pool = Arc::clone(&self.pool);
         let preset = self.preset;
-        let stream = async_stream::try_stream! {
-            let began = Instant::now();
+        program::execute(&self.pool, preset.provider, context, move |context| {
             let options = input.options.unwrap_or_default();
-            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let (mut context, _listening) = pool.listen(context);
-            let limit = context.deadline;
-            let launch = Launch::new(preset, &options, &context)?;
-            let ready = within(limit, lease(&pool, &launch, &options, &context));
-            let cancel = context.cancel.clone();
-            let Some(ready) = cancel.run_until_cancelled(ready).await else {
-                yield ProviderItem::Output(TurnOutput {
-                    session_id: options.resume,
-                    duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-                    ..TurnOutput::new(StopReason::Aborted)
-                });
-                return;
-            };
-            let mut lease = ready?;
-            let missing = || AgentError::new(ErrorCode::Process, "no process");
-            let session_id = lease.session().ok_or_else(missing)?.id().clone();
-            yield ProviderItem::Event(StreamEvent::Session { session_id });
-            context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            let last = {
-                let session = lease.session().ok_or_else(missing)?;
-                let commands = if options.expand_prompt == Some(true) { Commands::Wanted } else { Commands::No };
-                let instruction = options.output_schema.as_ref().map(instructed::instruction);
-                let manner = Manner {
-                    stall: stall(options.stall_timeout_ms),
-                    form: if instruction.is_some() { Form::Json } else { Form::Text },
-                    policy: Policy::new(&options),
-                };
-                session.send(&blocks, commands, instruction).await?;
-                let turn = session.receive(context, manner);
-                pin_mut!(turn);
-                loop {
-                    match turn.next().await {
-                        Some(Ok(ProviderItem::Event(event))) => yield ProviderItem::Event(event),
-                        Some(last) => break last,
-                        None => break Err(AgentError::new(ErrorCode::Protocol, "the turn ended without its end")),
-                    }
-                }
-            };
-            // Before the last item: whoever reads it may not read on.
-            lease.give_back(launch);
-            yield last?;
-        };
-        stream
-            .map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(preset.provider)))
-            .boxed()
+            let blocks = input_prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            Ok(Call {
+                launch: Launch::new(preset, &options, context)?,
+                stall: stall(options.stall_timeout_ms),
+                prompt: Prompt::new(blocks, &options),
+                resume: options.resume,
+            })
+        })
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         let preset = self.preset;
-        Box::pin(async move {
-            // Which agent it would be, each call says.
-            if preset.program.is_none() {
-                return Ok(Handshake::Nobody);
-            }
-            let launch = Launch::new(preset, &AcpOptions::default(), &context)?;
-            Link::meet(&launch, &context).await?;
-            Ok(Handshake::Vendor)
+        // Each call of `acp` names its own agent.
+        if preset.program.is_none() {
+            return Box::pin(std::future::ready(Ok(Handshake::Nobody)));
+        }
+        program::handshake::<AcpAgent>(context, |context| {
+            Launch::new(preset, &AcpOptions::default(), context)
         })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {
-        let pool = Arc::clone(&self.pool);
-        Box::pin(async move { pool.shut_down().await })
-    }
-}
-
-/// A session of the conversation that is ready for a turn: the warm one, or a new process.
-async fn lease(
-    pool: &Arc<Pool<AcpSession>>,
-    launch: &Launch,
-    options: &AcpOptions,
-    context: &ExecutionContext,
-) -> Result<Lease<AcpSession>, AgentError> {
-    match &options.resume {
-        Some(id) => {
-            let mut lease = pool.lease(id, launch).await?;
-            if lease.session().is_none() {
-                lease.hold(AcpSession::open(launch, Some(id), context).await?);
-            }
-            Ok(lease)
-        }
-        None => {
-            let mut lease = pool.lease_unnamed(launch).await?;
-            let session = AcpSession::open(launch, None, context).await?;
-            lease.name(session.id().clone());
-            lease.hold(session);
-            Ok(lease)
-        }
+        program::shut_down(&self.pool)
     }
 }

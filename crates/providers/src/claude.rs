@@ -1,54 +1,88 @@
 //! The provider `claude`: the real Claude Code program, driven over its stream of JSON lines.
-//! Retries, validation of structured output and the turns of a run are left to those who call it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use futures::{StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, ContentBlock, Environment, ExecutionContext, Handshake, InputProblem, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderStream, Supervisor,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, within};
+use crate::program::info::{ProgramInfo, folder, key_in, login_in};
+use crate::program::pool::Pool;
+use crate::program::session::Session;
+use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
+use crate::status::ProgramStatus;
+use crate::transport::environment::Vendor;
+use crate::transport::stall;
 
+mod agent;
 mod decode;
 mod error;
 mod launch;
 mod options;
-mod outcome;
-mod probe;
 mod session;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod wire;
 
 pub use decode::{Decoded as ClaudeDecoded, Decoder as ClaudeDecoder, TurnEnd as ClaudeTurnEnd};
 pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
-pub use probe::{find as find_claude, probe as probe_claude};
 pub use session::ClaudeSession;
 
-use launch::{Conversation, Launch};
+use agent::{ClaudeAgent, Prompt};
+use launch::Launch;
 
-/// The provider's type.
-const TYPE: &str = "claude";
+/// The program.
+const PROGRAM: ProgramInfo = ProgramInfo {
+    provider: "claude",
+    name: "Claude Code",
+    command: "claude",
+    variable: "INSPAN_CLAUDE",
+    hint: "install it with `npm install -g @anthropic-ai/claude-code`, or name it by the option `executable` or the \
+           environment variable INSPAN_CLAUDE",
+    tested_version: "2.1.197",
+    vendor: Vendor::Claude,
+    version_word: 0,
+    login,
+    log_in: Some("log in by running `claude`, or set ANTHROPIC_API_KEY"),
+};
+
+/// Where a login or key is found.
+fn login(environment: &Environment) -> Option<String> {
+    let keys = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
+    let clouds = ["CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"];
+    let cloud = || clouds.into_iter().find(|name| environment.get(name).is_some());
+    key_in(environment, &keys)
+        .or_else(|| cloud().map(|name| format!("a cloud's own login, by {name}")))
+        .or_else(|| login_in(&folder(environment, "CLAUDE_CONFIG_DIR", ".claude")?.join(".credentials.json")))
+}
+
+/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
+pub async fn probe_claude(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
+    PROGRAM.probe(environment, supervisor).await
+}
+
+/// Where the program is, found as a call without options would find it; it is not started.
+pub fn find_claude(environment: &Environment) -> Result<PathBuf, AgentError> {
+    PROGRAM.find(None, environment, None::<&Path>)
+}
 
 /// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
 /// minute between its turns, four at once at most.
 #[derive(Debug)]
 pub struct ClaudeProvider {
-    pool: Arc<Pool<ClaudeSession>>,
+    pool: Arc<Pool<Session<ClaudeAgent>>>,
 }
 
 impl ClaudeProvider {
     /// A provider without any process yet.
     pub fn new() -> Self {
-        Self { pool: Pool::new(Limits::default()) }
+        Self { pool: program::pool() }
     }
 }
 
@@ -64,8 +98,8 @@ impl Provider for ClaudeProvider {
 
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
-            provider_type: TYPE.to_owned(),
-            display_name: "Claude Code".to_owned(),
+            provider_type: PROGRAM.provider.to_owned(),
+            display_name: PROGRAM.name.to_owned(),
             capabilities: ProviderCapabilities {
                 streaming: true,
                 structured_output: true,
@@ -85,77 +119,31 @@ impl Provider for ClaudeProvider {
     }
 
     fn execute(&self, input: ClaudeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        let pool = Arc::clone(&self.pool);
-        let stream = async_stream::try_stream! {
-            let began = Instant::now();
-            let options = input.options.unwrap_or_default();
+        program::execute(&self.pool, PROGRAM.provider, context, move |context| {
             let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let (mut context, _listening) = pool.listen(context);
-            let limit = context.deadline;
-            let launch = Launch::new(&options, &context)?;
-            let conversation = match &options.resume {
-                Some(session) => session::resumed(session)?,
-                None => Conversation::New(ProviderSessionId::from(crate::ids::fresh())),
-            };
-            let ready = within(limit, lease(&pool, &launch, &conversation, &options, &context));
-            let cancel = context.cancel.clone();
-            let Some(ready) = cancel.run_until_cancelled(ready).await else {
-                yield ProviderItem::Output(TurnOutput {
-                    session_id: options.resume,
-                    duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-                    ..TurnOutput::new(StopReason::Aborted)
-                });
-                return;
-            };
-            let mut lease = ready?;
-            yield ProviderItem::Event(StreamEvent::Session { session_id: conversation.id().clone() });
-            context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            let last = {
-                let session = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
-                session.send(&blocks).await?;
-                let turn = session.receive(context);
-                pin_mut!(turn);
-                loop {
-                    match turn.next().await {
-                        Some(Ok(ProviderItem::Event(event))) => yield ProviderItem::Event(event),
-                        Some(last) => break last,
-                        None => break Err(AgentError::new(ErrorCode::Protocol, "the turn ended without its end")),
-                    }
-                }
-            };
-            // Before the last item: whoever reads it may not read on.
-            lease.give_back(launch);
-            yield last?;
-        };
-        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
-    }
-
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        Box::pin(async move {
-            // It answers the `initialize` request before it would ask a model.
-            ClaudeSession::create(&ClaudeOptions::default(), &context).await?.close().await;
-            Ok(Handshake::Vendor)
+            call(blocks, &input.options.unwrap_or_default(), context)
         })
     }
 
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        // The program answers `initialize` before it would ask a model.
+        program::handshake::<ClaudeAgent>(context, |context| Launch::new(&ClaudeOptions::default(), context))
+    }
+
     fn shutdown(&self) -> BoxFuture<'static, ()> {
-        let pool = Arc::clone(&self.pool);
-        Box::pin(async move { pool.shut_down().await })
+        program::shut_down(&self.pool)
     }
 }
 
-/// A session of the conversation that is ready for a turn: the warm one, or a new process.
-async fn lease(
-    pool: &Arc<Pool<ClaudeSession>>,
-    launch: &Launch,
-    conversation: &Conversation,
+fn call(
+    blocks: Vec<ContentBlock>,
     options: &ClaudeOptions,
     context: &ExecutionContext,
-) -> Result<Lease<ClaudeSession>, AgentError> {
-    let mut lease = pool.lease(conversation.id(), launch).await?;
-    match lease.session() {
-        Some(session) => session.retune(options),
-        None => lease.hold(ClaudeSession::open(launch, conversation, options, context).await?),
-    }
-    Ok(lease)
+) -> Result<Call<ClaudeAgent>, AgentError> {
+    Ok(Call {
+        launch: Launch::new(options, context)?,
+        resume: options.resume.clone(),
+        stall: stall(options.stall_timeout_ms),
+        prompt: Prompt::new(blocks, options),
+    })
 }

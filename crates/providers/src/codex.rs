@@ -1,61 +1,112 @@
 //! The provider `codex`: the real Codex program, driven over the JSON-RPC of its app server.
-//! Retries, validation of structured output and the turns of a run are left to those who call it.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use futures::{StreamExt, pin_mut};
+use futures::StreamExt;
+use futures::future::{BoxFuture, ready};
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, Environment, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+    Supervisor,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
-use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, Session, within};
+use crate::program::info::{ProgramInfo, folder, key_in, login_in};
+use crate::program::pool::Pool;
+use crate::program::session::Session;
+use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
+use crate::status::ProgramStatus;
+use crate::transport::environment::Vendor;
+use crate::transport::stall;
 
+mod agent;
 mod config;
+mod consent;
 mod decode;
 mod error;
 mod launch;
 mod options;
-mod outcome;
-mod probe;
-mod session;
+mod output;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod thread;
 mod wire;
 
 pub use options::{ApprovalPolicy, CodexInput, CodexOptions, SandboxMode};
-pub use outcome::CodexOutput;
-pub use probe::{find as find_codex, probe as probe_codex};
+pub use output::CodexOutput;
 
+use agent::{CodexAgent, Prompt};
 use launch::Launch;
-use session::{CodexSession, Request};
 
-/// The provider's type.
-const TYPE: &str = "codex";
+/// The program.
+const PROGRAM: ProgramInfo = ProgramInfo {
+    provider: "codex",
+    name: "Codex",
+    command: "codex",
+    variable: "INSPAN_CODEX",
+    hint: "install it with `npm install -g @openai/codex`, or name it by the option `executable` or the environment \
+           variable INSPAN_CODEX",
+    tested_version: "0.169.0",
+    vendor: Vendor::Codex,
+    // It prints `codex-cli` first.
+    version_word: 1,
+    login,
+    log_in: Some("log in by `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY"),
+};
+
+/// Where a login or key is found.
+fn login(environment: &Environment) -> Option<String> {
+    key_in(environment, &["CODEX_API_KEY"])
+        .or_else(|| configured_login(environment))
+        .or_else(|| key_in(environment, &["OPENAI_API_KEY"]))
+}
+
+/// What the program's own folder holds: a login, or a provider of models that has a key of its own.
+fn configured_login(environment: &Environment) -> Option<String> {
+    let folder = folder(environment, "CODEX_HOME", ".codex")?;
+    if let Some(login) = login_in(&folder.join("auth.json")) {
+        return Some(login);
+    }
+    let config = folder.join("config.toml");
+    let text = std::fs::read_to_string(&config).ok()?;
+    let sets = |key: &str| {
+        text.lines().any(|line| {
+            line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        })
+    };
+    (sets("model_provider") || sets("cli_auth_credentials_store"))
+        .then(|| format!("as {} says", config.display()))
+}
+
+/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
+pub async fn probe_codex(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
+    PROGRAM.probe(environment, supervisor).await
+}
+
+/// Where the program is, found as a call without options would find it; it is not started.
+pub fn find_codex(environment: &Environment) -> Result<PathBuf, AgentError> {
+    PROGRAM.find(None, environment, None)
+}
 
 /// Drives Codex. One call is one turn of one conversation; the process of a conversation is kept warm for a minute
 /// between its turns, four at once at most.
 #[derive(Debug)]
 pub struct CodexProvider {
-    pool: Arc<Pool<CodexSession>>,
-    shown: Arc<Shown>,
+    pool: Arc<Pool<Session<CodexAgent>>>,
+    shown: Arc<ShownWarnings>,
 }
 
 /// Warnings about the user's machine and settings that were passed on. Every process repeats them, and once is enough.
 #[derive(Debug, Default)]
-struct Shown(Mutex<BTreeSet<String>>);
+struct ShownWarnings(Mutex<BTreeSet<String>>);
 
 /// How many different ones are remembered.
 const SHOWN_LIMIT: usize = 256;
 
-impl Shown {
+impl ShownWarnings {
     /// Whether an event is to be passed on.
     fn is_new(&self, event: &StreamEvent) -> bool {
         let StreamEvent::Warning { code, message } = event else { return true };
@@ -70,7 +121,7 @@ impl Shown {
 impl CodexProvider {
     /// A provider without any process yet.
     pub fn new() -> Self {
-        Self { pool: Pool::new(Limits::default()), shown: Arc::default() }
+        Self { pool: program::pool(), shown: Arc::default() }
     }
 }
 
@@ -86,8 +137,8 @@ impl Provider for CodexProvider {
 
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
-            provider_type: TYPE.to_owned(),
-            display_name: "Codex".to_owned(),
+            provider_type: PROGRAM.provider.to_owned(),
+            display_name: PROGRAM.name.to_owned(),
             capabilities: ProviderCapabilities {
                 streaming: true,
                 structured_output: true,
@@ -107,73 +158,43 @@ impl Provider for CodexProvider {
     }
 
     fn execute(&self, input: CodexInput, context: ExecutionContext) -> ProviderStream<CodexOutput> {
-        let pool = Arc::clone(&self.pool);
         let shown = Arc::clone(&self.shown);
-        let stream = async_stream::try_stream! {
-            let began = Instant::now();
-            let earlier = earlier(&input)?;
-            let options = input.options.unwrap_or_default();
-            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let request = Request::new(wire::user_input(&blocks)?, &options);
-            let (mut context, _listening) = pool.listen(context);
-            let limit = context.deadline;
-            let launch = Launch::new(&options, &context)?;
-            let ready = ready(&pool, &launch, earlier.as_ref(), &mut context, began).await;
-            let (mut lease, session_id) = match ready {
-                Err(error) if error.code == ErrorCode::Aborted && context.cancel.is_cancelled() => {
-                    yield ProviderItem::Output(CodexOutput::new(TurnOutput {
-                        session_id: earlier,
-                        duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-                        ..TurnOutput::new(StopReason::Aborted)
-                    }));
-                    return;
+        let stream =
+            program::execute(&self.pool, PROGRAM.provider, context, move |context| call(input, context));
+        let own = move |item| {
+            ready(match item {
+                Ok(ProviderItem::Event(event)) => {
+                    shown.is_new(&event).then_some(Ok(ProviderItem::Event(event)))
                 }
-                ready => ready?,
-            };
-            yield ProviderItem::Event(StreamEvent::Session { session_id });
-            context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            let last = {
-                let session = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
-                let turn = session.turn(request, context);
-                pin_mut!(turn);
-                loop {
-                    match turn.next().await {
-                        Some(Ok(ProviderItem::Event(event))) => {
-                            if shown.is_new(&event) {
-                                yield ProviderItem::Event(event);
-                            }
-                        }
-                        Some(Ok(ProviderItem::Output(output))) => {
-                            break Ok(ProviderItem::Output(CodexOutput::new(output)));
-                        }
-                        Some(Err(error)) => break Err(error),
-                        None => break Err(AgentError::new(ErrorCode::Protocol, "the turn ended without its end")),
-                    }
-                }
-            };
-            // Before the last item: whoever reads it may not read on.
-            lease.give_back(launch);
-            yield last?;
+                Ok(ProviderItem::Output(output)) => Some(Ok(ProviderItem::Output(CodexOutput::new(output)))),
+                Err(error) => Some(Err(error)),
+            })
         };
-        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+        stream.filter_map(own).boxed()
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        Box::pin(async move {
-            let launch = Launch::new(&CodexOptions::default(), &context)?;
-            // It tells whether there is a login, and keeps nothing of a thread that no message came to.
-            CodexSession::open(&launch, None, &context).await?.end().await;
-            Ok(Handshake::Vendor)
-        })
+        program::handshake::<CodexAgent>(context, |context| Launch::new(&CodexOptions::default(), context))
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {
-        let pool = Arc::clone(&self.pool);
-        Box::pin(async move { pool.shut_down().await })
+        program::shut_down(&self.pool)
     }
 }
 
-/// The conversation to go on with.
+fn call(input: CodexInput, context: &ExecutionContext) -> Result<Call<CodexAgent>, AgentError> {
+    let resume = earlier(&input)?;
+    let options = input.options.unwrap_or_default();
+    let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+    Ok(Call {
+        prompt: Prompt::new(wire::user_input(&blocks)?, &options),
+        launch: Launch::new(&options, context)?,
+        stall: stall(options.stall_timeout_ms),
+        resume,
+    })
+}
+
+/// The conversation to continue.
 fn earlier(input: &CodexInput) -> Result<Option<ProviderSessionId>, AgentError> {
     let resume = input.options.as_ref().and_then(|options| options.resume.clone());
     match (input.session_token.clone(), resume) {
@@ -183,35 +204,4 @@ fn earlier(input: &CodexInput) -> Result<Option<ProviderSessionId>, AgentError> 
         }
         (token, resume) => Ok(token.or(resume)),
     }
-}
-
-/// A session of the conversation that is ready for a turn: the warm one, or a new process. `ABORTED` if the call is
-/// cancelled meanwhile.
-async fn ready(
-    pool: &Arc<Pool<CodexSession>>,
-    launch: &Launch,
-    earlier: Option<&ProviderSessionId>,
-    context: &mut ExecutionContext,
-    began: Instant,
-) -> Result<(Lease<CodexSession>, ProviderSessionId), AgentError> {
-    let leasing = async {
-        match earlier {
-            Some(id) => pool.lease(id, launch).await,
-            None => pool.lease_unnamed(launch).await,
-        }
-    };
-    let limit = context.deadline;
-    let leased = context.cancel.run_until_cancelled(within(limit, leasing)).await;
-    let cancelled = || AgentError::new(ErrorCode::Aborted, "the call was cancelled before its turn began");
-    let mut lease = leased.ok_or_else(cancelled)??;
-    if let Some(session) = lease.session() {
-        let id = session.id().clone();
-        return Ok((lease, id));
-    }
-    context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-    let session = CodexSession::open(launch, earlier, context).await?;
-    let id = session.id().clone();
-    lease.name(id.clone());
-    lease.hold(session);
-    Ok((lease, id))
 }

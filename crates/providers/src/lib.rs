@@ -16,7 +16,7 @@ mod nearest;
 mod openai;
 mod opencode;
 mod output;
-mod pool;
+mod program;
 mod prompt;
 #[cfg(test)]
 mod raw_server;

@@ -1,57 +1,91 @@
 //! The provider `opencode`: the real OpenCode program, driven as a server on loopback with its stream of events.
-//! Retries, validation of structured output and the turns of a run are left to those who call it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent,
+    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderStream, Supervisor,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::output::TurnOutput;
-use crate::pool::{Lease, Limits, Pool, Session, within};
+use crate::program::info::{ProgramInfo, key_in, login_in};
+use crate::program::pool::{Limits, Pool};
+use crate::program::session::Session;
+use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
+use crate::status::ProgramStatus;
+use crate::transport::environment::Vendor;
 use crate::transport::stall;
 
+mod agent;
+mod consent;
 mod decode;
 mod error;
 mod launch;
 mod options;
-mod outcome;
-mod probe;
 mod request;
 mod rules;
 mod server;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod wire;
 
 pub use options::{OpenCodeInput, OpenCodeOptions};
-pub use probe::{find as find_opencode, probe as probe_opencode};
 
-use error::unknown_session;
+use agent::{OpenCodeAgent, Prompt};
 use launch::Launch;
-use server::{Server, is_id};
-use turn::{Bounds, NotBegun, Turn};
 
-/// The provider's type.
-const TYPE: &str = "opencode";
 /// How long a server is kept after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
 const WARM_FOR: Duration = Duration::from_secs(30);
 /// Servers kept at once.
 const WARM_LIMIT: usize = 2;
 
+/// The program.
+const PROGRAM: ProgramInfo = ProgramInfo {
+    provider: "opencode",
+    name: "OpenCode",
+    command: "opencode",
+    variable: "INSPAN_OPENCODE",
+    hint: "install it with `npm install -g opencode-ai`, or name it by the option `executable` or the environment \
+           variable INSPAN_OPENCODE",
+    tested_version: "1.18.33",
+    vendor: Vendor::OpenCode,
+    version_word: 0,
+    login,
+    // It has models that need no key, and its settings may name others.
+    log_in: None,
+};
+
+/// Where a login or key is found.
+fn login(environment: &Environment) -> Option<String> {
+    let home = || Some(Path::new(environment.get("HOME")?).join(".local/share"));
+    let data = || environment.get("XDG_DATA_HOME").map(PathBuf::from).or_else(home);
+    let keys =
+        ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "GEMINI_API_KEY", "OPENCODE_API_KEY"];
+    key_in(environment, &["OPENCODE_AUTH_CONTENT"])
+        .or_else(|| login_in(&data()?.join("opencode/auth.json")))
+        .or_else(|| key_in(environment, &keys))
+}
+
+/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
+pub async fn probe_opencode(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
+    PROGRAM.probe(environment, supervisor).await
+}
+
+/// Where the program is, found as a call without options would find it; it is not started.
+pub fn find_opencode(environment: &Environment) -> Result<PathBuf, AgentError> {
+    PROGRAM.find(None, environment, None)
+}
+
 /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
 /// minute between its turns, two at once at most.
 #[derive(Debug)]
 pub struct OpenCodeProvider {
-    pool: Arc<Pool<Server>>,
+    pool: Arc<Pool<Session<OpenCodeAgent>>>,
 }
 
 impl OpenCodeProvider {
@@ -73,8 +107,8 @@ impl Provider for OpenCodeProvider {
 
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
-            provider_type: TYPE.to_owned(),
-            display_name: "OpenCode".to_owned(),
+            provider_type: PROGRAM.provider.to_owned(),
+            display_name: PROGRAM.name.to_owned(),
             capabilities: ProviderCapabilities {
                 streaming: true,
                 structured_output: true,
@@ -94,115 +128,29 @@ impl Provider for OpenCodeProvider {
     }
 
     fn execute(&self, input: OpenCodeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        let pool = Arc::clone(&self.pool);
-        let stream = async_stream::try_stream! {
-            let began = Instant::now();
+        program::execute(&self.pool, PROGRAM.provider, context, move |context| {
             let options = input.options.unwrap_or_default();
             let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let message = request::prompt(&blocks, &options)?;
-            let (mut context, _listening) = pool.listen(context);
-            let limit = context.deadline;
-            let launch = Launch::new(&options, &context)?;
-            let bounds = Bounds {
+            Ok(Call {
+                prompt: Prompt {
+                    message: request::prompt(&blocks, &options)?,
+                    title: request::title(&blocks),
+                    max_turns: options.max_turns,
+                },
+                launch: Launch::new(&options, context)?,
                 stall: stall(options.stall_timeout_ms),
-                steps: options.max_turns,
-            };
-            let finish = |output: TurnOutput| ProviderItem::Output(TurnOutput {
-                duration_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
-                ..output
-            });
-            let aborted = |session| TurnOutput { session_id: session, ..TurnOutput::new(StopReason::Aborted) };
-            let title = request::title(&blocks);
-            let ready = within(limit, lease(&pool, &launch, options.resume.as_ref(), &title, &context));
-            let cancel = context.cancel.clone();
-            let Some(ready) = cancel.run_until_cancelled(ready).await else {
-                yield finish(aborted(options.resume));
-                return;
-            };
-            let (mut lease, session) = ready?;
-            yield ProviderItem::Event(StreamEvent::Session { session_id: session.clone() });
-            if let Some(directory) = lease.session().and_then(|server| server.elsewhere(&launch)) {
-                let message = format!("the conversation stays in the directory in which it was begun, {directory}");
-                yield ProviderItem::Event(StreamEvent::Warning { code: "otherDirectory".to_owned(), message });
-            }
-            context.deadline = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            let last = {
-                let server = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
-                match Turn::begin(server, &session, &message, context, bounds).await {
-                    Err(NotBegun::Cancelled) => Ok(aborted(Some(session.clone()))),
-                    Err(NotBegun::Failed(error)) => Err(error),
-                    Ok(mut turn) => loop {
-                        match turn.next(server).await {
-                            Ok(ProviderItem::Event(event)) => yield ProviderItem::Event(event),
-                            Ok(ProviderItem::Output(output)) => break Ok(output),
-                            Err(error) => break Err(error),
-                        }
-                    },
-                }
-            };
-            // Before the last item: whoever reads it may not read on.
-            lease.give_back(launch);
-            yield finish(last.map_err(|error: AgentError| error.with("sessionId", session.as_str()))?);
-        };
-        stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+                resume: options.resume,
+            })
+        })
     }
 
     fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        Box::pin(async move {
-            let launch = Launch::new(&OpenCodeOptions::default(), &context)?;
-            Server::start(&launch, &context).await?.end().await;
-            Ok(Handshake::Vendor)
+        program::handshake::<OpenCodeAgent>(context, |context| {
+            Launch::new(&OpenCodeOptions::default(), context)
         })
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {
-        let pool = Arc::clone(&self.pool);
-        Box::pin(async move { pool.shut_down().await })
+        program::shut_down(&self.pool)
     }
-}
-
-/// A server of the conversation that is ready for a turn: the warm one, or a new one.
-async fn lease(
-    pool: &Pool<Server>,
-    launch: &Launch,
-    resume: Option<&ProviderSessionId>,
-    title: &str,
-    context: &ExecutionContext,
-) -> Result<(Lease<Server>, ProviderSessionId), AgentError> {
-    let mut lease = match resume {
-        Some(id) if !is_id(id.as_str()) => return Err(unknown_session(id.as_str())),
-        Some(id) => pool.lease(id, launch).await?,
-        None => pool.lease_unnamed(launch).await?,
-    };
-    let id = match (resume, lease.session().is_some()) {
-        (Some(id), true) => id.clone(),
-        _ => {
-            lease.hold(Server::start(launch, context).await?);
-            match open(&mut lease, launch, resume, title).await {
-                Ok(id) => id,
-                Err(error) => {
-                    lease.end().await;
-                    return Err(error);
-                }
-            }
-        }
-    };
-    Ok((lease, id))
-}
-
-/// Begins the conversation in a new server, or goes on with it there.
-async fn open(
-    lease: &mut Lease<Server>,
-    launch: &Launch,
-    resume: Option<&ProviderSessionId>,
-    title: &str,
-) -> Result<ProviderSessionId, AgentError> {
-    let server = lease.session().ok_or_else(|| AgentError::new(ErrorCode::Process, "no process"))?;
-    if let Some(id) = resume {
-        server.resume(id, launch).await?;
-        return Ok(id.clone());
-    }
-    let id = server.create(launch, title).await?;
-    lease.name(id.clone());
-    Ok(id)
 }

@@ -1,17 +1,9 @@
 //! What is known of a vendor's program on this machine, or of its service, for people who ask whether it can be used.
-//! Finding it out is left to the adapters.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// The version of Claude Code that the adapter was tested with.
-pub(crate) const TESTED_CLAUDE: &str = "2.1.197";
-/// The version of OpenCode that the adapter was tested with.
-pub(crate) const TESTED_OPENCODE: &str = "1.18.33";
-/// The version of Codex that the adapter was tested with.
-pub(crate) const TESTED_CODEX: &str = "0.169.0";
 
 /// The state of one vendor's program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

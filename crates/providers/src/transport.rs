@@ -10,7 +10,6 @@ pub(crate) mod lines;
 pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod sse;
-pub(crate) mod version;
 
 /// How long a vendor may say nothing during a turn, unless the options say otherwise.
 const STALL: Duration = Duration::from_secs(300);

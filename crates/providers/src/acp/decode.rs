@@ -18,7 +18,7 @@ use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEve
 use serde_json::Value;
 
 use super::wire;
-use crate::transport::json_rpc::{Incoming, LOST, OurId, TheirId};
+use crate::transport::json_rpc::{Incoming, LOST, LocalId, RemoteId};
 
 mod ask;
 mod end;
@@ -41,11 +41,11 @@ pub(super) enum Decoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The agent asks whether it may use a tool.
-    Asked { id: TheirId, question: Box<Question> },
+    Asked { id: RemoteId, question: Box<Question> },
     /// The agent wants something done.
-    Wanted { id: TheirId, wanted: Wanted },
+    Wanted { id: RemoteId, wanted: Wanted },
     /// The agent wants what is not offered, or cannot be read.
-    Refused { id: TheirId, code: i64, message: String },
+    Refused { id: RemoteId, code: i64, message: String },
     /// The turn ended.
     TurnEnd(Box<TurnEnd>),
     /// The agent broke its protocol; nothing after it can be relied on.
@@ -61,7 +61,9 @@ pub(super) struct Decoder {
     session: Option<ProviderSessionId>,
     model: Option<String>,
     /// The request whose answer ends the turn in progress.
-    prompt: Option<OurId>,
+    prompt: Option<LocalId>,
+    /// The form that its answer was asked for.
+    form: wire::AnswerForm,
     spent: Spent,
     turn: Turn,
     /// Whether anything of the conversation came outside a turn: an agent that loads one sends it again.
@@ -94,8 +96,9 @@ impl Decoder {
         self.model = model;
     }
 
-    /// A prompt was handed over in this request: its turn begins.
-    pub(super) fn begin(&mut self, prompt: OurId) {
+    /// A prompt was sent in this request: its turn begins.
+    pub(super) fn begin(&mut self, prompt: LocalId, form: wire::AnswerForm) {
+        self.form = form;
         self.turn = Turn::default();
         self.spent.begin_turn();
         self.prompt = Some(prompt);
@@ -137,11 +140,11 @@ impl Decoder {
             Incoming::Answer { id, result } if Some(id) == self.prompt => self.end(result, &mut out),
             // An answer that nobody waits for any more.
             Incoming::Answer { .. } => {}
-            Incoming::Odd(LOST) => {
+            Incoming::Invalid(LOST) => {
                 let message = "the agent said something longer than 16 MiB, which is lost";
                 out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
             }
-            Incoming::Odd(what) => self.odd(what, &mut out),
+            Incoming::Invalid(what) => self.odd(what, &mut out),
         }
         out
     }

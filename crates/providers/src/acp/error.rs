@@ -1,4 +1,4 @@
-//! From an agent's own words for how a turn ended, and from how it died, to an outcome or a typed error.
+//! From an agent's own words for how a turn ended to an outcome or a typed error.
 //! The code of an error tells little: nearly all are `internal error`, and their data tells more.
 
 use inspan_protocol::{
@@ -7,9 +7,12 @@ use inspan_protocol::{
 use serde_json::{Map, Value, json};
 
 use super::decode::TurnEnd;
-use super::wire::AuthMethod;
-use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, RpcError};
-use crate::transport::process::Exit;
+use super::wire::{AnswerForm, AuthMethod};
+use crate::instructed;
+use crate::output::TurnOutput;
+use crate::program::exit::{first_line, sentence};
+use crate::program::{self, Cancelled};
+use crate::transport::json_rpc::{METHOD_NOT_FOUND, RpcError};
 
 /// The protocol's code for a missing login.
 const AUTH_REQUIRED: i64 = -32000;
@@ -24,13 +27,24 @@ const INVALID_PARAMS: i64 = -32602;
 const SENTENCES: &[(&str, ErrorCode)] =
     &[("content moderation policy", ErrorCode::Refused), ("model was not found", ErrorCode::ModelNotFound)];
 
-/// How a turn ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output.
-    Output(StopReason),
-    /// With an error.
-    Error(AgentError),
+impl program::TurnEnd for TurnEnd {
+    fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
+        judge(self)
+    }
+
+    fn output(self, reason: StopReason) -> TurnOutput {
+        let complete = reason == StopReason::Complete;
+        let json = complete && self.form == AnswerForm::Json;
+        TurnOutput {
+            structured_output: json.then(|| instructed::extract(&self.answer)).flatten(),
+            text: if complete { self.answer } else { self.said },
+            usage: self.usage,
+            cost_usd: self.cost_usd,
+            model: self.model,
+            num_turns: self.num_turns,
+            ..TurnOutput::new(reason)
+        }
+    }
 }
 
 /// Judges the end of a turn.
@@ -42,19 +56,19 @@ pub(super) enum Verdict {
 /// | `refusal` | `REFUSED` |
 /// | another stop reason | `complete`: the turn ended, and the word is newer than we are |
 /// | an error | by its code, then its data, then its words |
-pub(super) fn judge(end: &TurnEnd) -> Verdict {
+fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
     if let Some(error) = &end.error {
-        return Verdict::Error(refused(error));
+        return Err(refused(error));
     }
     match end.stop_reason.as_deref() {
-        Some("max_tokens") => Verdict::Output(StopReason::MaxTokens),
-        Some("max_turn_requests") => Verdict::Output(StopReason::MaxTurns),
-        Some("cancelled") => Verdict::Output(StopReason::Aborted),
+        Some("max_tokens") => Ok(StopReason::MaxTokens),
+        Some("max_turn_requests") => Ok(StopReason::MaxTurns),
+        Some("cancelled") => Ok(StopReason::Aborted),
         Some("refusal") => {
             let error = AgentError::new(ErrorCode::Refused, "the model refused");
-            Verdict::Error(error.with("stopReason", "refusal"))
+            Err(error.with("stopReason", "refusal"))
         }
-        _ => Verdict::Output(StopReason::Complete),
+        _ => Ok(StopReason::Complete),
     }
 }
 
@@ -72,7 +86,7 @@ pub(super) fn judge(end: &TurnEnd) -> Verdict {
 pub(super) fn refused(error: &RpcError) -> AgentError {
     let words = words(error);
     let code = code(error, &words);
-    let message = if words.is_empty() { lead(code).to_owned() } else { format!("{}: {words}", lead(code)) };
+    let message = sentence(lead(code), &words);
     let mut detail = Map::new();
     detail.insert("rpcCode".to_owned(), json!(error.code));
     if let Some(word) = word(error) {
@@ -168,8 +182,7 @@ fn words(error: &RpcError) -> String {
     let told = told.trim_start_matches(':').trim();
     let text = beside(error).unwrap_or(if told.is_empty() { &error.message } else { told });
     let (_, text) = quoted(text);
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(500).collect()
+    first_line(&text)
 }
 
 fn lead(code: ErrorCode) -> &'static str {
@@ -226,38 +239,6 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
         }
         _ => refused,
     }
-}
-
-/// The error for a request of ours that was not answered; `None` if the agent ended before it could.
-pub(super) fn unanswered(method: &str, error: CallError) -> Option<AgentError> {
-    match error {
-        CallError::Refused(error) => Some(refused(&error)),
-        CallError::Ended => None,
-        CallError::Late => {
-            let message = format!("the agent did not answer `{method}` in time");
-            Some(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
-        }
-        CallError::Failed(error) => Some(error),
-    }
-}
-
-/// The error for an agent that ended without ending its turn, whatever its exit code.
-pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
-    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let last: String = last.chars().take(300).collect();
-    let said =
-        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
-    let message = format!("the agent ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
-}
-
-/// As much of stderr as an event should carry.
-fn tail(stderr: &str) -> &str {
-    const LIMIT: usize = 8 * 1024;
-    let start = stderr.len().saturating_sub(LIMIT);
-    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
-    &stderr[start..]
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 //! From options to a process and a session: the program, its arguments, its environment, and what is chosen in it.
-//! Starting it is left to the session.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -82,9 +81,8 @@ impl Launch {
             jsonschema::validator_for(schema)
                 .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
         }
-        let own = || preset.program.map(|program| program.arguments).unwrap_or_default();
-        let arguments =
-            options.args.clone().unwrap_or_else(|| own().iter().map(|&word| word.to_owned()).collect());
+        let own = || preset.arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments = options.args.clone().unwrap_or_else(own);
         Ok(Self {
             program: program(preset, options.command.as_deref(), &context.env, Some(&root))?,
             arguments,
@@ -97,10 +95,10 @@ impl Launch {
                 mode: options.mode.clone(),
                 thinking: options.thinking,
             },
-            log_in: match preset.program {
-                Some(program) => program.log_in,
-                None => "log the agent in by itself, or let it see its key by the option `passEnv`",
-            },
+            log_in: preset
+                .program
+                .and_then(|program| program.log_in)
+                .unwrap_or("log the agent in by itself, or let it see its key by the option `passEnv`"),
         })
     }
 
@@ -111,23 +109,23 @@ impl Launch {
 }
 
 /// The program to run.
-pub(super) fn program(
+fn program(
     preset: &Preset,
     command: Option<&str>,
     environment: &Environment,
     cwd: Option<&Path>,
 ) -> Result<PathBuf, AgentError> {
-    let (variable, name, hint) = match (preset.program, command) {
-        (Some(program), _) => (program.variable, program.name, program.hint),
-        // The option names the program, so that neither the variable nor the name is looked at.
-        (None, Some(_)) => ("", "", "install it, or name the program of your agent by the option `command`"),
-        (None, None) => {
-            let message =
-                "no agent is named; name its program by the option `command`, and its arguments by `args`";
-            return Err(AgentError::new(ErrorCode::ConfigMissing, message));
-        }
-    };
-    find(&Wanted { option: command, variable, name, hint }, environment, cwd)
+    if let Some(program) = preset.program {
+        return program.find(command, environment, cwd);
+    }
+    if command.is_none() {
+        let message =
+            "no agent is named; name its program by the option `command`, and its arguments by `args`";
+        return Err(AgentError::new(ErrorCode::ConfigMissing, message));
+    }
+    let hint = "install it, or name the program of your agent by the option `command`";
+    // The option names the program, so that neither the variable nor the name is used.
+    find(&Wanted { option: command, variable: "", name: "", hint }, environment, cwd)
 }
 
 /// The protocol wants an absolute path, and one without links can be compared with others.

@@ -1,209 +1,192 @@
-//! A conversation with a running agent: one prompt and its answer at a time.
-//! Keeping sessions between turns and sharing them out is left to the pool.
+//! From a started agent to an open session: the greeting, the login, and a new session or an earlier one.
 
-use futures::Stream;
-use inspan_protocol::{
-    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId, StreamEvent,
-};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 
-use super::launch::{Launch, invalid};
-use super::link::{Link, State};
-use super::turn::{Manner, Turn};
-use super::wire::PromptCapabilities;
-use crate::conversation::busy;
-use crate::output::TurnOutput;
-use crate::pool::{Reuse, Session};
+use super::agent::AcpAgent;
+use super::decode::{Decoded, Decoder};
+use super::error::{loaded_empty, log_in, not_resumed, refused};
+use super::files::FAILED;
+use super::launch::{Launch, Transport, invalid};
+use super::wire;
+use crate::program::{Agent, Conversation};
+use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
+use crate::transport::process::Stdin;
 
-/// Stands before a prompt that an agent would take for one of its commands.
-const LEAD: &str = "The message follows; it is no command.\n\n";
+/// Some agents answer before they have sent all of an earlier conversation again. It is over when they are silent for
+/// this long, or when they talk beyond the limit.
+const HISTORY_ENDS: Duration = Duration::from_millis(300);
+const HISTORY_LIMIT: Duration = Duration::from_secs(10);
 
-/// One conversation and the process that holds it. Dropping it kills the process and everything it started.
-#[derive(Debug)]
-pub(super) struct AcpSession {
-    id: ProviderSessionId,
-    link: Mutex<Link>,
-}
-
-/// The media type of a document whose text stands in the block as it is.
-const PLAIN: &str = "text/plain";
-
-/// How a prompt is handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Commands {
-    /// The model reads it.
-    No,
-    /// The agent may take `/word` for a command.
-    Wanted,
-}
-
-impl AcpSession {
-    /// Starts an agent and opens a new conversation, or goes on with an earlier one.
-    pub(super) async fn open(
-        launch: &Launch,
-        resume: Option<&ProviderSessionId>,
-        context: &ExecutionContext,
-    ) -> Result<Self, AgentError> {
-        let link = Link::open(launch, resume, context).await?;
-        Ok(Self { id: link.session.clone(), link: Mutex::new(link) })
-    }
-
-    /// The conversation.
-    pub(super) fn id(&self) -> &ProviderSessionId {
-        &self.id
-    }
-
-    /// Hands the user's next message over, with words of ours after it. Its answer comes by [`Self::receive`].
-    pub(super) async fn send(
-        &self,
-        message: &[ContentBlock],
-        commands: Commands,
-        instruction: Option<String>,
-    ) -> Result<(), AgentError> {
-        let mut link = self.link.try_lock().map_err(|_| busy(&self.id))?;
-        if link.state != State::Idle {
-            return Err(busy(&self.id));
+impl AcpAgent {
+    /// Exchanges greetings.
+    pub(super) async fn initialize(&mut self) -> Result<(), AgentError> {
+        let greeted: wire::Initialized = self.call("initialize", wire::initialize()).await?;
+        if greeted.protocol_version != wire::VERSION {
+            let message = format!(
+                "the agent speaks version {} of the Agent Client Protocol; version {} is spoken here",
+                greeted.protocol_version,
+                wire::VERSION
+            );
+            return Err(AgentError::new(ErrorCode::Protocol, message));
         }
-        let mut prompt = prompt(message, commands, link.takes())?;
-        link.warnings.extend(message.iter().find_map(unread));
-        prompt.extend(instruction.map(|text| json!({ "type": "text", "text": text })));
-        link.catch_up()?;
-        let params = json!({ "sessionId": self.id, "prompt": prompt });
-        let asked = link.peer.request("session/prompt", params)?;
-        link.decoder.begin(asked);
-        link.state = State::InTurn;
+        self.abilities = greeted.agent_capabilities.unwrap_or_default();
+        self.auth_methods = greeted.auth_methods.unwrap_or_default();
         Ok(())
     }
 
-    /// The events of the turn and its end: one output or one error. The context's token cancels the turn, its
-    /// deadline counts from here. If the stream is dropped before its end, the session can only be closed.
-    pub(super) fn receive(
-        &self,
-        context: ExecutionContext,
-        manner: Manner,
-    ) -> impl Stream<Item = Result<ProviderItem<TurnOutput>, AgentError>> + Send + '_ {
-        async_stream::stream! {
-            let mut link = self.link.lock().await;
-            if link.state != State::InTurn {
-                let message = "no message was sent whose answer could be received";
-                yield Err(AgentError::new(ErrorCode::InvalidRequest, message));
-                return;
-            }
-            // Only the end of the turn makes the session usable again.
-            link.state = State::Gone;
-            let mut turn = Turn::new(context, manner, &mut link);
-            loop {
-                let item = turn.next(&mut link).await;
-                let last = !matches!(item, Ok(ProviderItem::Event(_)));
-                yield item;
-                if last {
-                    return;
-                }
-            }
+    /// Logs in, opens the session, and makes the choices of the launch.
+    pub(super) async fn open_session(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
+        let methods = std::mem::take(&mut self.auth_methods);
+        let advised = |error, launch: &Launch| log_in(error, &methods, launch.log_in);
+        if let Some(method) = self.launch.auth_method.clone() {
+            let asked = self.call::<Option<Value>>("authenticate", json!({ "methodId": method })).await;
+            asked.map_err(|error| advised(error, &self.launch))?;
         }
-    }
-}
-
-impl Session for AcpSession {
-    type Launch = Launch;
-
-    fn reuse(_: &Launch) -> Reuse {
-        Reuse::Warm
-    }
-
-    fn is_ready(&self) -> bool {
-        self.link.try_lock().is_ok_and(|mut link| link.is_ready())
-    }
-
-    async fn end(&self) {
-        let mut link = self.link.lock().await;
-        match link.state {
-            State::Idle => {
-                link.break_off().await;
-            }
-            // Nobody wants the rest of its turn, and it would go on with it until it is made to stop.
-            State::InTurn | State::Gone => link.kill().await,
-        }
-    }
-}
-
-/// The blocks of a prompt in the protocol's form.
-fn prompt(
-    message: &[ContentBlock],
-    commands: Commands,
-    takes: PromptCapabilities,
-) -> Result<Vec<Value>, AgentError> {
-    let mut prompt = Vec::new();
-    for block in message {
-        prompt.push(match block {
-            ContentBlock::Text { text } => {
-                let lead = commands == Commands::No && text.trim_start().starts_with(['/', '$']);
-                let text = if lead { format!("{LEAD}{text}") } else { text.clone() };
-                json!({ "type": "text", "text": text })
-            }
-            ContentBlock::Image { media_type, data } if takes.image => {
-                json!({ "type": "image", "mimeType": media_type, "data": data })
-            }
-            ContentBlock::Image { .. } => return Err(invalid("this agent takes no pictures".to_owned())),
-            ContentBlock::Document { media_type, data, title } if takes.embedded_context => {
-                let content = if media_type == PLAIN { "text" } else { "blob" };
-                let uri = uri(title.as_deref().unwrap_or("document"));
-                json!({ "type": "resource", "resource": { "uri": uri, "mimeType": media_type, content: data } })
-            }
-            ContentBlock::Document { .. } => return Err(invalid("this agent takes no documents".to_owned())),
-            _ => {
-                let message = "a message to this provider may hold texts, pictures and documents only";
-                return Err(invalid(message.to_owned()));
-            }
-        });
-    }
-    Ok(prompt)
-}
-
-/// The protocol has a place for such a document, and no way for an agent to say that it cannot read it.
-fn unread(block: &ContentBlock) -> Option<StreamEvent> {
-    let ContentBlock::Document { media_type, .. } = block else { return None };
-    let message = format!("agents that cannot read `{media_type}` pass over it without a word");
-    (media_type != PLAIN).then(|| StreamEvent::Warning { code: "documentMayBeUnread".to_owned(), message })
-}
-
-/// A name for a document that lies nowhere.
-fn uri(title: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let part = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    format!("document:///{}", title.bytes().map(part).collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn documents_become_resources_where_they_are_taken() {
-        let document = |media_type: &str, data: &str, title: Option<&str>| ContentBlock::Document {
-            media_type: media_type.to_owned(),
-            data: data.to_owned(),
-            title: title.map(str::to_owned),
+        self.check_servers()?;
+        let opened = match conversation {
+            Conversation::Resumed(session) => self.resume_session(session).await,
+            Conversation::New(_) => self.new_session().await,
         };
-        let message = [
-            document("text/plain", "oxen", Some("The \u{e4} list.txt")),
-            document("application/pdf", "AA==", None),
-        ];
-        let takes = PromptCapabilities { embedded_context: true, ..PromptCapabilities::default() };
-        assert_eq!(
-            prompt(&message, Commands::No, takes).unwrap(),
-            [
-                json!({ "type": "resource", "resource": {
-                    "uri": "document:///The%20%C3%A4%20list.txt", "mimeType": "text/plain", "text": "oxen",
-                } }),
-                json!({ "type": "resource", "resource": {
-                    "uri": "document:///document", "mimeType": "application/pdf", "blob": "AA==",
-                } }),
-            ]
-        );
-        assert_eq!(message.iter().map(|block| unread(block).is_some()).collect::<Vec<_>>(), [false, true]);
-        let refused = prompt(&message, Commands::No, PromptCapabilities::default()).unwrap_err();
-        assert_eq!(refused.message, "this agent takes no documents");
+        let opened = opened.map_err(|error| advised(error, &self.launch))?;
+        self.choose(opened).await
     }
+
+    async fn new_session(&mut self) -> Result<wire::Opened, AgentError> {
+        let opened: wire::Opened = self.call("session/new", self.session_params()).await?;
+        let Some(id) = opened.session_id.as_deref().filter(|id| !id.is_empty()) else {
+            return Err(AgentError::new(ErrorCode::Protocol, "the agent opened a session without a name"));
+        };
+        self.session = ProviderSessionId::from(id);
+        self.decoder = Decoder::of_new(self.session.clone());
+        Ok(opened)
+    }
+
+    /// Resumes an earlier session: without its history if the agent can, else the history comes again and is ignored.
+    async fn resume_session(&mut self, session: &ProviderSessionId) -> Result<wire::Opened, AgentError> {
+        self.decoder = Decoder::of_resumed(session.clone());
+        let resumes = self.abilities.session_capabilities.as_ref().is_some_and(|can| can.resume.is_some());
+        let loads = self.abilities.load_session;
+        if !(resumes || loads) {
+            let message = "the agent cannot resume earlier conversations";
+            return Err(invalid(message.to_owned()).with_kind(ErrorKind::NotOffered));
+        }
+        let mut params = self.session_params();
+        params["sessionId"] = json!(session);
+        if resumes {
+            match self.ask::<Option<wire::Opened>>("session/resume", params.clone()).await? {
+                Ok(opened) => return Ok(opened.unwrap_or_default()),
+                // Qwen Code offers it, and does not know it.
+                Err(CallError::Refused(error)) if error.code == METHOD_NOT_FOUND && loads => {}
+                Err(CallError::Refused(error)) => return Err(not_resumed(session, &error)),
+                Err(error) => return Err(self.failed("session/resume", error).await),
+            }
+        }
+        match self.ask::<Option<wire::Opened>>("session/load", params).await? {
+            Ok(opened) => {
+                self.skip_history().await?;
+                // Qwen Code loads a conversation that it does not know as an empty one.
+                if !self.decoder.has_history() {
+                    return Err(loaded_empty(session));
+                }
+                Ok(opened.unwrap_or_default())
+            }
+            Err(CallError::Refused(error)) => Err(not_resumed(session, &error)),
+            Err(error) => Err(self.failed("session/load", error).await),
+        }
+    }
+
+    /// Where a session takes place, and with which servers.
+    fn session_params(&self) -> Value {
+        let servers: Vec<&Value> = self.launch.servers.iter().map(|server| &server.value).collect();
+        json!({ "cwd": self.launch.root, "mcpServers": servers })
+    }
+
+    fn check_servers(&self) -> Result<(), AgentError> {
+        let can = self.abilities.mcp_capabilities.unwrap_or_default();
+        for server in &self.launch.servers {
+            let (kind, offered) = match server.transport {
+                Transport::Stdio => continue,
+                Transport::Http => ("http", can.http),
+                Transport::Sse => ("sse", can.sse),
+            };
+            if !offered {
+                let message =
+                    format!("the agent takes no MCP servers of the type `{kind}`, as `{}` is", server.name);
+                return Err(invalid(message));
+            }
+        }
+        Ok(())
+    }
+
+    async fn skip_history(&mut self) -> Result<(), AgentError> {
+        let until = Instant::now() + HISTORY_LIMIT;
+        while let Ok(Some(message)) =
+            timeout_at(until.min(Instant::now() + HISTORY_ENDS), self.peer.next()).await
+        {
+            let stdin = self.peer.stdin();
+            for decoded in self.decoder.take(message) {
+                self.warnings.extend(outside_a_turn(&stdin, decoded)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a request before the first turn, and waits for its answer.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<T, AgentError> {
+        match self.ask(method, params).await? {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.failed(method, error).await),
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<Result<T, CallError>, AgentError> {
+        let (decoder, warnings) = (&mut self.decoder, &mut self.warnings);
+        let mut broken = None;
+        let answer = self
+            .peer
+            .call(method, params, Self::OPENING, |stdin, message| {
+                for decoded in decoder.take(message) {
+                    match outside_a_turn(stdin, decoded) {
+                        Ok(warning) => warnings.extend(warning),
+                        Err(error) => broken = Some(error),
+                    }
+                }
+                None
+            })
+            .await;
+        broken.map_or(Ok(answer), Err)
+    }
+
+    async fn failed(&mut self, method: &str, error: CallError) -> AgentError {
+        match error.into_error(method, refused) {
+            Some(error) => error,
+            None => self.died().await,
+        }
+    }
+}
+
+/// Outside of a turn nobody can be asked and nothing is done for the agent.
+pub(super) fn outside_a_turn(stdin: &Stdin, decoded: Decoded) -> Result<Option<StreamEvent>, AgentError> {
+    match decoded {
+        Decoded::Event(event @ StreamEvent::Warning { .. }) => return Ok(Some(event)),
+        Decoded::Event(_) | Decoded::TurnEnd(_) => {}
+        Decoded::Asked { id, .. } => respond(stdin, &id, wire::permission(None))?,
+        Decoded::Wanted { id, .. } => refuse(stdin, &id, FAILED, "no turn is in progress")?,
+        Decoded::Refused { id, code, message } => refuse(stdin, &id, code, &message)?,
+        Decoded::Fault(error) => return Err(error),
+    }
+    Ok(None)
 }

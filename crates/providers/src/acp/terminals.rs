@@ -41,7 +41,7 @@ struct Terminal {
 }
 
 /// What surrounds a command.
-pub(super) struct Around<'a> {
+pub(super) struct Surroundings<'a> {
     /// The directory that it may not leave, without links.
     pub(super) root: &'a Path,
     pub(super) environment: &'a [(String, String)],
@@ -51,13 +51,17 @@ pub(super) struct Around<'a> {
 
 impl Terminals {
     /// Starts a command. Without arguments it is a line for the shell, as agents mean it.
-    pub(super) fn create(&mut self, wanted: &CreateTerminal, around: &Around<'_>) -> Result<Value, Refusal> {
+    pub(super) fn create(
+        &mut self,
+        wanted: &CreateTerminal,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Value, Refusal> {
         if self.open.len() >= COUNT_LIMIT {
             let message = format!("there are {COUNT_LIMIT} terminals already; release one");
             return Err(Refusal::new(FAILED, message));
         }
-        let cwd = folder(around.root, wanted.cwd.as_deref())?;
-        let mut environment = around.environment.to_vec();
+        let cwd = folder(surroundings.root, wanted.cwd.as_deref())?;
+        let mut environment = surroundings.environment.to_vec();
         for variable in &wanted.env {
             environment.retain(|(name, _)| *name != variable.name);
             environment.push((variable.name.clone(), variable.value.clone()));
@@ -75,8 +79,8 @@ impl Terminals {
             arguments,
             environment,
             cwd: Some(cwd),
-            supervisor: around.supervisor.clone(),
-            redactor: around.redactor.clone(),
+            supervisor: surroundings.supervisor.clone(),
+            redactor: surroundings.redactor.clone(),
         })
         .map_err(|error| Refusal::new(FAILED, error.message))?;
         let asked = wanted

@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 /// The version that is spoken here.
 pub(super) const VERSION: u64 = 1;
 
+/// The form that an answer is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum AnswerForm {
+    #[default]
+    Text,
+    /// JSON stands in the text, by instruction.
+    Json,
+}
+
 /// The answer to `initialize`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

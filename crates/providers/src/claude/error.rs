@@ -1,21 +1,35 @@
-//! From the program's own words for how a turn ended, and from how it died, to an outcome or a typed error.
+//! From the program's own words for how a turn ended, and from how it exited, to an outcome or a typed error.
 //! Neither `subtype` nor the exit code tells success from failure: every failed request says `success`.
 
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::decode::TurnEnd;
-use crate::transport::process::Exit;
+use crate::output::TurnOutput;
+use crate::program::exit::{last_line, sentence};
+use crate::program::{self, Cancelled};
 
-/// How a turn ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output.
-    Output(StopReason),
-    /// With an error.
-    Error(AgentError),
+impl program::TurnEnd for TurnEnd {
+    fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
+        judge(self)
+    }
+
+    fn output(self, reason: StopReason) -> TurnOutput {
+        TurnOutput {
+            text: if reason == StopReason::Complete { self.text } else { self.said },
+            structured_output: self.structured_output,
+            session_id: self.session_id,
+            usage: self.usage,
+            cost_usd: self.cost_usd,
+            model: self.model,
+            num_turns: self.num_turns,
+            stop_reason: reason,
+            duration_ms: self.duration_ms,
+            permission_denials: self.permission_denials,
+        }
+    }
 }
 
 /// Judges the end of a turn.
@@ -31,47 +45,39 @@ pub(super) enum Verdict {
 /// | `error_max_structured_output_retries` | `OUTPUT_INVALID`, kind `structuredOutput` |
 /// | unknown session | `INVALID_REQUEST`, kind `sessionNotFound` |
 /// | anything else | by the program's error word, then the HTTP status, then the text |
-pub(super) fn judge(end: &TurnEnd) -> Verdict {
+fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
     let stop = end.stop_reason.as_deref();
     if stop == Some("refusal") {
-        return Verdict::Error(error(ErrorCode::Refused, "the model refused", end));
+        return Err(error(ErrorCode::Refused, "the model refused", end));
     }
     if !end.is_error {
-        return Verdict::Output(if stop == Some("max_tokens") {
-            StopReason::MaxTokens
-        } else {
-            StopReason::Complete
-        });
+        return Ok(if stop == Some("max_tokens") { StopReason::MaxTokens } else { StopReason::Complete });
     }
     match (end.subtype.as_str(), end.terminal_reason.as_deref()) {
-        ("error_max_turns", _) | (_, Some("max_turns")) => return Verdict::Output(StopReason::MaxTurns),
-        (_, Some("aborted_streaming" | "aborted_tools")) => return Verdict::Output(StopReason::Aborted),
+        ("error_max_turns", _) | (_, Some("max_turns")) => return Ok(StopReason::MaxTurns),
+        (_, Some("aborted_streaming" | "aborted_tools")) => return Ok(StopReason::Aborted),
         ("error_max_budget_usd", _) => {
-            return Verdict::Error(
-                error(ErrorCode::Billing, "the budget of the call is spent", end)
-                    .with_kind(ErrorKind::MaxBudget),
-            );
+            return Err(error(ErrorCode::Billing, "the budget of the call is spent", end)
+                .with_kind(ErrorKind::MaxBudget));
         }
         ("error_max_structured_output_retries", _) => {
             let lead = "the model gave no output that fits the schema";
-            return Verdict::Error(
-                error(ErrorCode::OutputInvalid, lead, end).with_kind(ErrorKind::StructuredOutput),
-            );
+            return Err(error(ErrorCode::OutputInvalid, lead, end).with_kind(ErrorKind::StructuredOutput));
         }
         _ => {}
     }
     if end.error.as_deref() == Some("max_output_tokens") {
         let full = stop == Some("model_context_window_exceeded") || end.text.contains("context window");
         if !full {
-            return Verdict::Output(StopReason::MaxTokens);
+            return Ok(StopReason::MaxTokens);
         }
     }
     if is_unknown_session(&end.text) {
         let error = error(ErrorCode::InvalidRequest, "no such conversation", end);
-        return Verdict::Error(error.with_kind(ErrorKind::SessionNotFound));
+        return Err(error.with_kind(ErrorKind::SessionNotFound));
     }
     let code = code(end);
-    Verdict::Error(error(code, lead(code), end))
+    Err(error(code, lead(code), end))
 }
 
 /// The code of a failed turn.
@@ -118,8 +124,7 @@ fn lead(code: ErrorCode) -> &'static str {
 }
 
 fn error(code: ErrorCode, lead: &str, end: &TurnEnd) -> AgentError {
-    let message =
-        if end.text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&end.text)) };
+    let message = sentence(lead, &end.text);
     let mut detail = Map::new();
     let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
     put("vendorError", end.error.clone().map(Value::from));
@@ -134,12 +139,6 @@ fn error(code: ErrorCode, lead: &str, end: &TurnEnd) -> AgentError {
         error.resets_at = end.resets_at.or_else(|| reset_in(&end.text));
     }
     error
-}
-
-/// The program's sentence, and not the page that may follow it.
-fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(500).collect()
 }
 
 fn is_unknown_session(text: &str) -> bool {
@@ -162,45 +161,35 @@ fn reset_in(text: &str) -> Option<Timestamp> {
     (digits.len() >= 10).then(|| Timestamp::from_millis(seconds.saturating_mul(1000)))
 }
 
-/// The error for a program that ended without ending its turn, whatever its exit code.
-pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
-    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let last: String = last.chars().take(300).collect();
+/// The error that these words on stderr stand for.
+pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
+    let last = last_line(stderr);
     if stderr.contains("is already in use") && stderr.contains("Session ID") {
         let message = format!("the conversation is in use by another process: {last}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy);
+        return Some(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy));
     }
     if is_unknown_session(stderr) {
         let message = format!("no such conversation: {last}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound);
+        return Some(
+            AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound),
+        );
     }
     if last.contains("unknown option") || last.contains("cannot be used with root") {
         let message = format!("the program does not take these options: {last}");
-        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused);
+        return Some(AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused));
     }
-    let said =
-        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
-    let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
-}
-
-/// As much of stderr as an event should carry.
-fn tail(stderr: &str) -> &str {
-    const LIMIT: usize = 8 * 1024;
-    let start = stderr.len().saturating_sub(LIMIT);
-    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
-    &stderr[start..]
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::exit::{Exit, exited};
 
     fn code_of(end: TurnEnd) -> (ErrorCode, Option<Timestamp>) {
         match judge(&TurnEnd { is_error: true, subtype: "success".to_owned(), ..end }) {
-            Verdict::Error(error) => (error.code, error.resets_at),
-            Verdict::Output(reason) => panic!("an output with {reason:?}"),
+            Err(error) => (error.code, error.resets_at),
+            Ok(reason) => panic!("an output with {reason:?}"),
         }
     }
 
@@ -234,16 +223,9 @@ mod tests {
             ("", ErrorCode::Process, "processDied"),
         ];
         let seen = rows.map(|(stderr, ..)| {
-            let error = died(exit, stderr);
+            let error = exited(exit, stderr, |_, stderr| explain_exit(stderr));
             (stderr, error.code, error.detail.unwrap()["kind"].as_str().unwrap().to_owned())
         });
         assert_eq!(seen, rows.map(|(stderr, code, kind)| (stderr, code, kind.to_owned())));
-    }
-
-    #[test]
-    fn a_long_stderr_keeps_its_end() {
-        let stderr = format!("{}the end", "ä".repeat(10_000));
-        let kept = tail(&stderr);
-        assert_eq!((kept.ends_with("the end"), kept.len() <= 8 * 1024), (true, true));
     }
 }

@@ -1,5 +1,4 @@
 //! From options to a command line: the program, its arguments, its environment and its first request.
-//! Starting it is left to the session.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,14 +8,12 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value, json};
 
+use super::PROGRAM;
 use super::options::ClaudeOptions;
-use crate::pool::Reuse;
-use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, directory, find};
-
-/// How to get the program.
-pub(super) const HINT: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name it by the option \
-                               `executable` or the environment variable INSPAN_CLAUDE";
+use crate::program::Conversation;
+use crate::program::pool::Reuse;
+use crate::transport::environment::for_vendor;
+use crate::transport::program::directory;
 
 /// The tool that would start agents of its own beside ours.
 const WORKFLOW: &str = "Workflow";
@@ -44,24 +41,6 @@ pub(crate) struct Launch {
     pub(super) reuse: Reuse,
 }
 
-/// The conversation of a process.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Conversation {
-    /// A new one under an id of ours.
-    New(ProviderSessionId),
-    /// An earlier one.
-    Resumed(ProviderSessionId),
-}
-
-impl Conversation {
-    /// Its id.
-    pub(super) fn id(&self) -> &ProviderSessionId {
-        match self {
-            Self::New(id) | Self::Resumed(id) => id,
-        }
-    }
-}
-
 impl fmt::Debug for Launch {
     /// Without the environment and the texts, in which secrets may stand.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +55,7 @@ impl Launch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         Ok(Self {
             program,
             arguments: arguments(options)?,
@@ -119,16 +98,6 @@ impl Launch {
     pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.environment.iter().cloned().collect())
     }
-}
-
-/// The program to run.
-pub(super) fn program(
-    option: Option<&str>,
-    environment: &Environment,
-    cwd: Option<&Path>,
-) -> Result<PathBuf, AgentError> {
-    let wanted = Wanted { option, variable: "INSPAN_CLAUDE", name: "claude", hint: HINT };
-    find(&wanted, environment, cwd)
 }
 
 fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
@@ -196,7 +165,7 @@ fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(Strin
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
         set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
     }
-    let mut all = for_vendor(environment, Vendor::Claude);
+    let mut all = for_vendor(environment, PROGRAM.vendor);
     all.retain(|(name, _)| set.iter().all(|(own, _)| own != name));
     all.extend(set);
     all

@@ -1,51 +1,57 @@
-//! A conversation with a running Claude Code: created or resumed, then one message and its answer at a time.
-//! Keeping sessions between turns and sharing them out is left to the pool.
-
-use std::time::Duration;
+//! A conversation with a running Claude Code for programs that drive it without a provider: created or resumed, then
+//! one message and its answer at a time.
 
 use futures::Stream;
 use inspan_protocol::{
-    AgentError, ContentBlock, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId,
+    AgentError, ContentBlock, ErrorCode, ExecutionContext, ProviderItem, ProviderSessionId,
 };
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use super::launch::{Conversation, Launch};
+use super::agent::{ClaudeAgent, Prompt, interrupt};
 use super::options::ClaudeOptions;
-use super::turn::Turn;
-use super::wire;
 use crate::conversation::busy;
 use crate::output::TurnOutput;
-use crate::pool::{self, Reuse};
+use crate::program::pool::Session as _;
+use crate::program::session::{NotReady, Session};
+use crate::program::turn::Turn;
+use crate::program::{Agent, Conversation};
 use crate::transport::process::Stdin;
-use crate::transport::stall;
-
-pub(super) mod link;
-
-use link::{Link, State};
 
 /// One conversation and the process that holds it. Dropping it kills the process and everything it started.
 #[derive(Debug)]
 pub struct ClaudeSession {
     id: ProviderSessionId,
-    stall: Duration,
-    rewriting: wire::Rewriting,
+    options: ClaudeOptions,
     stdin: Stdin,
-    link: Mutex<Link>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    session: Session<ClaudeAgent>,
+    answer: Awaited,
+}
+
+/// Whether a message was sent whose answer nobody receives yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Awaited {
+    Yes,
+    No,
 }
 
 impl ClaudeSession {
-    /// Starts a new conversation. When it returns, the program runs and has answered; the model was not asked yet.
+    /// Starts a new conversation. When it returns, the program runs and has answered; no model was asked yet.
     ///
     /// # Errors
     /// The options do not fit, the program is missing, or it does not start or answer in time.
     pub async fn create(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let launch = Launch::new(options, context)?;
         let id = ProviderSessionId::from(crate::ids::fresh());
-        Self::open(&launch, &Conversation::New(id), options, context).await
+        Self::open(Conversation::New(id), options, context).await
     }
 
-    /// Goes on with an earlier conversation in a new process. Nobody else may hold it meanwhile: the program lets two
-    /// processes go on with one conversation, and loses what one of them did.
+    /// Resumes an earlier conversation in a new process. No other process may use it meanwhile: the program lets two
+    /// processes resume one conversation, and loses what one of them did.
     ///
     /// # Errors
     /// As [`Self::create`]; an unknown conversation is `INVALID_REQUEST`, kind `sessionNotFound`.
@@ -54,24 +60,22 @@ impl ClaudeSession {
         options: &ClaudeOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let launch = Launch::new(options, context)?;
-        Self::open(&launch, &resumed(session)?, options, context).await
+        ClaudeAgent::check_id(session)?;
+        Self::open(Conversation::Resumed(session.clone()), options, context).await
     }
 
-    pub(super) async fn open(
-        launch: &Launch,
-        conversation: &Conversation,
+    async fn open(
+        conversation: Conversation,
         options: &ClaudeOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let link = Link::open(launch, conversation, context).await?;
-        let wanted = options.expand_prompt == Some(true);
+        let call = super::call(Vec::new(), options, context)?;
+        let session = Session::open(&call, &conversation, context, Instant::now()).await.map_err(failed)?;
         Ok(Self {
-            id: conversation.id().clone(),
-            stall: stall(options.stall_timeout_ms),
-            rewriting: if wanted { wire::Rewriting::Wanted } else { wire::Rewriting::Defeated },
-            stdin: link.process.stdin(),
-            link: Mutex::new(link),
+            id: session.id().clone(),
+            options: options.clone(),
+            stdin: session.agent().stdin(),
+            inner: Mutex::new(Inner { session, answer: Awaited::No }),
         })
     }
 
@@ -80,20 +84,18 @@ impl ClaudeSession {
         &self.id
     }
 
-    /// Hands the user's next message over. Its answer comes by [`Self::receive`].
+    /// Sends the user's next message. Its answer comes by [`Self::receive`].
     ///
     /// # Errors
     /// A turn is in progress (`INVALID_REQUEST`, kind `sessionBusy`), the program has ended, or the message holds what
     /// the program cannot take.
     pub async fn send(&self, message: &[ContentBlock]) -> Result<(), AgentError> {
-        let line = wire::user_message(message, self.rewriting)?;
-        let mut link = self.link.try_lock().map_err(|_| busy(&self.id))?;
-        if link.state != State::Idle {
-            return Err(busy(&self.id));
-        }
-        link.catch_up()?;
-        link.send(&line)?;
-        link.state = State::InTurn;
+        let mut inner = self.inner.try_lock().map_err(|_| busy(&self.id))?;
+        let prompt = Prompt::new(message.to_vec(), &self.options);
+        // The program needs nothing of the turn to take its message.
+        let mut turn = self.turn(ExecutionContext::default());
+        inner.session.begin(prompt, &mut turn).await.map_err(failed)?;
+        inner.answer = Awaited::Yes;
         Ok(())
     }
 
@@ -104,17 +106,15 @@ impl ClaudeSession {
         context: ExecutionContext,
     ) -> impl Stream<Item = Result<ProviderItem<TurnOutput>, AgentError>> + Send + '_ {
         async_stream::stream! {
-            let mut link = self.link.lock().await;
-            if link.state != State::InTurn {
+            let mut inner = self.inner.lock().await;
+            if std::mem::replace(&mut inner.answer, Awaited::No) == Awaited::No {
                 let message = "no message was sent whose answer could be received";
                 yield Err(AgentError::new(ErrorCode::InvalidRequest, message));
                 return;
             }
-            // Only the end of the turn makes the session usable again.
-            link.state = State::Gone;
-            let mut turn = Turn::new(context, self.stall);
+            let mut turn = self.turn(context);
             loop {
-                let item = turn.next(&mut link).await;
+                let item = inner.session.next(&mut turn).await;
                 let last = !matches!(item, Ok(ProviderItem::Event(_)));
                 yield item;
                 if last {
@@ -124,54 +124,29 @@ impl ClaudeSession {
         }
     }
 
+    fn turn(&self, context: ExecutionContext) -> Turn<ClaudeAgent> {
+        Turn::new(context, Instant::now(), crate::transport::stall(self.options.stall_timeout_ms))
+    }
+
     /// Asks the program to end the turn in progress. The turn then ends by itself with an output that says `aborted`.
     ///
     /// # Errors
     /// The program takes no input any more.
     pub fn interrupt(&self) -> Result<(), AgentError> {
-        link::interrupt(&self.stdin)
+        interrupt(&self.stdin)
     }
 
     /// Ends the program: lets it finish writing, then asks it to end, then kills it and everything it started.
     pub async fn close(self) {
-        pool::Session::end(&self).await;
-    }
-
-    /// Takes over what a later turn may choose anew.
-    pub(super) fn retune(&mut self, options: &ClaudeOptions) {
-        let wanted = options.expand_prompt == Some(true);
-        self.stall = stall(options.stall_timeout_ms);
-        self.rewriting = if wanted { wire::Rewriting::Wanted } else { wire::Rewriting::Defeated };
+        self.inner.into_inner().session.end().await;
     }
 }
 
-impl pool::Session for ClaudeSession {
-    type Launch = Launch;
-
-    fn reuse(launch: &Launch) -> Reuse {
-        launch.reuse
+fn failed(error: NotReady) -> AgentError {
+    match error {
+        NotReady::Failed(error) => error,
+        NotReady::Cancelled => {
+            AgentError::new(ErrorCode::Aborted, "the call was cancelled before its turn began")
+        }
     }
-
-    fn is_ready(&self) -> bool {
-        self.link.try_lock().is_ok_and(|mut link| link.is_ready())
-    }
-
-    async fn end(&self) {
-        // Whoever receives a turn holds the link; closing the input under it would be a second way to stop a turn.
-        let link = self.link.lock().await;
-        match link.state {
-            State::Idle => link.process.end().await,
-            // Nobody wants the rest of its turn, and it would go on with it until it is made to stop.
-            State::InTurn | State::Gone => link.process.kill().await,
-        };
-    }
-}
-
-/// The conversation to go on with. The program would take another text for a title, or for an option.
-pub(super) fn resumed(session: &ProviderSessionId) -> Result<Conversation, AgentError> {
-    if uuid::Uuid::try_parse(session.as_str()).is_err() {
-        let message = format!("no such conversation: `{session}` is no id of this provider");
-        return Err(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound));
-    }
-    Ok(Conversation::Resumed(session.clone()))
 }

@@ -20,9 +20,8 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use super::wire;
-use crate::output::PermissionDenial;
 use crate::said::Said;
-use crate::transport::json_rpc::{Incoming, TheirId};
+use crate::transport::json_rpc::{Incoming, RemoteId};
 
 mod ask;
 mod end;
@@ -35,15 +34,17 @@ pub(super) enum Decoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The program asks for consent.
-    Asked { id: TheirId, request: PermissionRequest, form: Form },
+    Asked { id: RemoteId, request: PermissionRequest, form: Form },
     /// The program asks for something that is not offered to it.
-    Unsupported { id: TheirId, method: String },
+    Unsupported { id: RemoteId, method: String },
     /// A server of tools asks the user something, which nobody here can answer.
-    Elicited { id: TheirId },
+    Elicited { id: RemoteId },
     /// The program no longer wants an answer.
-    Withdrawn { id: TheirId },
-    /// The turn that was asked for has this name.
+    Withdrawn { id: RemoteId },
+    /// The turn that was asked for has this id.
     TurnStarted { turn_id: String },
+    /// The program refused the turn that was asked for.
+    NotBegun(AgentError),
     /// The turn ended.
     TurnEnd(Box<TurnEnd>),
     /// The program broke its protocol; nothing after it can be relied on.
@@ -83,8 +84,8 @@ pub(super) struct TurnEnd {
     pub(super) duration_ms: u64,
     /// Tokens of this turn.
     pub(super) usage: Usage,
-    /// Tools that were not allowed.
-    pub(super) permission_denials: Vec<PermissionDenial>,
+    /// The form that the answer was asked for.
+    pub(super) answer: wire::AnswerForm,
     /// When a usage limit is lifted.
     pub(super) resets_at: Option<Timestamp>,
 }
@@ -130,7 +131,7 @@ struct Turn {
     called: Called,
     /// What each tool was called with, for those who ask about it.
     inputs: BTreeMap<String, (String, Value)>,
-    denials: Vec<PermissionDenial>,
+    form: wire::AnswerForm,
     requests: u32,
     usage: Usage,
     warned: BTreeSet<String>,
@@ -171,9 +172,9 @@ impl Decoder {
         self.model = model;
     }
 
-    /// A turn was asked for.
-    pub(super) fn begin(&mut self) {
-        self.turn = Turn { phase: Phase::Begun, ..Turn::default() };
+    /// A turn was asked for, with an answer in this form.
+    pub(super) fn begin(&mut self, form: wire::AnswerForm) {
+        self.turn = Turn { phase: Phase::Begun, form, ..Turn::default() };
         self.resets_at = None;
     }
 
@@ -200,22 +201,13 @@ impl Decoder {
         turn.requests > max_turns || (turn.requests == max_turns && again)
     }
 
-    /// A tool was not allowed.
-    pub(super) fn denied(&mut self, request: &PermissionRequest) {
-        self.turn.denials.push(PermissionDenial {
-            tool_name: request.tool_name.clone(),
-            tool_use_id: request.tool_use_id.clone().unwrap_or_default(),
-            tool_input: request.input.clone(),
-        });
-    }
-
     /// Takes one message. Answers to requests are not for the decoder and mean nothing here.
     pub(super) fn push(&mut self, message: Incoming) -> Vec<Decoded> {
         let mut out = Vec::with_capacity(1);
         match message {
             Incoming::Notification { method, params } => self.notification(&method, params.get(), &mut out),
             Incoming::Request { id, method, params } => self.request(id, &method, params.get(), &mut out),
-            Incoming::Odd(what) => out.push(warning("oddLine", what)),
+            Incoming::Invalid(what) => out.push(warning("oddLine", what)),
             Incoming::Answer { .. } => {}
         }
         out

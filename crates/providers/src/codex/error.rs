@@ -1,28 +1,43 @@
-//! From the program's own words for how a turn failed, from what it answers to a request, and from how it died, to an
-//! outcome or a typed error. Reading those words is left to the decoder.
+//! From the program's own words for how a turn failed, from what it answers to a request, and from how it exited, to an
+//! outcome or a typed error.
 
 use std::time::Duration;
 
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::decode::{Status, TurnEnd};
-use super::wire::TurnError;
+use super::wire::{AnswerForm, TurnError};
+use crate::output::TurnOutput;
+use crate::program::exit::{Exit, first_line, sentence};
+use crate::program::{self, Cancelled};
 use crate::transport::json_rpc::RpcError;
-use crate::transport::process::Exit;
 
-/// What to do about a missing login.
-pub(super) const LOGIN_HINT: &str = "log in by `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY";
+impl program::TurnEnd for TurnEnd {
+    fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
+        judge(self)
+    }
 
-/// How a turn ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output.
-    Output(StopReason),
-    /// With an error.
-    Error(AgentError),
+    fn output(self, reason: StopReason) -> TurnOutput {
+        let complete = reason == StopReason::Complete;
+        let text = if complete { self.text } else { self.said };
+        // The program passes on what the model wrote, and checks nothing.
+        let json = complete && self.answer == AnswerForm::Json;
+        TurnOutput {
+            structured_output: json.then(|| serde_json::from_str(&text).ok()).flatten(),
+            text,
+            session_id: self.session_id,
+            usage: self.usage,
+            cost_usd: None,
+            model: self.model,
+            num_turns: self.num_turns,
+            stop_reason: reason,
+            duration_ms: self.duration_ms,
+            permission_denials: Vec::new(),
+        }
+    }
 }
 
 /// Judges the end of a turn.
@@ -33,21 +48,20 @@ pub(super) enum Verdict {
 /// | interrupted | output with `aborted` |
 /// | failed, because the answer was cut at the token limit | output with `maxTokens` |
 /// | failed otherwise | by its error word, then the HTTP status, then the text |
-pub(super) fn judge(end: &TurnEnd) -> Verdict {
+fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
     match end.status {
-        Status::Completed if end.unanswered => Verdict::Error(AgentError::new(
-            ErrorCode::Refused,
-            "the model refused: it began an answer and gave none",
-        )),
-        Status::Completed => Verdict::Output(StopReason::Complete),
-        Status::Interrupted => Verdict::Output(StopReason::Aborted),
+        Status::Completed if end.unanswered => {
+            Err(AgentError::new(ErrorCode::Refused, "the model refused: it began an answer and gave none"))
+        }
+        Status::Completed => Ok(StopReason::Complete),
+        Status::Interrupted => Ok(StopReason::Aborted),
         Status::Failed => {
-            let unsaid = TurnError::default();
-            let error = end.error.as_ref().unwrap_or(&unsaid);
+            let unknown = TurnError::default();
+            let error = end.error.as_ref().unwrap_or(&unknown);
             if error.message.contains("reason: max_output_tokens") {
-                return Verdict::Output(StopReason::MaxTokens);
+                return Ok(StopReason::MaxTokens);
             }
-            Verdict::Error(failed(error, end.resets_at))
+            Err(failed(error, end.resets_at))
         }
     }
 }
@@ -58,8 +72,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     let text = vendor_text(&error.message);
     let (code, kind) = code(&info, error, &text);
     let lead = lead(code);
-    let message = if text.is_empty() { lead.to_owned() } else { format!("{lead}: {}", first_line(&text)) };
-    let mut out = AgentError::new(code, message);
+    let mut out = AgentError::new(code, sentence(lead, &text));
     if let Some(kind) = kind {
         out = out.with_kind(kind);
     }
@@ -204,12 +217,6 @@ fn retry_after(message: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The program's sentence, and not the page that may follow it.
-fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(500).collect()
-}
-
 /// The error for a request that the program refused.
 pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
     let words = first_line(&error.message);
@@ -230,29 +237,14 @@ pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
     AgentError::new(code, message).with("rpcCode", error.code)
 }
 
-/// The error for a program that ended without ending its turn, whatever its exit code.
-pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
-    let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    // Faults of the configuration are told in the first line, with advice after it.
-    let cause = lines.clone().find(|line| line.starts_with("Error") || line.starts_with("error:"));
-    if let Some(cause) = cause.filter(|_| exit.code.is_some_and(|code| code > 0)) {
-        let message = format!("the program does not take its configuration: {}", first_line(cause));
-        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused);
-    }
-    let last: String = lines.next_back().unwrap_or_default().chars().take(300).collect();
-    let said =
-        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
-    let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
-}
-
-/// As much of stderr as an event should carry.
-fn tail(stderr: &str) -> &str {
-    const LIMIT: usize = 8 * 1024;
-    let start = stderr.len().saturating_sub(LIMIT);
-    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
-    &stderr[start..]
+/// The error that an exit and these words on stderr stand for.
+pub(super) fn explain_exit(exit: Exit, stderr: &str) -> Option<AgentError> {
+    // Faults of the configuration are reported in the first line, with advice after it.
+    let mut lines = stderr.lines().map(str::trim);
+    let cause = lines.find(|line| line.starts_with("Error") || line.starts_with("error:"));
+    let cause = cause.filter(|_| exit.code.is_some_and(|code| code > 0))?;
+    let message = format!("the program does not take its configuration: {}", first_line(cause));
+    Some(AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::OptionRefused))
 }
 
 #[cfg(test)]

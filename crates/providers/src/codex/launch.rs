@@ -1,5 +1,5 @@
 //! From options to a command line and the parameters of a thread: the program, its arguments, its environment and the
-//! key it is given. Starting it is left to the session.
+//! key it is given.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,10 @@ use std::path::{Path, PathBuf};
 use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor, ThinkingLevel};
 use serde_json::{Map, Value, json};
 
-use super::config;
 use super::options::CodexOptions;
-use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, directory, find};
-
-/// How to get the program.
-pub(super) const HINT: &str = "install it with `npm install -g @openai/codex`, or name it by the option `executable` \
-                               or the environment variable INSPAN_CODEX";
+use super::{PROGRAM, config};
+use crate::transport::environment::for_vendor;
+use crate::transport::program::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
 /// counted once, and without this one the program waits for a lost network for ever; and a program that asks for its
@@ -92,7 +88,7 @@ impl Launch {
                 .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
         }
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let chosen = options.config.as_ref().map(config::overrides).transpose()?.unwrap_or_default();
         let named =
             |part: &str| chosen.iter().any(|one| one.split('=').next().unwrap_or_default().contains(part));
@@ -102,7 +98,7 @@ impl Launch {
             program,
             // Of two that set the same, the later one holds.
             overrides: own.chain(chosen).collect(),
-            environment: for_vendor(&context.env, Vendor::Codex),
+            environment: for_vendor(&context.env, PROGRAM.vendor),
             thread: thread(options, cwd.as_deref())?,
             cwd,
             key: key(&context.env),
@@ -134,16 +130,6 @@ impl Launch {
     pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.environment.iter().cloned().collect())
     }
-}
-
-/// The program to run.
-pub(super) fn program(
-    option: Option<&str>,
-    environment: &Environment,
-    cwd: Option<&Path>,
-) -> Result<PathBuf, AgentError> {
-    let wanted = Wanted { option, variable: "INSPAN_CODEX", name: "codex", hint: HINT };
-    find(&wanted, environment, cwd)
 }
 
 /// The key that the environment has for it, and how it is meant.

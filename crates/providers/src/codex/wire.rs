@@ -1,5 +1,5 @@
 //! The messages of the app server as they stand on the wire: what is read of its notifications and requests, and
-//! what is answered. What they mean is left to the decoder, sending them to the session.
+//! what is answered.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 
 /// A text that is borrowed from the line where nothing in it is escaped.
 pub(super) type Str<'a> = Cow<'a, str>;
+
+/// The form that an answer is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum AnswerForm {
+    #[default]
+    Text,
+    /// JSON of a schema.
+    Json,
+}
 
 /// Where a notification belongs.
 #[derive(Debug, Deserialize)]
@@ -219,7 +228,7 @@ pub(super) struct NoticeLine<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResolvedLine {
-    pub(super) request_id: crate::transport::json_rpc::TheirId,
+    pub(super) request_id: crate::transport::json_rpc::RemoteId,
 }
 
 /// The requests that ask for consent.

@@ -68,7 +68,7 @@ pub(super) enum Decoded {
         /// The id of the question.
         request_id: String,
         /// Whether the answer was no.
-        answer: Answer,
+        answer: QuestionAnswer,
     },
     /// The model wrote a message.
     Step {
@@ -105,9 +105,9 @@ pub(super) enum Follows {
 
 /// How a question was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum QuestionAnswer {
     Given,
-    Refused,
+    Denied,
 }
 
 /// The decoder of one turn of one conversation.
@@ -115,7 +115,7 @@ pub(super) enum Answer {
 pub(super) struct Decoder {
     reader: SseReader,
     count: u64,
-    heard: u64,
+    events_of_turn: u64,
     session: String,
     /// The last message of the user that an earlier turn had.
     before: Option<String>,
@@ -162,7 +162,7 @@ impl Decoder {
         Self {
             reader: SseReader::default(),
             count: 0,
-            heard: 0,
+            events_of_turn: 0,
             session: session.to_owned(),
             before,
             prompt: None,
@@ -200,8 +200,8 @@ impl Decoder {
 
     /// How many events of the conversation and its sub-agents there were: a server that only says that it lives says
     /// nothing.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard
+    pub(super) fn events_of_turn(&self) -> u64 {
+        self.events_of_turn
     }
 
     /// The message of the user that this turn began with.
@@ -252,7 +252,7 @@ impl Decoder {
                 _ => return Ok(()),
             }
         }
-        self.heard += 1;
+        self.events_of_turn += 1;
         match kind {
             "message.updated" => self.message(read(properties)?, whose, out),
             "message.part.updated" => self.part(read(properties)?, whose, out),

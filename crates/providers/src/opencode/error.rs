@@ -1,5 +1,4 @@
-//! From the program's own words for how a turn ended, and from how it died, to an outcome or a typed error.
-//! Sending the words on, with secrets taken out, is left to `outcome.rs` and the server.
+//! From the program's own words for how a turn ended, and from how it exited, to an outcome or a typed error.
 
 use std::time::Duration;
 
@@ -7,19 +6,42 @@ use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
 use serde::Deserialize;
-use serde_json::json;
 
 use super::decode::TurnEnd;
 use super::wire::{Failure, FailureData};
-use crate::transport::process::Exit;
+use crate::output::TurnOutput;
+use crate::program::exit::{last_line, sentence};
+use crate::program::{self, Cancelled};
 
-/// How a turn ended.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// With an output.
-    Output(StopReason),
-    /// With an error.
-    Error(AgentError),
+impl program::TurnEnd for TurnEnd {
+    fn judge(&self, cancelled: Cancelled) -> Result<StopReason, AgentError> {
+        match judge(self)? {
+            // A turn whose last message calls tools was to continue.
+            StopReason::Complete if cancelled == Cancelled::Yes && !is_whole(self) => Ok(StopReason::Aborted),
+            reason => Ok(reason),
+        }
+    }
+
+    fn output(self, reason: StopReason) -> TurnOutput {
+        let mut text = if reason == StopReason::Complete { self.text } else { self.said };
+        if let (true, Some(structured)) = (text.is_empty(), &self.structured) {
+            text = structured.to_string();
+        }
+        TurnOutput {
+            text,
+            structured_output: self.structured,
+            usage: self.usage,
+            cost_usd: self.cost_usd,
+            model: self.model,
+            num_turns: self.num_turns,
+            ..TurnOutput::new(reason)
+        }
+    }
+}
+
+/// Whether the last message is all that there was to say.
+fn is_whole(end: &TurnEnd) -> bool {
+    end.structured.is_some() || end.finish.as_deref().is_some_and(|finish| finish != "tool-calls")
 }
 
 /// Judges the end of a turn.
@@ -35,20 +57,20 @@ pub(super) enum Verdict {
 /// | `ProviderAuthError` | `AUTH` |
 /// | `APIError` | by the HTTP status, the vendor's own code and its words |
 /// | `UnknownError` | by its words; an unknown model is `MODEL_NOT_FOUND` |
-pub(super) fn judge(end: &TurnEnd) -> Verdict {
+fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
     let by_finish = match end.finish.as_deref() {
         Some("length") => StopReason::MaxTokens,
         Some("content-filter") if end.error.is_none() => {
-            return Verdict::Error(AgentError::new(ErrorCode::Refused, lead(ErrorCode::Refused)));
+            return Err(AgentError::new(ErrorCode::Refused, lead(ErrorCode::Refused)));
         }
         _ => StopReason::Complete,
     };
-    let Some(failure) = &end.error else { return Verdict::Output(by_finish) };
+    let Some(failure) = &end.error else { return Ok(by_finish) };
     match failure.name.as_str() {
-        "MessageAbortedError" => Verdict::Output(StopReason::Aborted),
-        "MessageOutputLengthError" => Verdict::Output(StopReason::MaxTokens),
-        "StructuredOutputError" => Verdict::Output(by_finish),
-        _ => Verdict::Error(failed(failure)),
+        "MessageAbortedError" => Ok(StopReason::Aborted),
+        "MessageOutputLengthError" => Ok(StopReason::MaxTokens),
+        "StructuredOutputError" => Ok(by_finish),
+        _ => Err(failed(failure)),
     }
 }
 
@@ -65,7 +87,8 @@ fn failed(failure: &Failure) -> AgentError {
         }
         _ => classify_text(words),
     };
-    let mut error = AgentError::new(code, sentence(code, words)).with("vendorError", failure.name.as_str());
+    let mut error =
+        AgentError::new(code, sentence(lead(code), words)).with("vendorError", failure.name.as_str());
     if let Some(status) = failure.data.status_code {
         error = error.with("status", status);
     }
@@ -142,7 +165,7 @@ pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, n
         // What is left are the vendor's words for a fault of its own.
         ErrorCode::Overloaded
     };
-    let mut error = AgentError::new(code, sentence(code, message)).with_retry_after(asked);
+    let mut error = AgentError::new(code, sentence(lead(code), message)).with_retry_after(asked);
     if let Some(reason) = reason {
         error = error.with("vendorError", reason);
         error.resets_at = next.map(Timestamp::from_millis);
@@ -155,19 +178,17 @@ pub(super) fn overflow(failure: &Failure) -> AgentError {
     failed(failure).with("shortened", true)
 }
 
-/// The error for an answer of the server whose status is one.
-pub(super) fn answered(what: &str, status: u16, body: &[u8]) -> AgentError {
+/// The error for a response of the server whose status is one.
+pub(super) fn refused(what: &str, status: u16, body: &[u8]) -> AgentError {
     let failure: Option<Failure> = serde_json::from_slice(body).ok();
     let words = failure.and_then(|failure| failure.data.message).unwrap_or_default();
-    let words: String = words.lines().next().unwrap_or_default().chars().take(300).collect();
-    let words = if words.is_empty() { String::new() } else { format!(": {words}") };
     let code = match status {
         401 | 403 => ErrorCode::Protocol,
         400..500 => ErrorCode::InvalidRequest,
         _ => ErrorCode::Protocol,
     };
-    let message = format!("the program's server refused to {what} (status {status}){words}");
-    AgentError::new(code, message).with("status", status)
+    let lead = format!("the program's server refused to {what} (status {status})");
+    AgentError::new(code, sentence(&lead, &words)).with("status", status)
 }
 
 /// The error for a conversation that is not there.
@@ -176,27 +197,13 @@ pub(super) fn unknown_session(session: &str) -> AgentError {
     AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
 }
 
-/// The error for a program that ended without ending its turn, whatever its exit code.
-pub(super) fn died(exit: Exit, stderr: &str) -> AgentError {
-    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let last: String = last.chars().take(300).collect();
-    if stderr.contains("Configuration is invalid") || stderr.contains("ConfigInvalidError") {
-        let message = format!("the program does not take its configuration: {last}");
-        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Configuration);
-    }
-    let said =
-        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
-    let message = format!("the program ended ({exit}) before its turn did; {said}");
-    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
-    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
-}
-
-/// As much of stderr as an event should carry.
-fn tail(stderr: &str) -> &str {
-    const LIMIT: usize = 8 * 1024;
-    let start = stderr.len().saturating_sub(LIMIT);
-    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
-    &stderr[start..]
+/// The error that these words on stderr stand for.
+pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
+    let configuration = ["Configuration is invalid", "ConfigInvalidError"];
+    configuration.iter().any(|words| stderr.contains(words)).then(|| {
+        let message = format!("the program does not take its configuration: {}", last_line(stderr));
+        AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Configuration)
+    })
 }
 
 fn lead(code: ErrorCode) -> &'static str {
@@ -213,11 +220,6 @@ fn lead(code: ErrorCode) -> &'static str {
         ErrorCode::InvalidRequest => "the vendor refused the request",
         _ => "the turn failed",
     }
-}
-
-fn sentence(code: ErrorCode, words: &str) -> String {
-    let words: String = words.lines().next().unwrap_or_default().trim().chars().take(500).collect();
-    if words.is_empty() { lead(code).to_owned() } else { format!("{}: {words}", lead(code)) }
 }
 
 #[cfg(test)]
@@ -282,7 +284,7 @@ mod tests {
         ];
         for (failure, code) in rows {
             let end = TurnEnd { error: Some(failure), ..TurnEnd::default() };
-            let Verdict::Error(error) = judge(&end) else { panic!("an output: {end:?}") };
+            let error = judge(&end).unwrap_err();
             assert_eq!(error.code, code, "{end:?}");
         }
     }

@@ -1,20 +1,17 @@
 //! From options to a server: the program, its configuration and its environment.
-//! Starting it is left to `server.rs`, what is asked of it to `request.rs`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, Redactor};
 use serde_json::{Map, Value, json};
 
+use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
-use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::program::{Wanted, directory, find};
+use crate::transport::environment::for_vendor;
+use crate::transport::program::directory;
 
-/// How to get the program.
-pub(super) const HINT: &str = "install it with `npm install -g opencode-ai`, or name it by the option `executable` or \
-                               the environment variable INSPAN_OPENCODE";
 /// The settings that the program takes from its environment, over those of its files.
 const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";
 /// The agent that answers unless another is asked for.
@@ -52,9 +49,9 @@ impl Launch {
                 .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
         }
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = program(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let rules = rules(options)?;
-        let mut environment = for_vendor(&context.env, Vendor::OpenCode);
+        let mut environment = for_vendor(&context.env, PROGRAM.vendor);
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
         let configuration = configuration(options, &rules, context.env.get(SETTINGS))?;
         environment.push((SETTINGS.to_owned(), configuration.to_string()));
@@ -68,16 +65,6 @@ impl Launch {
         let secret = ("OPENCODE_SERVER_PASSWORD".to_owned(), password.to_owned());
         Redactor::new(&self.environment.iter().cloned().chain([secret]).collect())
     }
-}
-
-/// The program to run.
-pub(super) fn program(
-    option: Option<&str>,
-    environment: &Environment,
-    cwd: Option<&Path>,
-) -> Result<PathBuf, AgentError> {
-    let wanted = Wanted { option, variable: "INSPAN_OPENCODE", name: "opencode", hint: HINT };
-    find(&wanted, environment, cwd)
 }
 
 /// The settings of the server: those that the caller's environment has, and ours over them.

@@ -1,126 +1,80 @@
-//! A running OpenCode server that holds one conversation: started on loopback behind a password of its own, asked
-//! over HTTP, and ended. Turns are left to `turn.rs`.
+//! What the server is asked: where it listens, its conversation, its events, a message, an answer, an abort.
 
 use std::time::Duration;
 
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId, Redactor,
-};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::error::{answered, died, unknown_session};
-use super::launch::Launch;
+use super::agent::OpenCodeAgent;
+use super::error::{explain_exit, refused, unknown_session};
 use super::request;
-use crate::pool::{Reuse, Session};
-use crate::transport::http::{Answer, Broken, Clocks, Http, Request};
-use crate::transport::process::{Exit, Process, Start};
+use crate::program::{Agent, exit, redacted};
+use crate::transport::http::{Answer, Broken, Clocks, Request};
 
-/// How long the program may take until it listens.
-const START: Duration = Duration::from_secs(60);
-/// How much the program may say before it listens.
-const START_WORDS: usize = 64 * 1024;
-/// How long one request may take. The first of a server waits until the program has loaded all of itself.
+/// How much the program may print before it listens.
+const START_OUTPUT: usize = 64 * 1024;
+/// How long one request may take.
 const CALL: Duration = Duration::from_secs(60);
-/// The largest answer to a request that is read.
-const ANSWER: usize = 64 * 1024 * 1024;
-/// How long a program whose connection broke may take to be seen as dead.
-const LAST_BREATH: Duration = Duration::from_secs(1);
-/// How long nothing may come where others watch the time.
-const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// The largest response to a request that is read.
+const RESPONSE: usize = 64 * 1024 * 1024;
+/// How long a program whose connection broke may take to exit.
+const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
+/// How long nothing may come where the turn watches the time.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The name that the server takes with its password.
 const USER: &str = "opencode";
 
-/// A server and its conversation.
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) process: Process,
-    pub(super) redactor: Redactor,
-    pub(super) state: State,
-    /// The last message of the user that a turn here began with.
-    pub(super) prompt: Option<String>,
-    /// The directory of the conversation: that in which it was begun, wherever the server was started. The server
-    /// keeps what belongs to one directory apart from all others.
-    pub(super) directory: Option<String>,
-    http: Http,
-    /// With the password, which never shows: neither is it printed, nor do errors hold addresses.
-    base: Base,
+/// The address of a server, with the password; neither is printed.
+pub(super) struct Base {
+    password: String,
+    url: Option<Url>,
 }
 
-/// The address of a server.
-struct Base(Url);
+impl Base {
+    /// A server that does not listen yet.
+    pub(super) fn new(password: String) -> Self {
+        Self { password, url: None }
+    }
 
-impl std::fmt::Debug for Base {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Base")
+    fn set(&mut self, mut url: Url) {
+        // Only a loopback address comes here, which takes both.
+        let _taken = url.set_username(USER).and_then(|()| url.set_password(Some(&self.password)));
+        self.url = Some(url);
     }
 }
 
-/// Whether a turn is in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Idle,
-    InTurn,
-    /// The process was ended.
-    Gone,
-}
-
-impl Server {
-    /// Starts the program, and waits until it listens.
-    pub(super) async fn start(launch: &Launch, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let password = crate::ids::fresh();
-        let redactor = launch.redactor(&password);
-        let mut environment = launch.environment.clone();
-        environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
-        let mut process = Process::start(Start {
-            program: launch.program.clone(),
-            arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
-            environment,
-            cwd: launch.cwd.clone(),
-            supervisor: context.supervisor.clone(),
-            redactor: redactor.clone(),
-        })?;
-        let limit = context.deadline.map_or(START, |deadline| deadline.min(START));
-        let listening = timeout(limit, listening(&mut process)).await.unwrap_or_else(|_| {
-            let message = format!("the program did not listen within {} ms of its start", limit.as_millis());
-            Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
-        });
-        match listening {
-            Ok(mut base) => {
-                // Only a loopback address comes here, which takes both.
-                let _taken = base.set_username(USER).and_then(|()| base.set_password(Some(&password)));
-                let http = Http::default();
-                Ok(Self {
-                    process,
-                    redactor,
-                    state: State::Idle,
-                    prompt: None,
-                    directory: None,
-                    http,
-                    base: Base(base),
-                })
+impl OpenCodeAgent {
+    /// Waits until the program says where it listens.
+    pub(super) async fn listening(&mut self) -> Result<(), AgentError> {
+        let mut printed = Vec::new();
+        loop {
+            let Some(bytes) = self.process.read().await else { return Err(self.died().await) };
+            printed.extend_from_slice(&bytes);
+            if let Some(address) = address(&String::from_utf8_lossy(&printed)) {
+                self.base.set(address?);
+                return Ok(());
             }
-            Err(error) => {
-                process.stop().await;
-                Err(error)
+            if printed.len() > START_OUTPUT {
+                let message = format!("the program printed {} bytes and not where it listens", printed.len());
+                return Err(AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Start));
             }
         }
     }
 
     /// Begins a conversation.
-    pub(super) async fn create(
-        &mut self,
-        launch: &Launch,
-        title: &str,
-    ) -> Result<ProviderSessionId, AgentError> {
-        let body = request::session(&launch.rules, title);
-        let said = self.ask("begin a conversation", Method::POST, "session", Some(&body)).await?;
-        self.directory = said["directory"].as_str().map(str::to_owned);
-        match said["id"].as_str() {
-            Some(id) if is_id(id) => Ok(ProviderSessionId::from(id)),
+    pub(super) async fn create(&mut self, title: &str) -> Result<(), AgentError> {
+        let body = request::session(&self.rules, title);
+        let created = self.ask("begin a conversation", Method::POST, "session", Some(&body)).await?;
+        self.directory = created["directory"].as_str().map(str::to_owned);
+        match created["id"].as_str() {
+            Some(id) if is_id(id) => {
+                self.session = id.to_owned();
+                Ok(())
+            }
             _ => Err(AgentError::new(
                 ErrorCode::Protocol,
                 "the program's server began a conversation without a name",
@@ -128,88 +82,71 @@ impl Server {
         }
     }
 
-    /// Goes on with a conversation that this server has not held yet.
-    pub(super) async fn resume(&mut self, id: &ProviderSessionId, launch: &Launch) -> Result<(), AgentError> {
-        let path = format!("session/{id}");
+    /// Resumes a conversation that this server has not held yet.
+    pub(super) async fn resume(&mut self) -> Result<(), AgentError> {
+        let path = format!("session/{}", self.session);
         let (status, body) = self.call(Method::GET, &path, None, CALL).await?;
         if status == 404 {
-            return Err(unknown_session(id.as_str()));
+            return Err(unknown_session(&self.session));
         }
         let known = self.judged("look for the conversation", status, &body)?;
         self.directory = known["directory"].as_str().map(str::to_owned);
-        let ours = json!(launch.rules);
-        let (Value::Array(ours), kept) = (&ours, known["permission"].as_array()) else { return Ok(()) };
-        if kept.is_some_and(|kept| kept.ends_with(ours)) {
+        let ours = json!(self.rules);
+        let (Value::Array(ours), stored) = (&ours, known["permission"].as_array()) else { return Ok(()) };
+        if stored.is_some_and(|stored| stored.ends_with(ours)) {
             return Ok(());
         }
-        // What is sent is added to what is kept, and the last rule that fits decides.
+        // What is sent is added to what is stored, and the last rule that fits decides.
         let body = json!({ "permission": ours });
         self.ask("take the rules of the call", Method::PATCH, &path, Some(&body)).await.map(drop)
     }
 
-    /// The directory in which the conversation stays although the call asks for another one.
-    pub(super) fn elsewhere(&self, launch: &Launch) -> Option<&str> {
-        let directory = self.directory.as_deref()?;
-        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
-        let asked = real(launch.cwd.as_deref()?)?;
-        (real(directory.as_ref())? != asked).then_some(directory)
-    }
-
-    /// Its stream of events.
+    /// The stream of events.
     pub(super) async fn events(&self, clocks: Clocks) -> Result<Answer, Broken> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let request = Request { method: Method::GET, url: self.url("event")?, headers, body: Vec::new() };
-        let answer = self.http.send(request, &Environment::default(), clocks).await?;
-        if !answer.status().is_success() {
-            let status = answer.status().as_u16();
-            let body = answer.error_body().await?;
-            return Err(Broken::Failed(answered("tell its events", status, &body)));
+        let response = self.http.send(request, &Environment::default(), clocks).await?;
+        if !response.status().is_success() {
+            let status = response.status().as_u16();
+            let body = response.error_body().await?;
+            return Err(Broken::Failed(refused("tell its events", status, &body)));
         }
-        Ok(answer.endless())
+        Ok(response.endless())
     }
 
-    /// Clocks for a stream that others watch.
+    /// Clocks for a stream that the turn watches.
     pub(super) fn unwatched() -> Clocks {
-        Clocks { cancel: CancellationToken::new(), began: Instant::now(), deadline: None, stall: FAR }
+        Clocks { cancel: CancellationToken::new(), began: Instant::now(), deadline: None, stall: FOREVER }
     }
 
-    /// Hands the user's message over. The answer comes with the events.
-    pub(super) async fn prompt(&self, id: &ProviderSessionId, body: &Value) -> Result<(), AgentError> {
-        let path = format!("session/{id}/prompt_async");
-        let (status, said) = self.call(Method::POST, &path, Some(body), CALL).await?;
+    /// Sends the user's message. The response comes with the events.
+    pub(super) async fn send(&self, message: &Value) -> Result<(), AgentError> {
+        let path = format!("session/{}/prompt_async", self.session);
+        let (status, body) = self.call(Method::POST, &path, Some(message), CALL).await?;
         if status == 404 {
-            return Err(unknown_session(id.as_str()));
+            return Err(unknown_session(&self.session));
         }
-        self.judged("take the message", status, &said).map(drop)
+        self.judged("take the message", status, &body).map(drop)
     }
 
     /// Asks the program to end the turn in progress.
-    pub(super) async fn abort(&self, id: &ProviderSessionId, limit: Duration) -> Result<(), AgentError> {
-        let path = format!("session/{id}/abort");
-        let (status, said) = self.call(Method::POST, &path, None, limit).await?;
-        self.judged("end the turn", status, &said).map(drop)
+    pub(super) async fn abort(&self, limit: Duration) -> Result<(), AgentError> {
+        let path = format!("session/{}/abort", self.session);
+        let (status, body) = self.call(Method::POST, &path, None, limit).await?;
+        self.judged("end the turn", status, &body).map(drop)
     }
 
-    /// Answers a question. One that is no longer open is none.
-    pub(super) async fn answer(&self, path: &str, body: &Value) -> Result<(), AgentError> {
-        let (status, said) = self.call(Method::POST, path, Some(body), CALL).await?;
-        if status == 404 { Ok(()) } else { self.judged("take an answer", status, &said).map(drop) }
+    /// Answers a question; one that is no longer open needs no answer.
+    pub(super) async fn respond(&self, path: &str, body: &Value) -> Result<(), AgentError> {
+        let (status, response) = self.call(Method::POST, path, Some(body), CALL).await?;
+        if status == 404 { Ok(()) } else { self.judged("take an answer", status, &response).map(drop) }
     }
 
-    /// Ends the process at once, and everything that it started.
-    pub(super) async fn break_off(&mut self) -> Exit {
-        self.state = State::Gone;
-        match self.process.exit() {
-            Some(exit) => exit,
-            None => self.process.kill().await,
-        }
-    }
-
-    /// Why nothing can be asked of it any more: how it died, if it did.
-    pub(super) async fn lost(&self, error: AgentError) -> AgentError {
-        match self.process.wait(LAST_BREATH).await {
-            Some(exit) => self.process.refused(exit).unwrap_or_else(|| died(exit, &self.process.stderr())),
+    /// Why nothing can be asked of the server any more: the program's exit, if it exited.
+    async fn exited_or(&self, error: AgentError) -> AgentError {
+        match self.process.wait(EXIT_AFTER_BREAK).await {
+            Some(exit) => exit::died(&self.process, exit, |_, stderr| explain_exit(stderr)),
             None => error,
         }
     }
@@ -221,20 +158,19 @@ impl Server {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, AgentError> {
-        let (status, said) = self.call(method, path, body, CALL).await?;
-        self.judged(what, status, &said)
+        let (status, response) = self.call(method, path, body, CALL).await?;
+        self.judged(what, status, &response)
     }
 
-    fn judged(&self, what: &str, status: u16, said: &[u8]) -> Result<Value, AgentError> {
+    fn judged(&self, what: &str, status: u16, response: &[u8]) -> Result<Value, AgentError> {
         if !(200..300).contains(&status) {
-            let mut error = answered(what, status, said);
-            error.message = self.redactor.text(&error.message);
-            return Err(error);
+            let error = refused(what, status, response);
+            return Err(redacted(error, &self.redactor));
         }
-        if said.iter().all(u8::is_ascii_whitespace) {
+        if response.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(said).map_err(|_| {
+        serde_json::from_slice(response).map_err(|_| {
             let message = format!("the program's server was to {what} and answered with no JSON");
             AgentError::new(ErrorCode::Protocol, message)
         })
@@ -257,43 +193,25 @@ impl Server {
         let call = async {
             let answer = self.http.send(request, &Environment::default(), clocks).await?;
             let status = answer.status().as_u16();
-            Ok((status, answer.body(ANSWER).await?))
+            Ok((status, answer.body(RESPONSE).await?))
         };
         match call.await.map_err(failed) {
             Ok(answered) => Ok(answered),
-            Err(error) if error.code == ErrorCode::Network => Err(self.lost(error).await),
+            Err(error) if error.code == ErrorCode::Network => Err(self.exited_or(error).await),
             Err(error) => Err(error),
         }
     }
 
     fn url(&self, path: &str) -> Result<Url, Broken> {
-        let mut url = self.base.0.join(path).map_err(|_| {
+        let missing = || {
             Broken::Failed(AgentError::new(ErrorCode::Protocol, "the program's server has no such address"))
-        })?;
+        };
+        let base = self.base.url.as_ref().ok_or_else(missing)?;
+        let mut url = base.join(path).map_err(|_| missing())?;
         if let Some(directory) = &self.directory {
             url.query_pairs_mut().append_pair("directory", directory);
         }
         Ok(url)
-    }
-}
-
-impl Session for Server {
-    type Launch = Launch;
-
-    fn reuse(_: &Launch) -> Reuse {
-        Reuse::Warm
-    }
-
-    fn is_ready(&self) -> bool {
-        self.state == State::Idle && self.process.exit().is_none()
-    }
-
-    async fn end(&self) {
-        match self.state {
-            State::Idle => self.process.stop().await,
-            // Asked to end, it would leave the shells of its tools behind.
-            State::InTurn | State::Gone => self.process.kill().await,
-        };
     }
 }
 
@@ -309,26 +227,6 @@ fn failed(broken: Broken) -> AgentError {
     match broken {
         Broken::Failed(error) => error,
         Broken::Cancelled => AgentError::new(ErrorCode::Aborted, "the request was cancelled"),
-    }
-}
-
-/// Waits until the program says where it listens.
-async fn listening(process: &mut Process) -> Result<Url, AgentError> {
-    let mut said = Vec::new();
-    loop {
-        let Some(bytes) = process.read().await else {
-            let exit = process.stop().await;
-            let refused = process.refused(exit);
-            return Err(refused.unwrap_or_else(|| died(exit, &process.stderr())));
-        };
-        said.extend_from_slice(&bytes);
-        if let Some(address) = address(&String::from_utf8_lossy(&said)) {
-            return address;
-        }
-        if said.len() > START_WORDS {
-            let message = format!("the program said {} bytes and not where it listens", said.len());
-            return Err(AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Start));
-        }
     }
 }
 

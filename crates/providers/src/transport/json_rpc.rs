@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::lines::{Line, LineSplitter};
-use super::process::{Exit, Process, Start, Stdin};
+use super::process::{Process, Start, Stdin};
 
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
@@ -29,10 +29,10 @@ const BACKLOG: usize = 100_000;
 /// The id of a request that the program made: a number or a string, given back as it came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct TheirId(Value);
+pub(crate) struct RemoteId(Value);
 
 /// The id of a request that was made here.
-pub(crate) type OurId = u64;
+pub(crate) type LocalId = u64;
 
 /// What the program answered instead of a result.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -49,13 +49,13 @@ pub(crate) struct RpcError {
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// It answers a request.
-    Answer { id: OurId, result: Result<Box<RawValue>, RpcError> },
+    Answer { id: LocalId, result: Result<Box<RawValue>, RpcError> },
     /// It asks, and waits for [`respond`] or [`refuse`].
-    Request { id: TheirId, method: String, params: Box<RawValue> },
+    Request { id: RemoteId, method: String, params: Box<RawValue> },
     /// It tells.
     Notification { method: String, params: Box<RawValue> },
     /// A line that is no message, and is passed over: a sentence about it, without its content.
-    Odd(&'static str),
+    Invalid(&'static str),
 }
 
 /// Why an answer did not come.
@@ -69,6 +69,25 @@ pub(crate) enum CallError {
     Late,
     /// The request could not be written, or the answer could not be read.
     Failed(AgentError),
+}
+
+impl CallError {
+    /// The error for the caller, where `refused` knows the vendor's words; `None` if the program ended.
+    pub(crate) fn into_error(
+        self,
+        method: &str,
+        refused: impl FnOnce(&RpcError) -> AgentError,
+    ) -> Option<AgentError> {
+        match self {
+            Self::Refused(error) => Some(refused(&error)),
+            Self::Ended => None,
+            Self::Late => {
+                let message = format!("the program did not answer `{method}` in time");
+                Some(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Start))
+            }
+            Self::Failed(error) => Some(error),
+        }
+    }
 }
 
 /// Cuts the program's output into messages. Pure.
@@ -93,10 +112,10 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
     let text: &str = match line {
         Line::Text(text) => text,
         Line::Repaired(text) => {
-            each(Incoming::Odd("a line held bytes that are no UTF-8; they were replaced"));
+            each(Incoming::Invalid("a line held bytes that are no UTF-8; they were replaced"));
             text
         }
-        Line::TooLong => return each(Incoming::Odd(LOST)),
+        Line::TooLong => return each(Incoming::Invalid(LOST)),
     };
     each(message(text));
 }
@@ -118,7 +137,7 @@ struct Frame {
 }
 
 fn message(line: &str) -> Incoming {
-    const NONE: Incoming = Incoming::Odd("a line is no message of the protocol");
+    const NONE: Incoming = Incoming::Invalid("a line is no message of the protocol");
     // A list of values would be taken for the fields in their order.
     if !line.trim_start().starts_with('{') {
         return NONE;
@@ -126,7 +145,7 @@ fn message(line: &str) -> Incoming {
     let Ok(frame) = serde_json::from_str::<Frame>(line) else { return NONE };
     let params = frame.params.unwrap_or_else(|| RawValue::NULL.to_owned());
     match (frame.method, frame.id) {
-        (Some(method), Some(id)) => Incoming::Request { id: TheirId(id), method, params },
+        (Some(method), Some(id)) => Incoming::Request { id: RemoteId(id), method, params },
         (Some(method), None) => Incoming::Notification { method, params },
         (None, Some(id)) => match id.as_u64() {
             Some(id) => {
@@ -136,7 +155,7 @@ fn message(line: &str) -> Incoming {
                 };
                 Incoming::Answer { id, result }
             }
-            None => Incoming::Odd("an answer names a request that was never made"),
+            None => Incoming::Invalid("an answer names a request that was never made"),
         },
         (None, None) => NONE,
     }
@@ -150,7 +169,7 @@ pub(crate) struct Peer {
     waiting: VecDeque<Incoming>,
     /// Came before the answer that is awaited, and is read after it.
     aside: VecDeque<Incoming>,
-    last_id: OurId,
+    last_id: LocalId,
 }
 
 impl Peer {
@@ -177,7 +196,7 @@ impl Peer {
     }
 
     /// Makes a request; the answer comes by [`Peer::next`].
-    pub(crate) fn request(&mut self, method: &str, params: impl Serialize) -> Result<OurId, AgentError> {
+    pub(crate) fn request(&mut self, method: &str, params: impl Serialize) -> Result<LocalId, AgentError> {
         self.last_id += 1;
         let id = self.last_id;
         write(&self.stdin(), &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
@@ -261,14 +280,6 @@ impl Peer {
         };
         fitting(method, answer?.get()).map_err(CallError::Failed)
     }
-
-    /// Ends the program step by step; see [`Process::end`].
-    pub(crate) async fn end(&self) -> Exit {
-        match self.process.exit() {
-            Some(exit) => exit,
-            None => self.process.end().await,
-        }
-    }
 }
 
 /// Reads an answer. The words of the parser may quote it, and with it a secret, so only the place is told.
@@ -281,12 +292,12 @@ fn fitting<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, AgentEr
 }
 
 /// Answers a request of the program.
-pub(crate) fn respond(stdin: &Stdin, id: &TheirId, result: impl Serialize) -> Result<(), AgentError> {
+pub(crate) fn respond(stdin: &Stdin, id: &RemoteId, result: impl Serialize) -> Result<(), AgentError> {
     write(stdin, &json!({ "jsonrpc": "2.0", "id": id, "result": result }))
 }
 
 /// Refuses a request of the program.
-pub(crate) fn refuse(stdin: &Stdin, id: &TheirId, code: i64, message: &str) -> Result<(), AgentError> {
+pub(crate) fn refuse(stdin: &Stdin, id: &RemoteId, code: i64, message: &str) -> Result<(), AgentError> {
     write(stdin, &json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }))
 }
 

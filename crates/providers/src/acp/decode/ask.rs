@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::super::wire;
 use super::{Decoded, Decoder, head};
-use crate::transport::json_rpc::{METHOD_NOT_FOUND, TheirId};
+use crate::transport::json_rpc::{METHOD_NOT_FOUND, RemoteId};
 
 /// The code for parameters that cannot be read.
 const INVALID_PARAMS: i64 = -32602;
@@ -38,7 +38,7 @@ pub(in super::super) enum Wanted {
 }
 
 impl Decoder {
-    pub(super) fn request(&mut self, id: TheirId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
+    pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
         let wanted = match method {
             "session/request_permission" => return self.ask(id, params, out),
             "fs/read_text_file" => read(params).map(Wanted::ReadFile),
@@ -60,7 +60,7 @@ impl Decoder {
         });
     }
 
-    fn ask(&mut self, id: TheirId, params: &RawValue, out: &mut Vec<Decoded>) {
+    fn ask(&mut self, id: RemoteId, params: &RawValue, out: &mut Vec<Decoded>) {
         let Some(wire::AskPermission { tool_call, options }) = read(params) else {
             return out.push(unreadable(id, "session/request_permission"));
         };
@@ -75,7 +75,7 @@ fn read<T: DeserializeOwned>(params: &RawValue) -> Option<T> {
     serde_json::from_str(params.get()).ok()
 }
 
-fn unreadable(id: TheirId, method: &str) -> Decoded {
+fn unreadable(id: RemoteId, method: &str) -> Decoded {
     Decoded::Refused {
         id,
         code: INVALID_PARAMS,

@@ -21,6 +21,8 @@ pub(in super::super) struct TurnEnd {
     pub(in super::super) error: Option<RpcError>,
     /// The last message.
     pub(in super::super) answer: String,
+    /// The form that the answer was asked for.
+    pub(in super::super) form: wire::AnswerForm,
     /// All that was said in the turn.
     pub(in super::super) said: String,
     /// The model that was chosen, as far as the agent tells.
@@ -103,6 +105,7 @@ impl Decoder {
             answer: turn.said.answer().to_owned(),
             num_turns: turn.said.messages(),
             said: turn.said.into_text(),
+            form: self.form,
             model: self.model.clone(),
             ..TurnEnd::default()
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::wire::AnswerForm;
 use super::*;
 use crate::transport::json_rpc::Codec;
 
@@ -13,7 +14,7 @@ const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
 /// What a decoder in its first turn makes of these bytes.
 fn decode(bytes: &[u8]) -> Vec<Decoded> {
     let mut decoder = Decoder::of_new(ProviderSessionId::from("s"));
-    decoder.begin(2);
+    decoder.begin(2, AnswerForm::Text);
     let mut codec = Codec::default();
     let mut out = Vec::new();
     codec.push(bytes, |message| out.extend(decoder.take(message)));

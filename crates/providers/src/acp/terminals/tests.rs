@@ -27,9 +27,13 @@ impl Place {
     fn create(&mut self, wanted: &CreateTerminal) -> Result<String, Refusal> {
         let root = self.root();
         let environment = [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
-        let around =
-            Around { root: &root, environment: &environment, supervisor: None, redactor: &self.redactor };
-        let created = self.terminals.create(wanted, &around)?;
+        let surroundings = Surroundings {
+            root: &root,
+            environment: &environment,
+            supervisor: None,
+            redactor: &self.redactor,
+        };
+        let created = self.terminals.create(wanted, &surroundings)?;
         Ok(created["terminalId"].as_str().unwrap().to_owned())
     }
 

@@ -7,13 +7,13 @@ use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopR
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::{AcpInput, AcpOptions, AcpProvider, probe};
+use super::super::{AcpInput, AcpOptions, AcpProvider, probe_acp};
 use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, warnings};
 
 #[tokio::test]
 async fn agents_that_end_too_early() {
     let process = |message: &str| {
-        let message = format!("the agent ended ({message}");
+        let message = format!("the program ended ({message}");
         (ErrorCode::Process, message, json!("processDied"))
     };
     let plain = plain();
@@ -207,7 +207,7 @@ async fn a_missing_program_says_what_to_do() {
     let input = AcpInput { prompt: Some("go".to_owned()), ..AcpInput::default() };
     let error = droid.execute(input, fake.context()).next().await.unwrap().unwrap_err();
     assert_eq!((error.code, error.provider.as_deref()), (ErrorCode::ConfigMissing, Some("droid")));
-    let statuses = probe::probe(&fake.context().env, None).await;
+    let statuses = probe_acp(&fake.context().env, None).await;
     let seen: Vec<_> =
         statuses.iter().map(|status| (status.provider.as_str(), status.path.is_some())).collect();
     assert_eq!(seen, [("droid", false), ("gemini", false), ("qwen", false)]);
@@ -219,7 +219,7 @@ async fn a_program_that_is_there_is_probed() {
     let fake = Fake::new("echo 0.51.2");
     let path = fake.outside().join("agent").display().to_string();
     let env = fake.context().env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
-    let status = probe::probe(&env, None).await.swap_remove(1);
+    let status = probe_acp(&env, None).await.swap_remove(1);
     assert_eq!(
         serde_json::to_value(&status).unwrap(),
         json!({

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{AcpOptions, AcpProvider, preset};
 use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, runs, wait_until, warnings};
-use crate::pool::{Limits, Pool};
+use crate::program::pool::{Limits, Pool};
 
 /// What an agent sends of an earlier conversation when it loads it.
 const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;

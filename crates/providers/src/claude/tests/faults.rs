@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::super::launch::Launch;
-use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, probe};
+use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
-use crate::pool::{Limits, Pool};
+use crate::program::pool::{Limits, Pool};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"
@@ -106,7 +106,7 @@ async fn a_missing_program_says_what_to_do() {
              name it by the option `executable` or the environment variable INSPAN_CLAUDE"
         )
     );
-    let status = probe::probe(&fake.context().env, None).await;
+    let status = PROGRAM.probe(&fake.context().env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::super::wire;
 use super::item::{fields, mcp_name};
 use super::{Decoded, Decoder, Form, fault, head, read};
-use crate::transport::json_rpc::TheirId;
+use crate::transport::json_rpc::RemoteId;
 
 impl Decoder {
-    pub(super) fn request(&mut self, id: TheirId, method: &str, params: &str, out: &mut Vec<Decoded>) {
+    pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &str, out: &mut Vec<Decoded>) {
         let ask: wire::AskLine<'_> = match read(params) {
             Ok(ask) => ask,
             Err(error) => return out.push(fault(method, params, &error)),

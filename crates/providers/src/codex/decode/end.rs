@@ -72,7 +72,7 @@ impl Decoder {
             num_turns: turn.requests,
             duration_ms: duration_ms.max(0.0) as u64,
             usage: turn.usage,
-            permission_denials: turn.denials,
+            answer: turn.form,
             resets_at: self.resets_at,
         }
     }

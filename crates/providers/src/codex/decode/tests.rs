@@ -4,6 +4,7 @@ use inspan_testkit::split_everywhere;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::wire::AnswerForm;
 use super::*;
 use crate::transport::json_rpc::Codec;
 
@@ -18,7 +19,7 @@ fn messages(lines: &[Value]) -> Vec<Incoming> {
 fn begun() -> Decoder {
     let mut decoder = Decoder::default();
     decoder.open(ProviderSessionId::from("ours"), Some("m".to_owned()));
-    decoder.begin();
+    decoder.begin(AnswerForm::Text);
     decoder.named("t");
     decoder
 }
@@ -96,7 +97,7 @@ fn tokens_are_counted_once_however_often_they_are_told() {
     decoder.open(ProviderSessionId::from("ours"), None);
     // The turn before, told after a resumption: between the turns, and in the middle of the next.
     assert_eq!(all(&mut decoder, &[usage("ours", "before", 100, 90)]), []);
-    decoder.begin();
+    decoder.begin(AnswerForm::Text);
     decoder.named("t");
     let lines = [
         usage("ours", "before", 100, 90),

@@ -1,16 +1,19 @@
 //! Tests of the verdicts beyond what the recorded transcripts show.
 
+use serde_json::json;
+
 use super::*;
+use crate::program::exit::exited;
 
 fn verdict(message: &str, info: Value) -> (ErrorCode, Option<String>) {
     let error =
         TurnError { message: message.to_owned(), codex_error_info: Some(info), additional_details: None };
     match judge(&TurnEnd { error: Some(error), ..TurnEnd::default() }) {
-        Verdict::Error(error) => {
+        Err(error) => {
             let kind = error.detail.and_then(|detail| detail["kind"].as_str().map(str::to_owned));
             (error.code, kind)
         }
-        Verdict::Output(reason) => panic!("an output with {reason:?}"),
+        Ok(reason) => panic!("an output with {reason:?}"),
     }
 }
 
@@ -105,6 +108,6 @@ fn a_death_is_told_by_what_stderr_said() {
         (1, "", ErrorCode::Process),
     ];
     for (code, stderr, expected) in rows {
-        assert_eq!(died(exit(code), stderr).code, expected, "{stderr}");
+        assert_eq!(exited(exit(code), stderr, explain_exit).code, expected, "{stderr}");
     }
 }

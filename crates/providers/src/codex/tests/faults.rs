@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, probe};
-use crate::pool::{Limits, Pool};
+use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
+use crate::program::pool::{Limits, Pool};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -129,7 +129,7 @@ async fn a_missing_program_says_what_to_do() {
              the option `executable` or the environment variable INSPAN_CODEX"
         )
     );
-    let status = probe::probe(&fake.context().env, None).await;
+    let status = PROGRAM.probe(&fake.context().env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 

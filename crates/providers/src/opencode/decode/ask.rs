@@ -5,7 +5,7 @@ use inspan_protocol::PermissionRequest;
 use serde_json::{Map, Value, json};
 
 use super::super::wire;
-use super::{Answer, Decoded, Decoder, read};
+use super::{Decoded, Decoder, QuestionAnswer, read};
 
 /// What kind of question it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Decoder {
         let refused = kind == "question.rejected" || replied.reply.as_deref() == Some("reject");
         out.push(Decoded::Answered {
             request_id: replied.request.into_owned(),
-            answer: if refused { Answer::Refused } else { Answer::Given },
+            answer: if refused { QuestionAnswer::Denied } else { QuestionAnswer::Given },
         });
         Ok(())
     }

@@ -240,7 +240,7 @@ fn a_question_waits_for_the_call_that_it_is_about() {
     never.push(&asked());
     let heartbeat = b"data: {\"type\":\"server.heartbeat\",\"properties\":{}}\n\n";
     assert_eq!(never.push(heartbeat), [request("edit", json!({ "filepath": "a" }))]);
-    assert_eq!((never.heard(), never.in_tool(), late.in_tool()), (3, false, true));
+    assert_eq!((never.events_of_turn(), never.in_tool(), late.in_tool()), (3, false, true));
 }
 
 proptest! {

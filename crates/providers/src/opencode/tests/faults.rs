@@ -15,10 +15,9 @@ use tokio::time::Instant;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::super::server::Server;
-use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, probe};
+use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, PROGRAM};
 use crate::output::TurnOutput;
-use crate::pool::{Limits, Pool};
+use crate::program::pool::{Limits, Pool};
 
 const SESSION: &str = "ses_1";
 
@@ -180,7 +179,7 @@ async fn a_missing_program_says_what_to_do() {
              the option `executable` or the environment variable INSPAN_OPENCODE"
         )
     );
-    let status = probe::probe(&fake.context().env, None).await;
+    let status = PROGRAM.probe(&fake.context().env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 
@@ -208,7 +207,7 @@ async fn programs_that_never_come_to_listen() {
         (
             "head -c 70000 /dev/zero | tr '\\0' x; exec sleep 300",
             ErrorCode::Protocol,
-            "the program said 70000 bytes and not where it listens",
+            "the program printed 70000 bytes and not where it listens",
             json!("start"),
         ),
     ];
@@ -364,7 +363,7 @@ async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
     let options = OpenCodeOptions { stall_timeout_ms: Some(300), ..OpenCodeOptions::default() };
     let (code, message, kind) = fault(&fake, options).await;
     assert_eq!((code, kind, aborts.load(Ordering::SeqCst)), (ErrorCode::Timeout, json!("stall"), 1));
-    assert!(message.starts_with("the program said nothing for "), "{message}");
+    assert!(message.starts_with("the program sent nothing for "), "{message}");
 }
 
 #[tokio::test]
@@ -408,7 +407,7 @@ async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
     let server = server(events(format!("{}{}", said(), ended()))).await;
     let fake = Fake::before(&server);
     let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
-    let provider = OpenCodeProvider { pool: Pool::<Server>::new(limits) };
+    let provider = OpenCodeProvider { pool: Pool::new(limits) };
     let resumed = || OpenCodeOptions { resume: Some(SESSION.into()), ..OpenCodeOptions::default() };
     run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
     // The turn of the recorded stream has the same message of the user, which a second turn would take for late news.

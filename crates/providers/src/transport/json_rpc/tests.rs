@@ -12,7 +12,7 @@ fn shown(message: &Incoming) -> String {
         Incoming::Answer { id, result: Err(error) } => format!("{id} ! {} {}", error.code, error.message),
         Incoming::Request { id, method, params } => format!("{} ? {method} {params}", id.0),
         Incoming::Notification { method, params } => format!("{method} {params}"),
-        Incoming::Odd(what) => format!("odd: {what}"),
+        Incoming::Invalid(what) => format!("odd: {what}"),
     }
 }
 

@@ -1,17 +1,18 @@
-//! The sessions of a provider that runs a program: one process per conversation, lent to one turn at a time, and kept
-//! warm for a while between turns. What a session is and what happens in a turn is left to the adapters.
+//! The sessions of one provider: one process per conversation, lent to one turn at a time, and kept warm for a while
+//! between turns.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::session::too_long;
 use crate::conversation::busy;
 
 /// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
@@ -32,10 +33,10 @@ pub(crate) trait Session: Debug + Send + 'static {
     fn reuse(launch: &Self::Launch) -> Reuse;
 
     /// Whether another turn can begin.
-    fn is_ready(&self) -> bool;
+    fn is_ready(&mut self) -> bool;
 
     /// Ends the process, whatever it does.
-    fn end(&self) -> impl Future<Output = ()> + Send;
+    fn end(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// Whether a process may serve more than one turn.
@@ -147,7 +148,7 @@ impl<S: Session> Pool<S> {
                 if let Some(warm) = warm {
                     lease.session = Some(warm.session);
                     let fits = warm.launch == *launch && S::reuse(launch) == Reuse::Warm;
-                    if !fits || !lease.session.as_ref().is_some_and(S::is_ready) {
+                    if !fits || !lease.session.as_mut().is_some_and(S::is_ready) {
                         lease.end().await;
                     }
                 }
@@ -157,11 +158,6 @@ impl<S: Session> Pool<S> {
                 return Err(busy(id));
             }
         }
-    }
-
-    /// Takes a place for a conversation whose name the vendor will choose; [`Lease::name`] tells it.
-    pub(crate) async fn lease_unnamed(&self, launch: &S::Launch) -> Result<Lease<S>, AgentError> {
-        self.lease(&ProviderSessionId::from(crate::ids::fresh()), launch).await
     }
 
     fn take(&self, id: &ProviderSessionId) -> Option<(Lease<S>, Option<Warm<S>>)> {
@@ -264,8 +260,8 @@ impl<S: Session> Lease<S> {
         self.session.as_mut()
     }
 
-    /// The conversation got its name.
-    pub(crate) fn name(&mut self, id: ProviderSessionId) {
+    /// The vendor chose another id for the conversation.
+    pub(crate) fn rename(&mut self, id: ProviderSessionId) {
         let mut slots = self.pool.slots();
         slots.remove(&self.id);
         slots.insert(id.clone(), Slot::Busy);
@@ -280,7 +276,7 @@ impl<S: Session> Lease<S> {
 
     /// Ends the session and keeps the conversation.
     pub(crate) async fn end(&mut self) {
-        if let Some(session) = self.session.take() {
+        if let Some(mut session) = self.session.take() {
             session.end().await;
         }
     }
@@ -288,12 +284,9 @@ impl<S: Session> Lease<S> {
     /// The turn is over: keeps the session warm if it can serve another one.
     pub(crate) fn give_back(mut self, launch: S::Launch) {
         let warm = S::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
-        match self.session.take() {
-            Some(session) if warm && session.is_ready() => {
-                self.holds = Holds::No;
-                self.pool.keep(self.id.clone(), session, launch);
-            }
-            session => self.session = session,
+        if let Some(session) = self.session.take_if(|session| warm && session.is_ready()) {
+            self.holds = Holds::No;
+            self.pool.keep(self.id.clone(), session, launch);
         }
     }
 }
@@ -304,7 +297,7 @@ impl<S: Session> Drop for Lease<S> {
             return;
         }
         let (pool, id) = (Arc::clone(&self.pool), self.id.clone());
-        let Some(session) = self.session.take() else { return pool.free(&id) };
+        let Some(mut session) = self.session.take() else { return pool.free(&id) };
         // Outside of a runtime nothing runs that could wait; the drop of the session kills its process.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let work = pool.work.clone();
@@ -329,8 +322,5 @@ pub(crate) async fn within<T>(
     work: impl Future<Output = Result<T, AgentError>>,
 ) -> Result<T, AgentError> {
     let Some(limit) = limit else { return work.await };
-    timeout(limit, work).await.unwrap_or_else(|_| {
-        let message = format!("the turn took longer than {} ms", limit.as_millis());
-        Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline))
-    })
+    timeout(limit, work).await.unwrap_or_else(|_| Err(too_long(limit)))
 }

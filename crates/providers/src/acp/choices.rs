@@ -1,35 +1,33 @@
 //! What is chosen in a session before its first prompt: model, thinking, mode, in this order, because what there is to
-//! choose may follow from the model. How a session is opened is left to `link.rs`.
-
-use std::time::Duration;
+//! choose may follow from the model.
 
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StreamEvent, ThinkingLevel};
 use serde_json::{Value, json};
 
-use super::super::decode::chosen_model;
-use super::super::launch::Choices;
-use super::super::wire::{ConfigOption, Configured, Opened};
-use super::Link;
+use super::agent::AcpAgent;
+use super::decode::chosen_model;
+use super::launch::Choices;
+use super::wire::{ConfigOption, Configured, Opened};
 use crate::nearest::offers;
 
-impl Link {
+impl AcpAgent {
     /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
     /// costs anything, but for thinking, without which the answer is the same in kind.
-    pub(super) async fn choose(&mut self, opened: Opened, limit: Duration) -> Result<(), AgentError> {
+    pub(super) async fn choose(&mut self, opened: Opened) -> Result<(), AgentError> {
         let Choices { model, mode, thinking } = self.launch.choices.clone();
         let mut options = opened.config_options.unwrap_or_default();
         let mut current = opened.models.as_ref().and_then(|models| models.current_model_id.clone());
         if let Some(model) = model {
             if let Some(option) = find(&options, "model") {
                 offered(&option.values(), &model, "model", ErrorCode::ModelNotFound)?;
-                self.set(&mut options, "model", &model, limit).await?;
+                self.set(&mut options, "model", &model).await?;
             } else if let Some(models) = &opened.models {
                 let values: Vec<String> =
                     models.available_models.iter().map(|model| model.model_id.clone()).collect();
                 offered(&values, &model, "model", ErrorCode::ModelNotFound)?;
                 if current.as_ref() != Some(&model) {
                     let params = json!({ "sessionId": self.session, "modelId": model });
-                    self.call::<Option<Value>>("session/set_model", params, limit).await?;
+                    self.call::<Option<Value>>("session/set_model", params).await?;
                 }
                 current = Some(model);
             } else {
@@ -37,18 +35,18 @@ impl Link {
             }
         }
         if let Some(level) = thinking {
-            self.think(&mut options, level, limit).await?;
+            self.think(&mut options, level).await?;
         }
         if let Some(mode) = mode {
             if let Some(option) = find(&options, "mode") {
                 offered(&option.values(), &mode, "mode", ErrorCode::ConfigInvalid)?;
-                self.set(&mut options, "mode", &mode, limit).await?;
+                self.set(&mut options, "mode", &mode).await?;
             } else if let Some(modes) = &opened.modes {
                 let values: Vec<String> = modes.available_modes.iter().map(|mode| mode.id.clone()).collect();
                 offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
                 if modes.current_mode_id.as_ref() != Some(&mode) {
                     let params = json!({ "sessionId": self.session, "modeId": mode });
-                    self.call::<Option<Value>>("session/set_mode", params, limit).await?;
+                    self.call::<Option<Value>>("session/set_mode", params).await?;
                 }
             } else {
                 return Err(not_offered("mode"));
@@ -62,7 +60,6 @@ impl Link {
         &mut self,
         options: &mut Vec<ConfigOption>,
         level: ThinkingLevel,
-        limit: Duration,
     ) -> Result<(), AgentError> {
         let Some(option) = find(options, "thought_level") else {
             let message =
@@ -79,7 +76,7 @@ impl Link {
             );
             return Err(AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::NotOffered));
         };
-        self.set(options, "thought_level", value, limit).await
+        self.set(options, "thought_level", value).await
     }
 
     /// Sets an option, and takes over what there is to choose then.
@@ -88,7 +85,6 @@ impl Link {
         options: &mut Vec<ConfigOption>,
         category: &str,
         value: &str,
-        limit: Duration,
     ) -> Result<(), AgentError> {
         let Some(option) = find(options, category) else { return Err(not_offered(category)) };
         if option.current_value == value {
@@ -96,7 +92,7 @@ impl Link {
         }
         let id = option.id.clone();
         let params = json!({ "sessionId": self.session, "configId": id, "value": value });
-        let now: Option<Configured> = self.call("session/set_config_option", params, limit).await?;
+        let now: Option<Configured> = self.call("session/set_config_option", params).await?;
         match now.and_then(|now| now.config_options) {
             Some(now) => *options = now,
             None => {

@@ -1,0 +1,236 @@
+//! A running agent: one process that holds one session, spoken to over the Agent Client Protocol.
+
+use std::time::Duration;
+
+use inspan_protocol::{
+    AgentError, ContentBlock, ExecutionContext, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+};
+use serde_json::{Value, json};
+
+use super::decode::{Decoded, Decoder, TurnEnd};
+use super::files::Refusal;
+use super::launch::Launch;
+use super::options::AcpOptions;
+use super::permission::{Granted, Policy};
+use super::prompt::{Commands, blocks, unread};
+use super::service::{Open, Outcome};
+use super::session::outside_a_turn;
+use super::terminals::{Surroundings, Terminals};
+use super::wire;
+use crate::instructed;
+use crate::program::session::NotReady;
+use crate::program::turn::{Handled, Received, Turn};
+use crate::program::{Agent, Call, Conversation, Ending};
+use crate::transport::json_rpc::{Incoming, Peer, refuse};
+use crate::transport::process::{Exit, Process, Start};
+
+/// The process and its decoder.
+pub(super) struct AcpAgent {
+    pub(super) peer: Peer,
+    pub(super) decoder: Decoder,
+    pub(super) session: ProviderSessionId,
+    pub(super) terminals: Terminals,
+    pub(super) launch: Launch,
+    pub(super) abilities: wire::AgentCapabilities,
+    pub(super) auth_methods: Vec<wire::AuthMethod>,
+    /// Shown when the next turn begins.
+    pub(super) warnings: Vec<StreamEvent>,
+    /// What the call of the turn in progress allows.
+    pub(super) policy: Policy,
+    /// What was allowed in the turn in progress.
+    pub(super) granted: Granted,
+    redactor: Redactor,
+    supervisor: Option<Supervisor>,
+}
+
+/// What one turn sends.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    blocks: Vec<ContentBlock>,
+    commands: Commands,
+    /// Asks for JSON of a schema.
+    instruction: Option<String>,
+    policy: Policy,
+}
+
+impl Prompt {
+    /// A message with the options of its call.
+    pub(super) fn new(blocks: Vec<ContentBlock>, options: &AcpOptions) -> Self {
+        Self {
+            blocks,
+            commands: if options.expand_prompt == Some(true) { Commands::Wanted } else { Commands::No },
+            instruction: options.output_schema.as_ref().map(instructed::instruction),
+            policy: Policy::new(options),
+        }
+    }
+}
+
+impl AcpAgent {
+    /// Starts a command for the agent.
+    pub(super) fn create_terminal(&mut self, wanted: &wire::CreateTerminal) -> Result<Value, Refusal> {
+        let surroundings = Surroundings {
+            root: &self.launch.root,
+            environment: &self.launch.environment,
+            supervisor: self.supervisor.clone(),
+            redactor: &self.redactor,
+        };
+        self.terminals.create(wanted, &surroundings)
+    }
+}
+
+impl Agent for AcpAgent {
+    type Launch = Launch;
+    type Prompt = Prompt;
+    type Frame = Incoming;
+    type Decoded = Decoded;
+    type End = TurnEnd;
+    type Request = Open;
+    type Answer = Outcome;
+
+    /// Some agents need twelve seconds for their greeting alone.
+    const OPENING: Duration = Duration::from_secs(90);
+
+    fn start(
+        launch: &Launch,
+        conversation: &Conversation,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let redactor = launch.redactor();
+        let peer = Peer::start(Start {
+            program: launch.program.clone(),
+            arguments: launch.arguments.clone(),
+            environment: launch.environment.clone(),
+            cwd: Some(launch.root.clone()),
+            supervisor: context.supervisor.clone(),
+            redactor: redactor.clone(),
+        })?;
+        Ok(Self {
+            peer,
+            decoder: Decoder::default(),
+            session: conversation.id().clone(),
+            terminals: Terminals::default(),
+            launch: launch.clone(),
+            abilities: wire::AgentCapabilities::default(),
+            auth_methods: Vec::new(),
+            warnings: Vec::new(),
+            policy: Policy::default(),
+            granted: Granted::default(),
+            redactor,
+            supervisor: context.supervisor.clone(),
+        })
+    }
+
+    async fn greet(&mut self, _: &Launch) -> Result<(), AgentError> {
+        self.initialize().await
+    }
+
+    async fn open(
+        &mut self,
+        _: &Call<Self>,
+        conversation: &Conversation,
+    ) -> Result<ProviderSessionId, AgentError> {
+        self.open_session(conversation).await?;
+        Ok(self.session.clone())
+    }
+
+    fn catch_up(&mut self) -> Result<(), AgentError> {
+        let stdin = self.peer.stdin();
+        while let Some(message) = self.peer.try_next() {
+            for decoded in self.decoder.take(message) {
+                self.warnings.extend(outside_a_turn(&stdin, decoded)?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+        let takes = self.abilities.prompt_capabilities.unwrap_or_default();
+        let mut blocks = blocks(&prompt.blocks, prompt.commands, takes)?;
+        self.warnings.extend(prompt.blocks.iter().find_map(unread));
+        let form = if prompt.instruction.is_some() { wire::AnswerForm::Json } else { wire::AnswerForm::Text };
+        blocks.extend(prompt.instruction.map(|text| json!({ "type": "text", "text": text })));
+        let params = json!({ "sessionId": self.session, "prompt": blocks });
+        self.decoder.begin(self.peer.request("session/prompt", params)?, form);
+        self.policy = prompt.policy;
+        self.granted = Granted::default();
+        turn.extend(self.warnings.drain(..).map(Decoded::Event));
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Received<Incoming> {
+        self.peer.next().await.map_or(Received::Ended(None), Received::Frame)
+    }
+
+    fn try_next(&mut self) -> Option<Incoming> {
+        self.peer.try_next()
+    }
+
+    fn receive(&mut self, message: Incoming, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        // Noise is no sign of life.
+        if !matches!(message, Incoming::Invalid(_)) {
+            turn.heard();
+        }
+        turn.extend(self.decoder.take(message));
+        Ok(())
+    }
+
+    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+        match decoded {
+            Decoded::Event(event) => return Ok(Handled::Event(event)),
+            Decoded::Asked { id, question } => self.asked(id, *question, turn)?,
+            Decoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
+            Decoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,
+            Decoded::TurnEnd(end) => {
+                // The next turn would take the answers for its own.
+                if self.withdraw(turn).is_err() {
+                    self.end(Ending::BreakOff).await;
+                }
+                return Ok(Handled::End(end));
+            }
+            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+        }
+        Ok(Handled::Nothing)
+    }
+
+    async fn answer(
+        &mut self,
+        open: Open,
+        outcome: Outcome,
+        turn: &mut Turn<Self>,
+    ) -> Result<(), AgentError> {
+        self.reply(&open, outcome, turn)
+    }
+
+    fn waits_for_person(open: &Open) -> bool {
+        open.waits_for_person()
+    }
+
+    async fn interrupt(&mut self, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        self.peer.notify("session/cancel", json!({ "sessionId": self.session }))?;
+        self.withdraw(turn)
+    }
+
+    fn in_tool(&self) -> bool {
+        self.decoder.in_tool()
+    }
+
+    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
+        let (closing, end) = self.decoder.abandon();
+        turn.extend(closing);
+        end
+    }
+
+    fn process(&self) -> &Process {
+        self.peer.process()
+    }
+
+    fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    /// Ends what it runs through us, too.
+    async fn end(&mut self, how: Ending) -> Exit {
+        let (exit, ()) = tokio::join!(how.apply(self.peer.process()), self.terminals.end());
+        exit
+    }
+}

@@ -1,0 +1,260 @@
+//! What an agent asks for during a turn: permission to use a tool, files, commands. Each request gets one answer; when the
+//! turn is stopped or over, those that are still open get it at once.
+
+use std::future::ready;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use inspan_protocol::{AgentError, PermissionDecision, PermissionRequest};
+use serde_json::{Value, json};
+
+use super::agent::AcpAgent;
+use super::decode::{Question, Wanted};
+use super::files::{FAILED, Refusal, read, write};
+use super::permission::{Choice, Ruled, about_command, about_file, choose};
+use super::wire::{self, WriteFile};
+use crate::program::turn::Turn;
+use crate::transport::json_rpc::{RemoteId, refuse, respond};
+
+/// Requests of the agent that may wait for an answer at once.
+const OPEN_LIMIT: usize = 64;
+/// The protocol's code for a request that was cancelled.
+const CANCELLED: i64 = -32800;
+
+/// A request of the agent that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Open {
+    id: RemoteId,
+    about: About,
+}
+
+/// What an open request waits for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum About {
+    /// A person's answer to the agent's own question.
+    Question,
+    /// A person's answer, whether something may be done for the agent.
+    Permission,
+    /// Something that is being done for the agent.
+    Work,
+}
+
+impl Open {
+    /// Whether a person is asked.
+    pub(super) fn waits_for_person(&self) -> bool {
+        self.about != About::Work
+    }
+}
+
+/// What comes of a request.
+pub(super) enum Outcome {
+    /// The agent's own question was decided.
+    Decided { question: Box<Question>, ruled: Ruled, decision: PermissionDecision },
+    /// It was decided whether something may be done for the agent.
+    Permitted { task: Box<Task>, request: Box<PermissionRequest>, decision: PermissionDecision },
+    /// Something was done for the agent, or could not be.
+    Done(Result<Value, Refusal>),
+}
+
+/// Something that needs permission.
+pub(super) enum Task {
+    Write(WriteFile),
+    Run(wire::CreateTerminal),
+}
+
+type AcpTurn = Turn<AcpAgent>;
+
+impl AcpAgent {
+    /// The agent asks whether it may use a tool.
+    pub(super) fn asked(
+        &mut self,
+        id: RemoteId,
+        question: Question,
+        turn: &mut AcpTurn,
+    ) -> Result<(), AgentError> {
+        if !turn.is_running() || turn.requests.len() >= OPEN_LIMIT {
+            return respond(&self.peer.stdin(), &id, wire::permission(None));
+        }
+        let ruled = self.policy.rule(&question.names, &question.request.tool_name);
+        let decision = decide(ruled, question.request.clone(), turn);
+        turn.requests.open(Open { id, about: About::Question }, async move {
+            Outcome::Decided { decision: decision.await, question: Box::new(question), ruled }
+        });
+        Ok(())
+    }
+
+    /// The agent wants something done.
+    pub(super) fn wanted(
+        &mut self,
+        id: RemoteId,
+        wanted: Wanted,
+        turn: &mut AcpTurn,
+    ) -> Result<(), AgentError> {
+        let stdin = self.peer.stdin();
+        if turn.requests.len() >= OPEN_LIMIT {
+            return refuse(&stdin, &id, FAILED, "too many requests wait for their answers");
+        }
+        if !turn.is_running() && matches!(wanted, Wanted::WriteFile(_) | Wanted::CreateTerminal(_)) {
+            return refuse(&stdin, &id, CANCELLED, "the turn was cancelled");
+        }
+        let root = self.launch.root.clone();
+        match wanted {
+            Wanted::ReadFile(wanted) => {
+                work(id, turn, move || read(&root, &wanted).map(|content| json!({ "content": content })));
+                Ok(())
+            }
+            Wanted::WriteFile(wanted) => {
+                if self.granted.file(&wanted, &root) {
+                    work(id, turn, move || write(&root, &wanted).map(|()| json!({})));
+                } else {
+                    let (request, names) = about_file(&wanted);
+                    self.permit(id, Task::Write(wanted), request, &names, turn);
+                }
+                Ok(())
+            }
+            Wanted::CreateTerminal(wanted) => {
+                if self.granted.command(&wanted) {
+                    let created = self.create_terminal(&wanted);
+                    return self.answer_with(&id, created);
+                }
+                let (request, names) = about_command(&wanted);
+                self.permit(id, Task::Run(wanted), request, &names, turn);
+                Ok(())
+            }
+            Wanted::TerminalOutput(wanted) => {
+                self.answer_with(&id, self.terminals.output(&wanted.terminal_id))
+            }
+            Wanted::WaitForTerminal(wanted) => match self.terminals.wait(&wanted.terminal_id) {
+                Ok(ended) => {
+                    turn.requests
+                        .open(Open { id, about: About::Work }, ended.map(|status| Outcome::Done(Ok(status))));
+                    Ok(())
+                }
+                Err(refusal) => self.answer_with(&id, Err(refusal)),
+            },
+            Wanted::KillTerminal(wanted) => self.answer_with(&id, self.terminals.kill(&wanted.terminal_id)),
+            Wanted::ReleaseTerminal(wanted) => {
+                let released = self.terminals.release(&wanted.terminal_id);
+                self.answer_with(&id, released)
+            }
+        }
+    }
+
+    /// A request was decided or done.
+    pub(super) fn reply(
+        &mut self,
+        open: &Open,
+        outcome: Outcome,
+        turn: &mut AcpTurn,
+    ) -> Result<(), AgentError> {
+        let id = &open.id;
+        match outcome {
+            Outcome::Done(result) => self.answer_with(id, result),
+            Outcome::Decided { question, ruled, decision } => {
+                let choice = choose(&question.options, &question.request.input, ruled, &decision);
+                let option = match choice {
+                    Choice::Allow(option) => {
+                        self.granted.add(&question, &self.launch.root);
+                        Some(option)
+                    }
+                    Choice::Deny(option) => {
+                        turn.deny(&question.request);
+                        option
+                    }
+                    Choice::Impossible(option, why) => {
+                        turn.deny(&question.request);
+                        let message = format!("denied `{}`: {why}", question.request.tool_name);
+                        turn.warn("permissionNotPassedOn", message);
+                        option
+                    }
+                };
+                respond(&self.peer.stdin(), id, wire::permission(option.as_deref()))
+            }
+            Outcome::Permitted { task, request, decision } => match decision {
+                PermissionDecision::Deny { message } => {
+                    turn.deny(&request);
+                    refuse(&self.peer.stdin(), id, FAILED, &format!("permission denied: {message}"))
+                }
+                PermissionDecision::Allow { updated_input: Some(changed) } if changed != request.input => {
+                    turn.deny(&request);
+                    let why = "it was allowed with other arguments, which this protocol cannot pass on";
+                    turn.warn("permissionNotPassedOn", format!("denied `{}`: {why}", request.tool_name));
+                    refuse(&self.peer.stdin(), id, FAILED, &format!("permission denied: {why}"))
+                }
+                PermissionDecision::Allow { .. } => match *task {
+                    Task::Write(wanted) => {
+                        let root = self.launch.root.clone();
+                        work(id.clone(), turn, move || write(&root, &wanted).map(|()| json!({})));
+                        Ok(())
+                    }
+                    Task::Run(wanted) => {
+                        let created = self.create_terminal(&wanted);
+                        self.answer_with(id, created)
+                    }
+                },
+            },
+        }
+    }
+
+    /// Answers the open requests of a turn that is over or stopped.
+    pub(super) fn withdraw(&mut self, turn: &mut AcpTurn) -> Result<(), AgentError> {
+        let stdin = self.peer.stdin();
+        for open in turn.requests.withdraw_all() {
+            match open.about {
+                About::Question => respond(&stdin, &open.id, wire::permission(None))?,
+                About::Permission | About::Work => {
+                    refuse(&stdin, &open.id, CANCELLED, "the turn was cancelled")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks whether something may be done for the agent.
+    fn permit(
+        &mut self,
+        id: RemoteId,
+        task: Task,
+        request: PermissionRequest,
+        names: &[String],
+        turn: &mut AcpTurn,
+    ) {
+        let ruled = self.policy.rule(names, &request.tool_name);
+        let decision = decide(ruled, request.clone(), turn);
+        turn.requests.open(Open { id, about: About::Permission }, async move {
+            Outcome::Permitted { decision: decision.await, task: Box::new(task), request: Box::new(request) }
+        });
+    }
+
+    fn answer_with(&self, id: &RemoteId, result: Result<Value, Refusal>) -> Result<(), AgentError> {
+        let stdin = self.peer.stdin();
+        match result {
+            Ok(value) => respond(&stdin, id, value),
+            Err(Refusal { code, message }) => refuse(&stdin, id, code, &message),
+        }
+    }
+}
+
+/// The decision on a request: by the options of the call, else by the broker.
+fn decide(
+    ruled: Ruled,
+    request: PermissionRequest,
+    turn: &AcpTurn,
+) -> BoxFuture<'static, PermissionDecision> {
+    match ruled {
+        Ruled::Denied => {
+            let message = format!("{} is not allowed", request.tool_name);
+            ready(PermissionDecision::Deny { message }).boxed()
+        }
+        Ruled::Allowed => ready(PermissionDecision::Allow { updated_input: None }).boxed(),
+        Ruled::Open => turn.decision(request),
+    }
+}
+
+/// Does something that blocks.
+fn work(id: RemoteId, turn: &mut AcpTurn, work: impl FnOnce() -> Result<Value, Refusal> + Send + 'static) {
+    turn.requests.open(Open { id, about: About::Work }, async move {
+        let gone = |_| Err(Refusal::new(FAILED, "it could not be done"));
+        Outcome::Done(tokio::task::spawn_blocking(work).await.unwrap_or_else(gone))
+    });
+}

@@ -1,0 +1,304 @@
+//! A running Claude Code: one process that holds one conversation, spoken to in lines of JSON.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use inspan_protocol::{
+    AgentError, ContentBlock, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest,
+    ProviderSessionId, Redactor,
+};
+use serde_json::{Value, json};
+
+use super::decode::{Decoded, Decoder, TurnEnd};
+use super::error::explain_exit;
+use super::launch::Launch;
+use super::options::ClaudeOptions;
+use super::wire;
+use crate::program::pool::Reuse;
+use crate::program::session::NotReady;
+use crate::program::turn::{Handled, Received, Turn};
+use crate::program::{Agent, Call, Cancelled, Conversation, conclude};
+use crate::transport::process::{Exit, Process, Start, Stdin};
+
+/// The process and its decoder.
+#[derive(Debug)]
+pub(super) struct ClaudeAgent {
+    process: Process,
+    decoder: Decoder,
+    redactor: Redactor,
+    /// Exists as long as the process may read it.
+    _mcp_config: Option<PrivateFile>,
+}
+
+/// One message of the user.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    blocks: Vec<ContentBlock>,
+    rewriting: wire::Rewriting,
+}
+
+impl Prompt {
+    /// A message with the options of its call.
+    pub(super) fn new(blocks: Vec<ContentBlock>, options: &ClaudeOptions) -> Self {
+        let wanted = options.expand_prompt == Some(true);
+        let rewriting = if wanted { wire::Rewriting::Wanted } else { wire::Rewriting::Defeated };
+        Self { blocks, rewriting }
+    }
+}
+
+/// A question for permission.
+#[derive(Debug)]
+pub(super) struct Question {
+    request_id: String,
+    input: Value,
+}
+
+impl ClaudeAgent {
+    /// A handle to write with while a turn is read.
+    pub(super) fn stdin(&self) -> Stdin {
+        self.process.stdin()
+    }
+
+    /// Writes one line.
+    fn send(&self, line: &Value) -> Result<(), AgentError> {
+        write(&self.process.stdin(), line)
+    }
+
+    fn refuse(&self, request_id: &str, subtype: &str) -> Result<(), AgentError> {
+        self.send(&wire::control_error(request_id, &format!("`{subtype}` is not offered here")))
+    }
+}
+
+impl Agent for ClaudeAgent {
+    type Launch = Launch;
+    type Prompt = Prompt;
+    type Frame = Vec<u8>;
+    type Decoded = Decoded;
+    type End = TurnEnd;
+    type Request = Question;
+    type Answer = PermissionDecision;
+
+    const OPENING: Duration = Duration::from_secs(60);
+
+    fn reuse(launch: &Launch) -> Reuse {
+        launch.reuse
+    }
+
+    /// The program would take another text for a title, or for an option.
+    fn check_id(id: &ProviderSessionId) -> Result<(), AgentError> {
+        if uuid::Uuid::try_parse(id.as_str()).is_err() {
+            let message = format!("no such conversation: `{id}` is no id of this provider");
+            return Err(
+                AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
+            );
+        }
+        Ok(())
+    }
+
+    fn start(
+        launch: &Launch,
+        conversation: &Conversation,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let mut arguments = launch.arguments.clone();
+        arguments.extend(launch.conversation_arguments(conversation));
+        let mcp_config =
+            launch.mcp_config.as_deref().map(|config| PrivateFile::new(config, context)).transpose()?;
+        if let Some(file) = &mcp_config {
+            arguments.push(format!("--mcp-config={}", file.0.display()));
+        }
+        let redactor = launch.redactor();
+        let process = Process::start(Start {
+            program: launch.program.clone(),
+            arguments,
+            environment: launch.environment.clone(),
+            cwd: launch.cwd.clone(),
+            supervisor: context.supervisor.clone(),
+            redactor: redactor.clone(),
+        })?;
+        let decoder = Decoder::with_session(conversation.id().clone());
+        Ok(Self { process, decoder, redactor, _mcp_config: mcp_config })
+    }
+
+    async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {
+        const ID: &str = "initialize";
+        self.send(&wire::control_request(ID, launch.initialize.clone()))?;
+        loop {
+            let Some(bytes) = self.process.read().await else { return Err(self.died().await) };
+            for decoded in self.decoder.push_bytes(&bytes) {
+                match decoded {
+                    Decoded::Answered { request_id, error } if request_id == ID => {
+                        return error.map_or(Ok(()), |error| {
+                            let message = format!("the program refused its options: {error}");
+                            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+                        });
+                    }
+                    // An unknown conversation ends the program with a result before it is asked anything.
+                    Decoded::TurnEnd(end) => {
+                        let message = "the program ended a turn before it began";
+                        return Err(conclude(*end, Cancelled::No, &self.redactor)
+                            .err()
+                            .unwrap_or_else(|| AgentError::new(ErrorCode::Protocol, message)));
+                    }
+                    Decoded::Fault(error) => return Err(error),
+                    Decoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    async fn open(
+        &mut self,
+        _: &Call<Self>,
+        conversation: &Conversation,
+    ) -> Result<ProviderSessionId, AgentError> {
+        Ok(conversation.id().clone())
+    }
+
+    fn catch_up(&mut self) -> Result<(), AgentError> {
+        while let Some(bytes) = self.process.try_read() {
+            for decoded in self.decoder.push_bytes(&bytes) {
+                if let Decoded::Fault(error) = decoded {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.decoder.in_turn()
+    }
+
+    async fn begin(&mut self, prompt: Prompt, _: &mut Turn<Self>) -> Result<(), NotReady> {
+        Ok(self.send(&wire::user_message(&prompt.blocks, prompt.rewriting)?)?)
+    }
+
+    async fn next(&mut self) -> Received<Vec<u8>> {
+        self.process.read().await.map_or(Received::Ended(None), Received::Frame)
+    }
+
+    fn try_next(&mut self) -> Option<Vec<u8>> {
+        self.process.try_read()
+    }
+
+    fn receive(&mut self, bytes: Vec<u8>, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        turn.heard();
+        turn.extend(self.decoder.push_bytes(&bytes));
+        Ok(())
+    }
+
+    fn finish(&mut self, turn: &mut Turn<Self>) {
+        turn.extend(self.decoder.finish());
+    }
+
+    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+        match decoded {
+            Decoded::Event(event) => return Ok(Handled::Event(event)),
+            Decoded::PermissionAsked { request_id, request } => ask(request_id, request, turn),
+            Decoded::Withdrawn { request_id } => {
+                turn.requests.withdraw(|question| question.request_id == request_id);
+            }
+            Decoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
+            // The end of the turn tells more than the answer to the interrupt that brought it about.
+            Decoded::Answered { .. } => {}
+            Decoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+        }
+        Ok(Handled::Nothing)
+    }
+
+    async fn answer(
+        &mut self,
+        question: Question,
+        decision: PermissionDecision,
+        _: &mut Turn<Self>,
+    ) -> Result<(), AgentError> {
+        let response = match decision {
+            PermissionDecision::Allow { updated_input } => {
+                // The program takes an allowance without its input for a denial.
+                json!({ "behavior": "allow", "updatedInput": updated_input.unwrap_or(question.input) })
+            }
+            PermissionDecision::Deny { message } => json!({ "behavior": "deny", "message": message }),
+        };
+        self.send(&wire::control_success(&question.request_id, response))
+    }
+
+    async fn interrupt(&mut self, _: &mut Turn<Self>) -> Result<(), AgentError> {
+        interrupt(&self.process.stdin())
+    }
+
+    fn in_tool(&self) -> bool {
+        self.decoder.in_tool()
+    }
+
+    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
+        let (closing, end) = self.decoder.abandon();
+        turn.extend(closing);
+        end
+    }
+
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    fn explain_exit(_: Exit, stderr: &str) -> Option<AgentError> {
+        explain_exit(stderr)
+    }
+}
+
+fn ask(request_id: String, request: PermissionRequest, turn: &mut Turn<ClaudeAgent>) {
+    let question = Question { request_id, input: request.input.clone() };
+    let decision = turn.decision(request);
+    turn.requests.open(question, decision);
+}
+
+/// Asks the program behind this pipe to end its turn.
+pub(super) fn interrupt(stdin: &Stdin) -> Result<(), AgentError> {
+    /// The program tells its answers apart by these ids, over all its life.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let id = format!("interrupt-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    write(stdin, &wire::control_request(&id, json!({ "subtype": "interrupt" })))
+}
+
+fn write(stdin: &Stdin, line: &Value) -> Result<(), AgentError> {
+    let mut bytes = line.to_string().into_bytes();
+    bytes.push(b'\n');
+    stdin.send(bytes)
+}
+
+/// A file that only this user can read. It is deleted when it is dropped.
+#[derive(Debug)]
+struct PrivateFile(PathBuf);
+
+impl PrivateFile {
+    fn new(content: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
+        let folder = PathBuf::from(context.env.get("TMPDIR").unwrap_or("/tmp"));
+        let path = folder.join(format!("inspan-{}.json", crate::ids::fresh()));
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let written = options.open(&path).and_then(|mut file| file.write_all(content.as_bytes()));
+        let file = Self(path);
+        written.map(|()| file).map_err(|error| {
+            let message = format!("cannot write the MCP servers to a file in {}: {error}", folder.display());
+            AgentError::new(ErrorCode::Process, message)
+        })
+    }
+}
+
+impl Drop for PrivateFile {
+    fn drop(&mut self) {
+        // No caller could act on a failure; the folder is one for temporary files.
+        let _deleted = fs::remove_file(&self.0);
+    }
+}

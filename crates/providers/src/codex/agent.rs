@@ -1,0 +1,352 @@
+//! A running Codex: one process that holds one thread, spoken to over JSON-RPC.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use inspan_protocol::{
+    AgentError, ExecutionContext, PermissionDecision, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+};
+use serde_json::{Value, json};
+
+use super::consent::{Question, elicitation};
+use super::decode::{Decoded, Decoder, TurnEnd};
+use super::error::{explain_exit, refused};
+use super::launch::{Key, Launch, Store};
+use super::options::CodexOptions;
+use super::wire;
+use crate::program::requests::Consent;
+use crate::program::session::NotReady;
+use crate::program::turn::{Handled, Interruption, Received, Turn};
+use crate::program::{Agent, Call, Conversation, Ending};
+use crate::transport::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
+use crate::transport::process::{Exit, Process, Start};
+
+/// How long the program may take to end the commands that an interrupted turn left running.
+const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// The process and its decoder.
+pub(super) struct CodexAgent {
+    pub(super) peer: Peer,
+    pub(super) decoder: Decoder,
+    pub(super) session: ProviderSessionId,
+    pub(super) store: Store,
+    redactor: Redactor,
+    supervisor: Option<Supervisor>,
+    /// Warnings that came between turns and belong to the next one.
+    early: Vec<StreamEvent>,
+    turn: Current,
+}
+
+/// What one turn sends.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    input: Vec<Value>,
+    output_schema: Option<Value>,
+    max_turns: Option<u32>,
+}
+
+impl Prompt {
+    /// A message with the options of its call.
+    pub(super) fn new(input: Vec<Value>, options: &CodexOptions) -> Self {
+        Self { input, output_schema: options.output_schema.clone(), max_turns: options.max_turns }
+    }
+}
+
+/// What is known of the turn in progress.
+#[derive(Default)]
+struct Current {
+    /// The request that asked for it.
+    started: Option<LocalId>,
+    /// The program's id of it, by which it can be interrupted.
+    id: Option<String>,
+    max_turns: Option<u32>,
+    /// The user's next message, awaited over the whole turn.
+    steering: Option<BoxFuture<'static, String>>,
+    /// The request that sent such a message.
+    steered: Option<LocalId>,
+}
+
+/// What a turn reads.
+pub(super) enum Frame {
+    Message(Incoming),
+    /// The user says something that shall join the turn.
+    UserMessage(String),
+}
+
+impl CodexAgent {
+    fn launched(launch: &Launch, store: Store, supervisor: Option<Supervisor>) -> Result<Self, AgentError> {
+        let redactor = launch.redactor();
+        let peer = Peer::start(Start {
+            program: launch.program.clone(),
+            arguments: launch.arguments(store),
+            environment: launch.environment(store),
+            cwd: launch.cwd.clone(),
+            supervisor: supervisor.clone(),
+            redactor: redactor.clone(),
+        })?;
+        Ok(Self {
+            peer,
+            decoder: Decoder::default(),
+            session: ProviderSessionId::from(""),
+            store,
+            redactor,
+            supervisor,
+            early: Vec::new(),
+            turn: Current::default(),
+        })
+    }
+
+    /// Ends the program and starts it with its login stored elsewhere.
+    pub(super) async fn restart(&mut self, launch: &Launch, store: Store) -> Result<(), AgentError> {
+        self.end(Ending::Close).await;
+        *self = Self::launched(launch, store, self.supervisor.clone())?;
+        Ok(())
+    }
+
+    fn answered(&mut self, message: Incoming, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        match message {
+            Incoming::Answer { id, result } if Some(id) == self.turn.started => match result {
+                Ok(answer) => {
+                    if let Ok(line) = serde_json::from_str::<wire::TurnLine<'_>>(answer.get()) {
+                        self.named(line.turn.id.into_owned(), turn)?;
+                    }
+                }
+                Err(error) => turn.extend([Decoded::NotBegun(refused("turn/start", &error))]),
+            },
+            Incoming::Answer { id, result } if Some(id) == self.turn.steered => {
+                self.turn.steered = None;
+                match result {
+                    Ok(_) => {
+                        self.turn.steering = turn.context.steering.as_ref().map(|steering| steering.next());
+                        turn.emit(StreamEvent::Steered);
+                    }
+                    // It begins the next turn, and so does all that comes after it.
+                    Err(error) => {
+                        let message = format!("the message could not join the turn: {}", error.message);
+                        turn.warn("notSteered", self.redactor.text(&message));
+                    }
+                }
+            }
+            message => turn.extend(self.decoder.push(message)),
+        }
+        Ok(())
+    }
+
+    /// The turn has an id, by which it can be interrupted.
+    fn named(&mut self, turn_id: String, turn: &Turn<Self>) -> Result<(), AgentError> {
+        if self.turn.id.is_some() {
+            return Ok(());
+        }
+        self.decoder.named(&turn_id);
+        self.turn.id = Some(turn_id);
+        if turn.is_running() { Ok(()) } else { self.send_interrupt() }
+    }
+
+    /// Asks the program to end the turn, once it has an id.
+    fn send_interrupt(&mut self) -> Result<(), AgentError> {
+        let Some(id) = &self.turn.id else { return Ok(()) };
+        let params = json!({ "threadId": self.session, "turnId": id });
+        self.peer.request("turn/interrupt", params).map(drop)
+    }
+
+    fn steer(&mut self, message: &str) -> Result<(), AgentError> {
+        // A future that is done must not be polled again.
+        self.turn.steering = None;
+        let text = json!({ "type": "text", "text": message, "text_elements": [] });
+        let params = json!({ "threadId": self.session, "expectedTurnId": self.turn.id, "input": [text] });
+        self.turn.steered = Some(self.peer.request("turn/steer", params)?);
+        Ok(())
+    }
+}
+
+impl Agent for CodexAgent {
+    type Launch = Launch;
+    type Prompt = Prompt;
+    type Frame = Frame;
+    type Decoded = Decoded;
+    type End = TurnEnd;
+    type Request = Question;
+    type Answer = PermissionDecision;
+
+    const OPENING: Duration = Duration::from_secs(60);
+
+    fn start(launch: &Launch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
+        let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
+        Self::launched(launch, store, context.supervisor.clone())
+    }
+
+    async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {
+        self.log_in(launch).await
+    }
+
+    async fn open(
+        &mut self,
+        call: &Call<Self>,
+        conversation: &Conversation,
+    ) -> Result<ProviderSessionId, AgentError> {
+        self.open_thread(&call.launch, conversation).await
+    }
+
+    fn catch_up(&mut self) -> Result<(), AgentError> {
+        while let Some(message) = self.peer.try_next() {
+            for decoded in self.decoder.push(message) {
+                match decoded {
+                    Decoded::Fault(error) => return Err(error),
+                    Decoded::Asked { id, .. }
+                    | Decoded::Unsupported { id, .. }
+                    | Decoded::Elicited { id } => {
+                        let why = "no turn is in progress";
+                        refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, why)?;
+                    }
+                    Decoded::Event(event @ StreamEvent::Warning { .. }) => self.early.push(event),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+        let mut params = json!({ "threadId": self.session, "input": prompt.input });
+        let answer = match prompt.output_schema {
+            Some(schema) => {
+                params["outputSchema"] = schema;
+                wire::AnswerForm::Json
+            }
+            None => wire::AnswerForm::Text,
+        };
+        self.turn = Current {
+            started: Some(self.peer.request("turn/start", params)?),
+            max_turns: prompt.max_turns,
+            steering: turn.context.steering.as_ref().map(|steering| steering.next()),
+            ..Current::default()
+        };
+        self.decoder.begin(answer);
+        turn.extend(self.early.drain(..).map(Decoded::Event));
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Received<Frame> {
+        // One message at a time, and none before the turn has an id to send it to.
+        let steerable = self.turn.id.is_some() && self.turn.steered.is_none();
+        let steering = async {
+            match &mut self.turn.steering {
+                Some(next) if steerable => next.await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            message = steering => Received::Frame(Frame::UserMessage(message)),
+            message = self.peer.next() => match message {
+                Some(message) => Received::Frame(Frame::Message(message)),
+                None => Received::Ended(None),
+            },
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Frame> {
+        self.peer.try_next().map(Frame::Message)
+    }
+
+    fn receive(&mut self, frame: Frame, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        match frame {
+            Frame::UserMessage(message) => self.steer(&message),
+            Frame::Message(message) => {
+                turn.heard();
+                self.answered(message, turn)?;
+                if self.turn.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {
+                    turn.stop(Interruption::MaxTurns);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+        match decoded {
+            Decoded::Event(StreamEvent::Warning { code, message }) => {
+                let message = self.redactor.text(&message);
+                return Ok(Handled::Event(StreamEvent::Warning { code, message }));
+            }
+            Decoded::Event(event) => return Ok(Handled::Event(event)),
+            Decoded::Asked { id, request, form } => {
+                let decision = turn.decision(request.clone());
+                turn.requests.open(Question { id, request, form }, decision);
+            }
+            Decoded::Withdrawn { id } => {
+                turn.requests.withdraw(|question| question.id == id);
+            }
+            Decoded::Unsupported { id, method } => {
+                let why = format!("`{method}` is not offered here");
+                refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, &why)?;
+            }
+            Decoded::Elicited { id } => respond(&self.peer.stdin(), &id, elicitation("decline"))?,
+            Decoded::TurnStarted { turn_id } => self.named(turn_id, turn)?,
+            Decoded::NotBegun(error) => {
+                let _nothing_happened = self.decoder.abandon();
+                return Ok(Handled::Refused(error));
+            }
+            Decoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+        }
+        Ok(Handled::Nothing)
+    }
+
+    async fn answer(
+        &mut self,
+        question: Question,
+        decision: PermissionDecision,
+        turn: &mut Turn<Self>,
+    ) -> Result<(), AgentError> {
+        let consent = Consent::of(&decision, &question.request.input);
+        if consent == Consent::Changed {
+            let tool = &question.request.tool_name;
+            let message =
+                format!("{tool} was denied, because the program cannot run it with other arguments");
+            turn.warn("inputNotChanged", message);
+        }
+        if consent != Consent::Given {
+            turn.deny(&question.request);
+        }
+        respond(&self.peer.stdin(), &question.id, question.response(consent))
+    }
+
+    async fn interrupt(&mut self, _: &mut Turn<Self>) -> Result<(), AgentError> {
+        self.turn.steering = None;
+        self.send_interrupt()
+    }
+
+    /// An interrupted command would continue without its turn.
+    async fn clean_up(&mut self) {
+        let params = json!({ "threadId": self.session });
+        let store = |_: &_, message| Some(message);
+        let cleaned: Result<Value, _> =
+            self.peer.call("thread/backgroundTerminals/clean", params, CLEAN_UP, store).await;
+        if cleaned.is_err() {
+            self.end(Ending::BreakOff).await;
+        }
+    }
+
+    fn in_tool(&self) -> bool {
+        self.decoder.in_tool()
+    }
+
+    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
+        let (closing, end) = self.decoder.abandon();
+        turn.extend(closing);
+        end
+    }
+
+    fn process(&self) -> &Process {
+        self.peer.process()
+    }
+
+    fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    fn explain_exit(exit: Exit, stderr: &str) -> Option<AgentError> {
+        explain_exit(exit, stderr)
+    }
+}

@@ -1,0 +1,73 @@
+//! The questions that the program asks in a turn, each answered in the form that it wants.
+
+use inspan_protocol::PermissionRequest;
+use serde_json::{Value, json};
+
+use super::decode::Form;
+use crate::program::requests::Consent;
+use crate::transport::json_rpc::RemoteId;
+
+/// A question for permission.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) id: RemoteId,
+    pub(super) request: PermissionRequest,
+    pub(super) form: Form,
+}
+
+impl Question {
+    /// The response to the program. It runs what it asked about, or nothing.
+    pub(super) fn response(&self, consent: Consent) -> Value {
+        match (&self.form, consent) {
+            (Form::Decision, Consent::Given) => json!({ "decision": "accept" }),
+            (Form::Decision, _) => json!({ "decision": "decline" }),
+            (Form::Permissions(wanted), Consent::Given) => {
+                json!({ "permissions": granted(wanted), "scope": "turn" })
+            }
+            (Form::Permissions(_), _) => json!({ "permissions": {}, "scope": "turn" }),
+            (Form::Elicitation, Consent::Given) => elicitation("accept"),
+            (Form::Elicitation, _) => elicitation("decline"),
+        }
+    }
+}
+
+/// The permissions that were asked for; the program takes no null among them.
+fn granted(wanted: &Value) -> Value {
+    let given = wanted.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    Value::Object(given.map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+/// The answer to an MCP server.
+pub(super) fn elicitation(action: &str) -> Value {
+    json!({ "action": action, "content": null, "_meta": null })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_has_its_answer_and_only_a_plain_allowance_is_one() {
+        let wanted = json!({ "network": { "enabled": true }, "fileSystem": null });
+        let rows = [
+            (Form::Decision, json!({ "decision": "accept" }), json!({ "decision": "decline" })),
+            (
+                Form::Permissions(wanted),
+                json!({ "permissions": { "network": { "enabled": true } }, "scope": "turn" }),
+                json!({ "permissions": {}, "scope": "turn" }),
+            ),
+            (Form::Elicitation, elicitation("accept"), elicitation("decline")),
+        ];
+        for (form, yes, no) in rows {
+            let request = PermissionRequest {
+                tool_name: "t".to_owned(),
+                tool_use_id: None,
+                input: json!({ "command": "ls" }),
+                description: None,
+            };
+            let question = Question { id: serde_json::from_value(json!(1)).unwrap(), request, form };
+            let responses = [Consent::Given, Consent::Changed, Consent::Denied].map(|c| question.response(c));
+            assert_eq!(responses, [yes, no.clone(), no]);
+        }
+    }
+}

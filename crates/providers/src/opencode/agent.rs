@@ -1,0 +1,334 @@
+//! A running OpenCode: a server on loopback that holds one conversation, asked over HTTP, and its stream of events.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use inspan_protocol::{
+    AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId, Redactor, Timestamp,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::consent::{CHANGED, Question};
+use super::decode::{Decoded, Decoder, Follows, QuestionAnswer, TurnEnd};
+use super::error::{explain_exit, retrying, unknown_session};
+use super::launch::Launch;
+use super::rules::Rule;
+use super::server::{Base, is_id};
+use crate::program::requests::Consent;
+use crate::program::session::NotReady;
+use crate::program::turn::{GRACE, Handled, Interruption, Received, Turn};
+use crate::program::{Agent, Call, Conversation, Ending};
+use crate::transport::http::{Answer, Broken, Clocks, Http};
+use crate::transport::process::{Exit, Process, Start};
+
+/// How long the stream of events may take to begin.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// The process, and what its server is asked with.
+pub(super) struct OpenCodeAgent {
+    pub(super) process: Process,
+    pub(super) redactor: Redactor,
+    pub(super) http: Http,
+    pub(super) base: Base,
+    pub(super) session: String,
+    /// The directory of the conversation: that in which it was begun, wherever the server was started. The server
+    /// stores what belongs to one directory apart from all others.
+    pub(super) directory: Option<String>,
+    pub(super) rules: Vec<Rule>,
+    cwd: Option<PathBuf>,
+    /// The last message of the user that a turn here began with.
+    last_prompt: Option<String>,
+    turn: Option<Current>,
+}
+
+/// The turn in progress.
+struct Current {
+    events: Answer,
+    decoder: Decoder,
+    messages: u32,
+    max_turns: Option<u32>,
+}
+
+/// What one turn sends.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    pub(super) message: Value,
+    /// The title of a new conversation.
+    pub(super) title: String,
+    pub(super) max_turns: Option<u32>,
+}
+
+impl OpenCodeAgent {
+    /// Connects to the stream of events. What happens before it begins would not be on it.
+    async fn connect(&mut self, turn: &mut Turn<Self>) -> Result<Current, Broken> {
+        let clocks = Clocks {
+            cancel: turn.context.cancel.clone(),
+            began: Instant::now(),
+            deadline: Some(turn.time_left().map_or(CONNECT, |left| left.min(CONNECT))),
+            stall: CONNECT,
+        };
+        let mut decoder = Decoder::new(&self.session, self.last_prompt.clone());
+        let mut events = self.events(clocks).await?;
+        loop {
+            let Some(bytes) = events.chunk().await? else {
+                let message = "the program's server ended its events at once";
+                return Err(Broken::Failed(AgentError::new(ErrorCode::Protocol, message)));
+            };
+            let mut decoded = decoder.push(bytes.as_ref()).into_iter();
+            while let Some(first) = decoded.next() {
+                match first {
+                    Decoded::Connected => {
+                        turn.extend(decoded);
+                        let events = events.watched_by(Self::unwatched());
+                        return Ok(Current { events, decoder, messages: 0, max_turns: None });
+                    }
+                    Decoded::Fault(error) => return Err(Broken::Failed(error)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The directory in which the conversation stays although the call asks for another one.
+    fn other_directory(&self) -> Option<&str> {
+        let directory = self.directory.as_deref()?;
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        let asked = real(self.cwd.as_deref()?)?;
+        (real(directory.as_ref())? != asked).then_some(directory)
+    }
+
+    /// The model wrote a message.
+    fn wrote(&mut self, follows: Follows, turn: &mut Turn<Self>) {
+        let Some(current) = &mut self.turn else { return };
+        current.messages += 1;
+        let used_up = current.max_turns.is_some_and(|most| current.messages >= most);
+        if used_up && follows == Follows::Another {
+            turn.stop(Interruption::MaxTurns);
+        }
+    }
+}
+
+impl Agent for OpenCodeAgent {
+    type Launch = Launch;
+    type Prompt = Prompt;
+    type Frame = Vec<u8>;
+    type Decoded = Decoded;
+    type End = TurnEnd;
+    type Request = Question;
+    type Answer = PermissionDecision;
+
+    /// The first request waits until the program has loaded all of itself.
+    const OPENING: Duration = Duration::from_secs(120);
+
+    fn check_id(id: &ProviderSessionId) -> Result<(), AgentError> {
+        if is_id(id.as_str()) { Ok(()) } else { Err(unknown_session(id.as_str())) }
+    }
+
+    fn start(
+        launch: &Launch,
+        conversation: &Conversation,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
+        let password = crate::ids::fresh();
+        let redactor = launch.redactor(&password);
+        let mut environment = launch.environment.clone();
+        environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
+        let process = Process::start(Start {
+            program: launch.program.clone(),
+            arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
+            environment,
+            cwd: launch.cwd.clone(),
+            supervisor: context.supervisor.clone(),
+            redactor: redactor.clone(),
+        })?;
+        Ok(Self {
+            process,
+            redactor,
+            http: Http::default(),
+            base: Base::new(password),
+            session: conversation.id().to_string(),
+            directory: None,
+            rules: launch.rules.clone(),
+            cwd: launch.cwd.clone(),
+            last_prompt: None,
+            turn: None,
+        })
+    }
+
+    async fn greet(&mut self, _: &Launch) -> Result<(), AgentError> {
+        self.listening().await
+    }
+
+    async fn open(
+        &mut self,
+        call: &Call<Self>,
+        conversation: &Conversation,
+    ) -> Result<ProviderSessionId, AgentError> {
+        match conversation {
+            Conversation::New(_) => self.create(&call.prompt.title).await?,
+            Conversation::Resumed(_) => self.resume().await?,
+        }
+        Ok(ProviderSessionId::from(self.session.as_str()))
+    }
+
+    /// What it printed means nothing, but must not fill its pipe.
+    fn catch_up(&mut self) -> Result<(), AgentError> {
+        while self.process.try_read().is_some() {}
+        Ok(())
+    }
+
+    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+        if let Some(directory) = self.other_directory() {
+            let message =
+                format!("the conversation stays in the directory in which it was begun, {directory}");
+            turn.warn("otherDirectory", message);
+        }
+        let current = self.connect(turn).await.map_err(|broken| match broken {
+            Broken::Cancelled => NotReady::Cancelled,
+            Broken::Failed(error) => NotReady::Failed(error),
+        })?;
+        self.turn = Some(Current { max_turns: prompt.max_turns, ..current });
+        if let Err(error) = self.send(&prompt.message).await {
+            // It is not known whether the message arrived.
+            self.end(Ending::BreakOff).await;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Received<Vec<u8>> {
+        let ended = |message| Received::Ended(Some(AgentError::new(ErrorCode::Protocol, message)));
+        let Some(current) = &mut self.turn else { return Received::Ended(None) };
+        loop {
+            return tokio::select! {
+                biased;
+                bytes = current.events.chunk() => match bytes {
+                    Ok(Some(bytes)) => Received::Frame(bytes.as_ref().to_vec()),
+                    Ok(None) | Err(Broken::Cancelled) => {
+                        ended("the program's server ended its events before the turn did")
+                    }
+                    Err(Broken::Failed(error)) => Received::Ended(Some(error)),
+                },
+                printed = self.process.read() => match printed {
+                    Some(_) => continue,
+                    None => Received::Ended(None),
+                },
+            };
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn receive(&mut self, bytes: Vec<u8>, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        let Some(current) = &mut self.turn else { return Ok(()) };
+        let before = current.decoder.events_of_turn();
+        turn.extend(current.decoder.push(&bytes));
+        if current.decoder.events_of_turn() != before {
+            turn.heard();
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+        match decoded {
+            Decoded::Event(event) => return Ok(Handled::Event(event)),
+            Decoded::Connected => {}
+            Decoded::Asked { request_id, asked, request } => {
+                if turn.is_running() {
+                    let decision = turn.decision(request.clone());
+                    turn.requests.open(Question { id: request_id, asked, request }, decision);
+                }
+            }
+            // Somebody answered. A denial denies all that the program asks at the time.
+            Decoded::Answered { request_id, answer } => {
+                if let Some(question) = turn.requests.withdraw(|question| question.id == request_id) {
+                    turn.heard();
+                    if answer == QuestionAnswer::Denied {
+                        turn.deny(&question.request);
+                    }
+                }
+            }
+            Decoded::Step { follows } => self.wrote(follows, turn),
+            Decoded::Retry { attempt, message, reason, next } => {
+                let error = retrying(&message, reason.as_deref(), next, now()).with("attempt", attempt);
+                turn.stop(Interruption::Failed(error));
+            }
+            Decoded::Hopeless(error) => turn.stop(Interruption::Failed(error)),
+            Decoded::Closing => turn.close(),
+            Decoded::TurnEnd(end) => {
+                let current = self.turn.take();
+                self.last_prompt = current.and_then(|current| current.decoder.prompt().map(str::to_owned));
+                return Ok(Handled::End(end));
+            }
+            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+        }
+        Ok(Handled::Nothing)
+    }
+
+    async fn answer(
+        &mut self,
+        question: Question,
+        decision: PermissionDecision,
+        turn: &mut Turn<Self>,
+    ) -> Result<(), AgentError> {
+        let consent = question.consent(&decision);
+        if consent == Consent::Changed {
+            // The program runs what it asked about, and nothing else.
+            turn.warn("inputNotChanged", CHANGED.to_owned());
+        }
+        if consent != Consent::Given {
+            turn.deny(&question.request);
+        }
+        let (path, body) = question.response(consent, &decision);
+        self.respond(&path, &body).await
+    }
+
+    /// The shells of its tools end with an abort, and with nothing less.
+    async fn interrupt(&mut self, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+        turn.requests.withdraw_all();
+        self.abort(GRACE).await
+    }
+
+    fn in_tool(&self) -> bool {
+        self.turn.as_ref().is_some_and(|current| current.decoder.in_tool())
+    }
+
+    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
+        let Some(mut current) = self.turn.take() else { return TurnEnd::default() };
+        let (closing, end) = current.decoder.abandon();
+        turn.extend(closing);
+        end
+    }
+
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    async fn end(&mut self, how: Ending) -> Exit {
+        match (self.process.exit(), how) {
+            (Some(exit), _) => exit,
+            // It does not end with its input.
+            (None, Ending::Close) => self.process.stop().await,
+            // Asked to end, it would leave the shells of its tools behind.
+            (None, Ending::BreakOff | Ending::Kill) => self.process.kill().await,
+        }
+    }
+
+    fn explain_exit(_: Exit, stderr: &str) -> Option<AgentError> {
+        explain_exit(stderr)
+    }
+}
+
+/// The time, by the clock that the program on this machine uses too.
+#[expect(clippy::disallowed_methods, reason = "the program names a time, from which a wait is computed")]
+fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(since.as_millis().try_into().unwrap_or(i64::MAX))
+}

@@ -1,0 +1,105 @@
+//! The questions that the program asks in a turn, each answered in the form that it wants.
+
+use inspan_protocol::{PermissionDecision, PermissionRequest};
+use serde_json::{Value, json};
+
+use super::decode::Asked;
+use crate::program::requests::Consent;
+
+/// The answer to an allowance for other arguments than the program asked about.
+pub(super) const CHANGED: &str =
+    "the tool was allowed with another input, which this agent cannot take; it was denied";
+
+/// A question of the program.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) id: String,
+    pub(super) asked: Asked,
+    pub(super) request: PermissionRequest,
+}
+
+impl Question {
+    /// What a decision means for it.
+    pub(super) fn consent(&self, decision: &PermissionDecision) -> Consent {
+        match (self.asked, decision) {
+            (Asked::Permission, decision) => Consent::of(decision, &self.request.input),
+            (Asked::Question, PermissionDecision::Allow { updated_input: Some(input) })
+                if input["answers"].is_array() =>
+            {
+                Consent::Given
+            }
+            (Asked::Question, _) => Consent::Denied,
+        }
+    }
+
+    /// The address and the body of the answer.
+    pub(super) fn response(&self, consent: Consent, decision: &PermissionDecision) -> (String, Value) {
+        let id = &self.id;
+        match (self.asked, consent, decision) {
+            (Asked::Permission, Consent::Given, _) => {
+                (format!("permission/{id}/reply"), json!({ "reply": "once" }))
+            }
+            (Asked::Permission, ..) => {
+                // A denial without words would end the turn.
+                let message = match decision {
+                    PermissionDecision::Deny { message } if !message.trim().is_empty() => message,
+                    PermissionDecision::Deny { .. } => "it was denied",
+                    PermissionDecision::Allow { .. } => CHANGED,
+                };
+                (format!("permission/{id}/reply"), json!({ "reply": "reject", "message": message }))
+            }
+            (Asked::Question, Consent::Given, PermissionDecision::Allow { updated_input: Some(input) }) => {
+                (format!("question/{id}/reply"), json!({ "answers": input["answers"] }))
+            }
+            (Asked::Question, ..) => (format!("question/{id}/reject"), json!({})),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_allowance_is_one_and_every_answer_has_its_form() {
+        let input = json!({ "command": "ls" });
+        let answers = json!({ "answers": [["a"]] });
+        let decisions = [
+            PermissionDecision::Allow { updated_input: None },
+            PermissionDecision::Allow { updated_input: Some(input.clone()) },
+            PermissionDecision::Allow { updated_input: Some(answers.clone()) },
+            PermissionDecision::Deny { message: "no".to_owned() },
+            PermissionDecision::Deny { message: " ".to_owned() },
+        ];
+        let responses = |asked: Asked| {
+            decisions.clone().map(|decision| {
+                let request = PermissionRequest {
+                    tool_name: "t".to_owned(),
+                    tool_use_id: None,
+                    input: input.clone(),
+                    description: None,
+                };
+                let question = Question { id: "1".to_owned(), asked, request };
+                let consent = question.consent(&decision);
+                (consent, question.response(consent, &decision))
+            })
+        };
+        let permission = |consent, body| (consent, ("permission/1/reply".to_owned(), body));
+        let once = || permission(Consent::Given, json!({ "reply": "once" }));
+        let reject =
+            |consent, message: &str| permission(consent, json!({ "reply": "reject", "message": message }));
+        assert_eq!(
+            responses(Asked::Permission),
+            [
+                once(),
+                once(),
+                reject(Consent::Changed, CHANGED),
+                reject(Consent::Denied, "no"),
+                reject(Consent::Denied, "it was denied"),
+            ]
+        );
+        let rejected = || (Consent::Denied, ("question/1/reject".to_owned(), json!({})));
+        let answered = (Consent::Given, ("question/1/reply".to_owned(), answers.clone()));
+        assert_eq!(responses(Asked::Question), [rejected(), rejected(), answered, rejected(), rejected()]);
+    }
+}

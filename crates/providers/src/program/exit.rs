@@ -1,0 +1,73 @@
+//! The error for a program that ended too early, and the parts of its output that an error may quote.
+
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind};
+use serde_json::json;
+
+pub(crate) use crate::transport::process::Exit;
+use crate::transport::process::Process;
+
+/// The error for a program that ended before its turn did, whatever its exit code. `explain` knows the vendor's own
+/// words.
+pub(crate) fn died(
+    process: &Process,
+    exit: Exit,
+    explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
+) -> AgentError {
+    let refused = process.refused(exit);
+    refused.unwrap_or_else(|| exited(exit, &process.stderr(), explain))
+}
+
+/// As [`died`], of a program with this output on stderr.
+pub(crate) fn exited(
+    exit: Exit,
+    stderr: &str,
+    explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
+) -> AgentError {
+    if let Some(error) = explain(exit, stderr) {
+        return error;
+    }
+    let last = last_line(stderr);
+    let stderr_says =
+        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+    let message = format!("the program ended ({exit}) before its turn did; {stderr_says}");
+    let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
+    AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
+}
+
+/// The last line that says something.
+pub(crate) fn last_line(text: &str) -> String {
+    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    last.chars().take(300).collect()
+}
+
+/// The vendor's sentence, without the page that may follow it.
+pub(crate) fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(500).collect()
+}
+
+/// A sentence of ours, and the vendor's after it if there is one.
+pub(crate) fn sentence(lead: &str, vendor: &str) -> String {
+    let vendor = first_line(vendor);
+    if vendor.is_empty() { lead.to_owned() } else { format!("{lead}: {vendor}") }
+}
+
+/// As much of stderr as an event should carry.
+fn tail(stderr: &str) -> &str {
+    const LIMIT: usize = 8 * 1024;
+    let start = stderr.len().saturating_sub(LIMIT);
+    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+    &stderr[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_stderr_keeps_its_end() {
+        let stderr = format!("{}the end", "ä".repeat(10_000));
+        let kept = tail(&stderr);
+        assert_eq!((kept.ends_with("the end"), kept.len() <= 8 * 1024), (true, true));
+    }
+}

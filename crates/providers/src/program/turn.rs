@@ -1,0 +1,373 @@
+//! One turn of a live program: its messages as they arrive, the requests it makes, the clocks it runs against, and how it
+//! is stopped.
+//!
+//! | phase | entered | left |
+//! |---|---|---|
+//! | running | the prompt was sent | by the end of the turn, or into one of the others |
+//! | closing | the program says that it is done, and messages are missing | by the end of the turn, or after the grace |
+//! | stopping | the caller cancelled, a limit was reached, or the turn cannot succeed | as closing |
+//!
+//! After the grace the program is ended, and the turn in its place.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem,
+    StopReason, StreamEvent,
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::requests::OpenRequests;
+use super::session::{Session, State, too_long};
+use super::{Agent, Cancelled, TurnEnd, conclude, elapsed_ms, exit};
+use crate::output::{PermissionDenial, TurnOutput};
+
+/// How long an interrupted turn may take to end by itself.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// A tool may be silent for at least this long; agents end their own tools before that.
+const TOOL_SILENCE: Duration = Duration::from_secs(30 * 60);
+/// How long a program whose connection broke may take to exit.
+const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
+
+/// An item of the turn's stream.
+pub(crate) type Item = Result<ProviderItem<TurnOutput>, AgentError>;
+
+/// What a read from the program brings.
+pub(crate) enum Received<F> {
+    Frame(F),
+    /// Nothing follows, and why, unless the program exited.
+    Ended(Option<AgentError>),
+}
+
+/// What comes of something that was decoded.
+pub(crate) enum Handled<A: Agent> {
+    /// Nothing that the caller sees.
+    Nothing,
+    Event(StreamEvent),
+    /// The program ended the turn.
+    End(Box<A::End>),
+    /// The program did not take the prompt; it can take another one.
+    Refused(AgentError),
+    /// The program broke its protocol; nothing after it can be relied on.
+    Fault(AgentError),
+}
+
+/// The turn in progress.
+pub(crate) struct Turn<A: Agent> {
+    pub(crate) context: ExecutionContext,
+    pub(crate) requests: OpenRequests<A::Request, A::Answer>,
+    began: Instant,
+    stall: Duration,
+    last_heard: Instant,
+    phase: Phase,
+    queue: VecDeque<Step<A>>,
+    denials: Vec<PermissionDenial>,
+    /// A reason to stop that the loop has not acted on yet.
+    stop: Option<Interruption>,
+    /// Set once nothing more will arrive, with the reason.
+    over: Option<Option<AgentError>>,
+}
+
+/// What the turn does next.
+enum Step<A: Agent> {
+    Decoded(A::Decoded),
+    Event(StreamEvent),
+    Last(Item),
+}
+
+enum Phase {
+    Running,
+    Closing { until: Instant },
+    Stopping { why: Interruption, until: Instant },
+}
+
+/// Why a turn is stopped before its end.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Interruption {
+    Cancelled,
+    Stalled,
+    DeadlinePassed,
+    /// The model has written as many messages as it may.
+    MaxTurns,
+    /// The program would retry, which is for the caller to decide.
+    Failed(AgentError),
+}
+
+/// What the turn waited for.
+enum Woken<A: Agent> {
+    Received(Received<A::Frame>),
+    Stop(Interruption),
+    GraceOver,
+    /// Nothing if the request was withdrawn.
+    Answered(Option<(A::Request, A::Answer)>),
+}
+
+impl<A: Agent> Turn<A> {
+    /// A turn of a call that began then.
+    pub(crate) fn new(context: ExecutionContext, began: Instant, stall: Duration) -> Self {
+        Self {
+            context,
+            requests: OpenRequests::default(),
+            began,
+            stall,
+            last_heard: Instant::now(),
+            phase: Phase::Running,
+            queue: VecDeque::new(),
+            denials: Vec::new(),
+            stop: None,
+            over: None,
+        }
+    }
+
+    /// How much of the call's time is left.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        self.context.deadline.map(|deadline| deadline.saturating_sub(self.began.elapsed()))
+    }
+
+    /// Queues what was decoded.
+    pub(crate) fn extend(&mut self, decoded: impl IntoIterator<Item = A::Decoded>) {
+        self.queue.extend(decoded.into_iter().map(Step::Decoded));
+    }
+
+    /// Queues an event.
+    pub(crate) fn emit(&mut self, event: StreamEvent) {
+        self.queue.push_back(Step::Event(event));
+    }
+
+    /// Queues a warning.
+    pub(crate) fn warn(&mut self, code: &str, message: String) {
+        self.emit(StreamEvent::Warning { code: code.to_owned(), message });
+    }
+
+    /// The program gave a sign of life.
+    pub(crate) fn heard(&mut self) {
+        self.last_heard = Instant::now();
+    }
+
+    /// Whether the program was not asked to stop.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Stops the turn, if it is running.
+    pub(crate) fn stop(&mut self, why: Interruption) {
+        self.stop.get_or_insert(why);
+    }
+
+    /// The program is done, and may take a moment to close what is open.
+    pub(crate) fn close(&mut self) {
+        if self.is_running() {
+            self.phase = Phase::Closing { until: Instant::now() + GRACE };
+        }
+    }
+
+    /// Records that a tool was not allowed.
+    pub(crate) fn deny(&mut self, request: &PermissionRequest) {
+        self.denials.push(PermissionDenial {
+            tool_name: request.tool_name.clone(),
+            tool_use_id: request.tool_use_id.clone().unwrap_or_default(),
+            tool_input: request.input.clone(),
+        });
+    }
+
+    /// The decision on a request. Without a broker the answer is no.
+    pub(crate) fn decision(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        match &self.context.permissions {
+            Some(broker) => broker.request(request),
+            None => {
+                let message = format!("nobody is there who could allow {}", request.tool_name);
+                Box::pin(std::future::ready(PermissionDecision::Deny { message }))
+            }
+        }
+    }
+
+    /// The next item. Nothing follows an output or an error.
+    pub(super) async fn next(&mut self, session: &mut Session<A>) -> Item {
+        loop {
+            if let Some(why) = self.stop.take() {
+                self.interrupt(why, session).await;
+            }
+            if let Some(step) = self.queue.pop_front() {
+                match self.act(step, session).await {
+                    Some(item) => return item,
+                    None => continue,
+                }
+            }
+            if let Some(cause) = self.over.take() {
+                self.abandon(cause, session).await;
+                continue;
+            }
+            match self.wait(&mut session.agent).await {
+                Woken::Received(Received::Frame(frame)) => {
+                    if let Err(error) = session.agent.receive(frame, self) {
+                        self.over = Some(Some(error));
+                    }
+                }
+                Woken::Received(Received::Ended(cause)) => {
+                    session.agent.finish(self);
+                    self.over = Some(cause);
+                }
+                Woken::Stop(why) => self.stop(why),
+                Woken::GraceOver => {
+                    // The end may have arrived while nobody read.
+                    let received = std::iter::from_fn(|| session.agent.try_next()).collect::<Vec<_>>();
+                    for frame in received {
+                        let _over_anyway = session.agent.receive(frame, self);
+                    }
+                    self.over = Some(None);
+                }
+                Woken::Answered(None) => {}
+                Woken::Answered(Some((request, answer))) => {
+                    // The time of the answer is not the program's silence.
+                    self.heard();
+                    if let Err(error) = session.agent.answer(request, answer, self).await {
+                        self.over = Some(Some(error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Output is read before silence is noticed, because the caller may not have polled for a while. A program that
+    /// never stops talking cannot hold off the other limits.
+    async fn wait(&mut self, agent: &mut A) -> Woken<A> {
+        let cancelled = self.context.cancel.clone();
+        let running = self.is_running();
+        let silence = self.silence_ends(agent);
+        let limit = match self.phase {
+            Phase::Stopping { until, .. } | Phase::Closing { until } => Some(until),
+            Phase::Running => self.context.deadline.and_then(|deadline| self.began.checked_add(deadline)),
+        };
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled(), if running => Woken::Stop(Interruption::Cancelled),
+            () = reached(limit) => {
+                if running { Woken::Stop(Interruption::DeadlinePassed) } else { Woken::GraceOver }
+            }
+            received = agent.next() => Woken::Received(received),
+            answered = self.requests.next(), if self.requests.are_pending() => Woken::Answered(answered),
+            () = reached(silence), if running => Woken::Stop(Interruption::Stalled),
+        }
+    }
+
+    /// When the program has been silent for too long.
+    fn silence_ends(&self, agent: &A) -> Option<Instant> {
+        // A person may take any time; the broker that asks has its own deadline.
+        if self.requests.iter().any(A::waits_for_person) {
+            return None;
+        }
+        let works = agent.in_tool() || !self.requests.is_empty();
+        let limit = if works { self.stall.max(TOOL_SILENCE) } else { self.stall };
+        self.last_heard.checked_add(limit)
+    }
+
+    async fn act(&mut self, step: Step<A>, session: &mut Session<A>) -> Option<Item> {
+        let decoded = match step {
+            Step::Last(item) => return Some(item),
+            Step::Event(event) => return Some(Ok(ProviderItem::Event(event))),
+            Step::Decoded(decoded) => decoded,
+        };
+        match session.agent.handle(decoded, self).await {
+            Ok(Handled::Nothing) => None,
+            Ok(Handled::Event(event)) => Some(Ok(ProviderItem::Event(event))),
+            Ok(Handled::End(end)) => {
+                session.state = State::Idle;
+                if !self.is_running() {
+                    session.agent.clean_up().await;
+                }
+                Some(self.conclude(*end, session))
+            }
+            Ok(Handled::Refused(error)) => {
+                session.state = State::Idle;
+                Some(Err(super::redacted(error, session.agent.redactor())))
+            }
+            Ok(Handled::Fault(error)) => {
+                session.break_off().await;
+                Some(Err(error))
+            }
+            Err(error) => {
+                if session.state == State::InTurn {
+                    self.over.get_or_insert(Some(error));
+                }
+                None
+            }
+        }
+    }
+
+    /// Asks the program to end the turn.
+    async fn interrupt(&mut self, why: Interruption, session: &mut Session<A>) {
+        if !self.is_running() {
+            return;
+        }
+        self.phase = Phase::Stopping { why, until: Instant::now() + GRACE };
+        if let Err(error) = session.agent.interrupt(self).await {
+            self.over = Some(Some(error));
+        }
+    }
+
+    fn conclude(&mut self, end: A::End, session: &Session<A>) -> Item {
+        let redactor = session.agent.redactor();
+        let output = match std::mem::replace(&mut self.phase, Phase::Running) {
+            Phase::Running | Phase::Closing { .. } => conclude(end, Cancelled::No, redactor),
+            Phase::Stopping { why: Interruption::Cancelled, .. } => conclude(end, Cancelled::Yes, redactor),
+            Phase::Stopping { why: Interruption::MaxTurns, .. } => Ok(end.output(StopReason::MaxTurns)),
+            Phase::Stopping { why, .. } => Err(super::redacted(self.interrupted(why), redactor)),
+        };
+        output.map(|output| self.complete(output, session))
+    }
+
+    /// The program will not end the turn: ends the program, and the turn in its place.
+    async fn abandon(&mut self, cause: Option<AgentError>, session: &mut Session<A>) {
+        let exited = match &cause {
+            // A connection that breaks is often the first sign of an exit, which explains more.
+            Some(_) => session.agent.process().wait(EXIT_AFTER_BREAK).await.is_some(),
+            None => true,
+        };
+        let exit = session.break_off().await;
+        let end = session.agent.abandon(self);
+        let item = match &self.phase {
+            Phase::Running => Err(match cause {
+                Some(error) if !exited => error,
+                _ => exit::died(session.agent.process(), exit, A::explain_exit),
+            }),
+            Phase::Stopping { why: Interruption::Cancelled, .. } => {
+                Ok(self.complete(end.output(StopReason::Aborted), session))
+            }
+            _ => self.conclude(end, session),
+        };
+        self.queue.push_back(Step::Last(item));
+    }
+
+    /// Adds what the program does not say itself.
+    fn complete(&mut self, mut output: TurnOutput, session: &Session<A>) -> ProviderItem<TurnOutput> {
+        output.session_id.get_or_insert_with(|| session.id().clone());
+        if output.duration_ms == 0 {
+            output.duration_ms = elapsed_ms(self.began);
+        }
+        output.permission_denials.append(&mut self.denials);
+        ProviderItem::Output(output)
+    }
+
+    /// The error of a turn that was stopped for this reason.
+    fn interrupted(&self, why: Interruption) -> AgentError {
+        match why {
+            Interruption::Failed(error) => error,
+            Interruption::DeadlinePassed => too_long(self.context.deadline.unwrap_or_default()),
+            _ => {
+                let silence = self.last_heard.elapsed().as_millis();
+                let message = format!("the program sent nothing for {silence} ms");
+                AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall)
+            }
+        }
+    }
+}
+
+/// Waits until then; for ever if there is no such moment.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
