@@ -133,7 +133,7 @@ fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
         let (Some(id), Ok(at)) = (&node.id, u32::try_from(at)) else { continue };
         if let Some(NodeIx(first)) = index.get(id) {
             let line = nodes[*first as usize].id_span.start.line;
-            let message = format!("another node is called `{id}`, on line {line}");
+            let message = format!("duplicate node id `{id}`; it is first used on line {line}");
             let problem = Problem::error(Code::DuplicateId, node.id_span, message);
             sink.push(problem.node(Some(id)).key(format!("nodes[{}].id", node.at)));
         } else {
@@ -150,8 +150,8 @@ fn check_packs(header: &Header<'_>, registry: &NodeCatalog, sink: &mut Sink) {
     known.dedup();
     for (pack, span) in packs.iter().filter(|(pack, _)| !known.contains(pack)) {
         let help = did_you_mean(pack, known.iter().copied())
-            .unwrap_or_else(|| format!("registered: {}", known.join(", ")));
-        let message = format!("there is no node pack `{pack}`");
+            .unwrap_or_else(|| format!("available: {}", known.join(", ")));
+        let message = format!("unknown node pack `{pack}`");
         sink.push(Problem::error(Code::UnknownPack, *span, message).help(help).key("nodePacks"));
     }
 }

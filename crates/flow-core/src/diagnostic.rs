@@ -31,44 +31,44 @@ macro_rules! codes {
 }
 
 codes! {
-    YamlSyntax "yaml-syntax" "The text is not YAML.";
-    EmptyFile "empty-file" "The file holds no document.";
-    SeveralDocuments "several-documents" "The file holds more than one document.";
-    TooLarge "too-large" "The document, or a file it draws in, is larger or deeper than a flow may be.";
-    DuplicateKey "duplicate-key" "A key stands twice in one mapping.";
-    UnknownKey "unknown-key" "The key has no meaning here.";
-    MissingKey "missing-key" "A key that must be there is not.";
-    WrongType "wrong-type" "The value is of another kind than the key takes.";
-    InvalidValue "invalid-value" "The value is of the right kind and still none that the key takes.";
-    NotSupported "not-supported" "The key is known and not built yet.";
-    InvalidId "invalid-id" "The text cannot be the id of a node.";
+    YamlSyntax "yaml-syntax" "The text is not valid YAML.";
+    EmptyFile "empty-file" "The file has no content.";
+    SeveralDocuments "several-documents" "The file has more than one YAML document.";
+    TooLarge "too-large" "The document, or a file that it includes, is too large or too deeply nested.";
+    DuplicateKey "duplicate-key" "A mapping has the same key twice.";
+    UnknownKey "unknown-key" "The key is not known here.";
+    MissingKey "missing-key" "A required key is missing.";
+    WrongType "wrong-type" "The value has the wrong type.";
+    InvalidValue "invalid-value" "The value has the right type, but it is not allowed here.";
+    NotSupported "not-supported" "The key is not supported yet.";
+    InvalidId "invalid-id" "The text is not a valid node id.";
     DuplicateId "duplicate-id" "Two nodes have the same id.";
-    UnknownNodeType "unknown-node-type" "No node type of this name is registered.";
-    UnknownPack "unknown-pack" "No node pack of this name is registered.";
-    PackNotListed "pack-not-listed" "The node's type belongs to a pack that `nodePacks` leaves out.";
-    DanglingEdge "dangling-edge" "An edge or `dependsOn` names a node that is not there.";
-    DuplicateEdge "duplicate-edge" "Two edges join the same nodes.";
-    SelfEdge "self-edge" "An edge leads from a node to itself without a bound.";
-    Cycle "cycle" "Edges without a bound close a cycle.";
-    LoopWithoutCycle "loop-without-cycle" "An edge has `maxIterations` and closes no cycle.";
-    OverlappingLoops "overlapping-loops" "Two loops overlap so that the end of one cannot be waited for.";
+    UnknownNodeType "unknown-node-type" "No node type with this name is registered.";
+    UnknownPack "unknown-pack" "No node pack with this name is registered.";
+    PackNotListed "pack-not-listed" "The type of the node is in a pack that `nodePacks` does not list.";
+    DanglingEdge "dangling-edge" "An edge or `dependsOn` names a node that does not exist.";
+    DuplicateEdge "duplicate-edge" "Two edges connect the same nodes.";
+    SelfEdge "self-edge" "An edge leads from a node to itself without a limit.";
+    Cycle "cycle" "Edges form a cycle without a limit.";
+    LoopWithoutCycle "loop-without-cycle" "An edge has `maxIterations` but does not close a cycle.";
+    OverlappingLoops "overlapping-loops" "Two loops overlap so that nothing can wait for one of them to end.";
     EndlessLoop "endless-loop" "A loop can only end by failing at its limit.";
-    UnreachableExit "unreachable-exit" "An edge out of a loop never fires: whenever it would, the loop begins another pass.";
-    UnknownNode "unknown-node" "`session` names a node that is not there.";
-    NotAnAgent "not-an-agent" "`session` stands on or names a node that runs no agent.";
-    InvalidInput "invalid-input" "The input does not fit the schema of the node's type.";
-    InvalidSchema "invalid-schema" "A JSON Schema is none.";
-    UnknownBinding "unknown-binding" "A template or condition uses what cannot be there.";
+    UnreachableExit "unreachable-exit" "An edge out of a loop never fires: the loop always starts another pass first.";
+    UnknownNode "unknown-node" "`session` names a node that does not exist.";
+    NotAnAgent "not-an-agent" "`session` is set on, or names, a node that does not run an agent.";
+    InvalidInput "invalid-input" "The input does not match the schema of the node type.";
+    InvalidSchema "invalid-schema" "A JSON Schema is not valid.";
+    UnknownBinding "unknown-binding" "A template or condition uses a name or key that cannot exist.";
     TemplateSyntax "template-syntax" "A template cannot be parsed.";
     ConditionSyntax "condition-syntax" "A condition cannot be parsed.";
-    FileMissing "file-missing" "A file that the flow draws in is not there or cannot be read.";
-    FileOutsideFolder "file-outside-folder" "A file that the flow draws in lies outside of its folder.";
-    FileConflict "file-conflict" "A value is given twice: in the flow and by a file.";
-    UnknownProvider "unknown-provider" "No provider of this name is registered.";
-    InputNotGiven "input-not-given" "A template needs a part of the flow's input that only a run can give.";
-    ShellTemplate "shell-template" "A template stands in a script that a shell runs.";
-    SharedConversation "shared-conversation" "Two nodes that may run at the same time go on in one conversation.";
-    UnsupportedCapability "unsupported-capability" "The node asks for what its provider cannot do.";
+    FileMissing "file-missing" "A file that the flow includes does not exist or cannot be read.";
+    FileOutsideFolder "file-outside-folder" "A file that the flow includes is outside the folder of the flow file.";
+    FileConflict "file-conflict" "A value is set both in the flow and by a file.";
+    UnknownProvider "unknown-provider" "No provider with this name is registered.";
+    InputNotGiven "input-not-given" "A template uses an input without a default, so every run must pass it.";
+    ShellTemplate "shell-template" "A template is used inside a shell script.";
+    SharedConversation "shared-conversation" "Two nodes that may run at the same time continue the same conversation.";
+    UnsupportedCapability "unsupported-capability" "The node needs something that its provider cannot do.";
 }
 
 impl fmt::Display for Code {

@@ -178,7 +178,7 @@ fn mapping_under<'y>(
     if map.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
         map.set(key, map.span, Yaml::empty(map.span));
     }
-    let kind = map.get(key).map_or("nothing", Yaml::kind);
+    let kind = map.get(key).map_or("null", Yaml::kind);
     let inner = map.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_)));
     inner.ok_or_else(|| OverrideError::NoMapping { owner: owner.to_owned(), key: path.to_owned(), kind })
 }

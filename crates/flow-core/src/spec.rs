@@ -77,7 +77,8 @@ impl<'a> Spec<'a> {
                 }
                 None => {
                     sink.push(
-                        Problem::error(Code::MissingKey, root.span, "the flow has no `nodes`").key("nodes"),
+                        Problem::error(Code::MissingKey, root.span, "the flow is missing `nodes`")
+                            .key("nodes"),
                     );
                     Vec::new()
                 }
@@ -123,14 +124,22 @@ pub(crate) fn schema_key(key: &str) -> Option<&str> {
     (schema.ends_with("Schema") && schema.len() > "Schema".len()).then_some(schema)
 }
 
+/// `a, b or c`.
+pub(crate) fn either(words: &[String]) -> String {
+    match words {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        words => words.concat(),
+    }
+}
+
 /// Reads one word of a closed list.
 fn one_of<T: Copy>((text, span): Text<'_>, words: &[(&str, T)], key: &Key<'_>, sink: &mut Sink) -> Option<T> {
     let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
     if found.is_none() {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
         let help = did_you_mean(text, words.iter().map(|(word, _)| *word))
-            .unwrap_or_else(|| format!("one of {}", names.join(", ")));
-        let message = format!("`{text}` is no value of `{}`", key.last());
+            .unwrap_or_else(|| format!("expected {}", either(&names)));
+        let message = format!("invalid value `{text}` for `{}`", key.last());
         sink.push(Problem::error(Code::InvalidValue, span, message).help(help).key(key));
     }
     found

@@ -30,7 +30,7 @@ pub enum FlowError {
         what: &'static str,
     },
     /// It is too large to be a flow.
-    #[error("flow file {path} has {bytes} bytes, and a flow may have {limit}")]
+    #[error("flow file {path} is too large: {bytes} bytes, and the limit is {limit}")]
     TooLarge {
         /// The file as it was named.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum FlowError {
         limit: u64,
     },
     /// It is no text.
-    #[error("flow file {path} is not UTF-8: byte {at} begins no character")]
+    #[error("flow file {path} is not valid UTF-8 at byte {at}")]
     NotUtf8 {
         /// The file as it was named.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum FlowError {
         at: usize,
     },
     /// The system refuses to give it.
-    #[error("flow file {path} cannot be read: {source}")]
+    #[error("cannot read flow file {path}: {source}")]
     Unreadable {
         /// The file as it was named.
         path: PathBuf,

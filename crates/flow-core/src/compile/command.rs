@@ -31,7 +31,7 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: 
         warn(
             Code::ShellTemplate,
             at,
-            "the shell runs whatever this template puts into the script".to_owned(),
+            "the shell runs the value of this template as code".to_owned(),
             format!(
                 "pass the value as an argument: `[{name}, -c, 'echo \"$1\"', {name}, \"{used}\"]`; or use `stdin` or `env`"
             ),
@@ -41,11 +41,11 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: 
         let is_script = program.contains(['|', '&', ';', '<', '>', '$', '*']);
         let words: Vec<&str> = program.split_whitespace().collect();
         let help = if is_script {
-            format!("pipes and the like need a shell: `[sh, -c, \"{program}\"]`")
+            format!("pipes and redirections need a shell: `[sh, -c, \"{program}\"]`")
         } else {
-            format!("each argument is an item of its own: `[{}]`", words.join(", "))
+            format!("write each argument as a separate item: `[{}]`", words.join(", "))
         };
-        warn(Code::InvalidValue, 0, format!("`{program}` is taken for the name of a program"), help);
+        warn(Code::InvalidValue, 0, format!("`{program}` is used as the name of one program"), help);
     }
     if script.is_none() {
         for (at, item) in items.iter().enumerate() {
@@ -53,16 +53,16 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: 
             let key = variable.trim_matches(['$', '{', '}']).to_lowercase();
             let declared = world.spec.header.input.contains_key(&key);
             let help = if declared {
-                format!("write `{{{{ flow.input.{key} }}}}`")
+                format!("use `{{{{ flow.input.{key} }}}}`")
             } else {
                 format!(
-                    "the program sees the environment by itself; in a script `[sh, -c, …]` it is `\"{variable}\"`"
+                    "the program can read its environment; to expand the variable, run a shell: `[sh, -c, …]`"
                 )
             };
             warn(
                 Code::InvalidValue,
                 at,
-                format!("`{variable}` is passed on as it is: no shell replaces it"),
+                format!("`{variable}` is passed literally: no shell expands it"),
                 help,
             );
         }

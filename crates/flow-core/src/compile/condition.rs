@@ -59,7 +59,7 @@ impl Reader<'_, '_> {
                         value.span,
                         format!("a condition cannot be {}", value.kind()),
                     )
-                    .help("write an expression, or one of `equals`, `not`, `and`, `or`".to_owned()),
+                    .help("use an expression, or one of `equals`, `not`, `and`, `or`".to_owned()),
                     key,
                 );
                 None
@@ -71,12 +71,12 @@ impl Reader<'_, '_> {
         for entry in entries.iter().filter(|entry| !WORDS.contains(&entry.key.as_str())) {
             let help = did_you_mean(&entry.key, WORDS)
                 .unwrap_or_else(|| "a condition is one of `equals`, `not`, `and`, `or`".to_owned());
-            let message = format!("`{}` is not known in a condition", entry.key);
+            let message = format!("unknown key `{}` in a condition", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
             self.report(problem, &Key::Field(key, &entry.key));
         }
         let [entry] = entries else {
-            let message = "a condition has exactly one of `equals`, `not`, `and`, `or`";
+            let message = "a condition must have exactly one of `equals`, `not`, `and`, `or`";
             self.report(Problem::error(Code::ConditionSyntax, value.span, message), key);
             return None;
         };
@@ -92,8 +92,7 @@ impl Reader<'_, '_> {
 
     fn parts(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Vec<Test>> {
         let Data::List(items) = &value.data else {
-            let message =
-                format!("`{}` takes a list of conditions, and this is {}", key.last(), value.kind());
+            let message = format!("`{}` must be a list of conditions, found {}", key.last(), value.kind());
             self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
@@ -104,12 +103,13 @@ impl Reader<'_, '_> {
 
     fn equals(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
         let Data::Map(entries) = &value.data else {
-            let message = format!("`equals` takes `var` and `value`, and this is {}", value.kind());
+            let message =
+                format!("`equals` must be a mapping with `var` and `value`, found {}", value.kind());
             self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
         for entry in entries.iter().filter(|entry| !matches!(entry.key.as_str(), "var" | "value")) {
-            let message = format!("`{}` is not known in `equals`", entry.key);
+            let message = format!("unknown key `{}` in `equals`", entry.key);
             let help = did_you_mean(&entry.key, ["var", "value"])
                 .unwrap_or_else(|| "`equals` takes `var` and `value`".to_owned());
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
@@ -117,14 +117,14 @@ impl Reader<'_, '_> {
         }
         for name in ["var", "value"] {
             if value.get(name).is_none() {
-                let message = format!("`equals` has no `{name}`");
+                let message = format!("`equals` is missing `{name}`");
                 self.report(Problem::error(Code::MissingKey, value.span, message), &Key::Field(key, name));
             }
         }
         let (variable, expected) = (value.get("var")?, value.get("value")?);
         let key = Key::Field(key, "var");
         let Some(text) = variable.text() else {
-            let message = format!("`var` takes a path, and this is {}", variable.kind());
+            let message = format!("`var` must be a path, found {}", variable.kind());
             self.report(Problem::error(Code::WrongType, variable.span, message), &key);
             return None;
         };

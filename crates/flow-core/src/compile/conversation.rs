@@ -53,9 +53,11 @@ fn report(first: NodeIx, second: NodeIx, world: &World<'_>, sink: &mut Sink) {
     let (one, two) = (node(first), node(second));
     let (names, at) = ((name(one), name(two)), if two.session().is_some() { two } else { one });
     let Some((_, span)) = at.session() else { return };
-    let message =
-        format!("`{}` and `{}` go on in one conversation, and may run at the same time", names.0, names.1);
-    let help = format!("let one follow the other: `dependsOn: [{}]` on `{}`", names.0, names.1);
+    let message = format!(
+        "`{}` and `{}` continue the same conversation and may run at the same time",
+        names.0, names.1
+    );
+    let help = format!("run one after the other: set `dependsOn: [{}]` on `{}`", names.0, names.1);
     let problem = Problem::error(Code::SharedConversation, span, message).help(help);
     sink.push(problem.node(at.id.as_ref()).key(format!("nodes[{}].session", at.at)));
 }

@@ -46,8 +46,9 @@ impl<'a> Links<'a> {
         let mut seen: HashMap<(NodeIx, NodeIx), Span> = HashMap::new();
         for edge in &spec.edges {
             let key = |name: &str| format!("edges[{}].{name}", edge.at);
-            let from = edge.from.and_then(|from| end(from, "an edge leaves", || key("from"), index, sink));
-            let to = edge.to.and_then(|to| end(to, "an edge enters", || key("to"), index, sink));
+            let from =
+                edge.from.and_then(|from| end(from, "the edge comes from", || key("from"), index, sink));
+            let to = edge.to.and_then(|to| end(to, "the edge leads to", || key("to"), index, sink));
             let (Some(from), Some(to)) = (from, to) else { continue };
             if let Some(first) = seen.get(&(from, to)) {
                 let message = format!(
@@ -56,7 +57,7 @@ impl<'a> Links<'a> {
                     name(spec, to),
                     first.start.line
                 );
-                let help = "put both conditions into one `when`".to_owned();
+                let help = "put both conditions in one `when`".to_owned();
                 let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
                 sink.push(problem.key(format!("edges[{}]", edge.at)));
                 continue;
@@ -70,7 +71,7 @@ impl<'a> Links<'a> {
                 let key = || format!("nodes[{at}].dependsOn[{nth}]");
                 let Some(from) = end(text, "`dependsOn` names", key, index, sink) else { continue };
                 if let Some(first) = seen.get(&(from, to)) {
-                    let message = format!("the same is said by line {}", first.start.line);
+                    let message = format!("this dependency is already declared on line {}", first.start.line);
                     let problem = Problem::warning(Code::DuplicateEdge, text.1, message);
                     sink.push(problem.node(node.id.as_ref()).key(key()));
                     continue;
@@ -122,10 +123,10 @@ impl<'a> Links<'a> {
         let places: Vec<_> = spec.nodes.iter().map(|_| graph.add_node(())).collect();
         for (at, link) in self.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             if link.from == link.to {
-                let message = format!("{} leads to itself without a bound", name(spec, link.from));
+                let message = format!("{} leads to itself without a limit", name(spec, link.from));
                 let help = match link.spec {
-                    Some(_) => "say how often with `maxIterations`",
-                    None => "take it out of `dependsOn`: no node waits for itself",
+                    Some(_) => "set `maxIterations`",
+                    None => "remove it from `dependsOn`",
                 };
                 sink.push(Problem::error(Code::SelfEdge, link.span, message).help(help.to_owned()));
                 continue;
@@ -158,8 +159,8 @@ impl<'a> Links<'a> {
             else {
                 continue;
             };
-            let message = format!("these edges close a cycle without a bound: {}", words.join(" -> "));
-            let help = "give the edge that leads back `maxIterations`".to_owned();
+            let message = format!("cycle without a limit: {}", words.join(" -> "));
+            let help = "set `maxIterations` on the edge that leads back".to_owned();
             sink.push(Problem::error(Code::Cycle, last.span, message).help(help));
         }
     }
@@ -191,7 +192,7 @@ fn end(
     if found.is_none() {
         let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
         names.sort_unstable();
-        let message = format!("{what} `{id}`, and there is no such node");
+        let message = format!("{what} unknown node `{id}`");
         let problem = Problem::error(Code::DanglingEdge, span, message).help(did_you_mean(id, names));
         sink.push(problem.key(key()));
     }

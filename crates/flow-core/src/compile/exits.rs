@@ -29,11 +29,11 @@ pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mu
         }
         endless.push(found.edge);
         let message = format!(
-            "the loop from {} to {} can only end by failing: nothing keeps this edge from firing on every pass",
+            "the loop from {} to {} can only end by failing: this edge fires on every pass",
             name(spec, found.from),
             name(spec, found.to)
         );
-        let help = "give it a `when`, or `onExhausted: continue`".to_owned();
+        let help = "add a `when`, or set `onExhausted: continue`".to_owned();
         sink.push(Problem::warning(Code::EndlessLoop, link.span, message).help(help));
     }
     for (at, exit) in links.links.iter().enumerate() {
@@ -44,11 +44,11 @@ pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mu
         };
         let Some(found) = loops.left_by(at).filter(fails).find(certain) else { continue };
         let message = format!(
-            "this edge never fires: whenever it would, the loop from {} to {} begins another pass",
+            "this edge never fires: the loop from {} to {} always starts another pass first",
             name(spec, found.from),
             name(spec, found.to)
         );
-        let help = "give it a condition that holds on the last pass".to_owned();
+        let help = "add a condition that is true on the last pass".to_owned();
         sink.push(Problem::warning(Code::UnreachableExit, exit.span, message).help(help));
     }
 }

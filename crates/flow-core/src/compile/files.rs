@@ -19,20 +19,21 @@ pub(super) fn text<'l>(
 ) -> Option<&'l str> {
     let (code, message) = match loaded.files.get(path) {
         Some(Drawn::Text(text)) => return Some(text),
-        Some(Drawn::Outside) => (
-            Code::FileOutsideFolder,
-            format!("`{path}` lies outside of the flow's folder, and a flow draws in nothing from there"),
-        ),
+        Some(Drawn::Outside) => {
+            (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
+        }
         Some(Drawn::TooLarge) => (
             Code::TooLarge,
-            format!("`{path}` has more than 8 MiB, or all such files have more than 64 MiB together"),
+            format!(
+                "`{path}` is larger than 8 MiB, or the files of the flow are larger than 64 MiB together"
+            ),
         ),
-        Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("`{path}` cannot be read: {reason}")),
-        Some(Drawn::Missing) | None => (Code::FileMissing, format!("there is no file `{path}`")),
+        Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("cannot read `{path}`: {reason}")),
+        Some(Drawn::Missing) | None => (Code::FileMissing, format!("file `{path}` not found")),
     };
     let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
-        true => "the name of a file is no template: it is read before the flow runs".to_owned(),
-        false => "paths start at the folder of the flow's file".to_owned(),
+        true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
+        false => "paths are relative to the folder of the flow file".to_owned(),
     });
     sink.push(finish(Problem::error(code, span, message).help(help)));
     None
@@ -54,7 +55,7 @@ pub(super) fn schema(
             let span = Span::at(source, place(error.line()), place(error.column()));
             let words = error.to_string();
             let reason = words.split(" at line ").next().unwrap_or(&words);
-            let message = format!("the file is not JSON: {reason}");
+            let message = format!("invalid JSON: {reason}");
             sink.push(finish(Problem::error(Code::InvalidSchema, span, message)));
             return None;
         }
@@ -94,7 +95,7 @@ pub(super) fn check_schema(
             path => format!("at `{path}`: {error}"),
         },
     };
-    sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("this is no JSON Schema: {reason}"))));
+    sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("invalid JSON Schema: {reason}"))));
     false
 }
 
@@ -102,13 +103,13 @@ pub(super) fn check_schema(
 pub(super) fn input_schema(header: &Header<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Value> {
     let inline = header.input_schema.map(|schema: &Yaml| (schema, schema.json()));
     if let (Some((_, span)), Some(_)) = (header.input_schema_file, &inline) {
-        let message = "`inputSchema` is given too; one of them is enough";
+        let message = "`inputSchema` and `inputSchemaFile` are both set; keep one";
         sink.push(Problem::error(Code::FileConflict, span, message).key("inputSchemaFile"));
     }
     if let Some((yaml, json)) = inline {
         let finish = |problem: Problem| problem.key("inputSchema");
         if !matches!(yaml.data, Data::Map(_) | Data::Bool(_)) {
-            let message = format!("`inputSchema` takes a JSON Schema, and this is {}", yaml.kind());
+            let message = format!("`inputSchema` must be a JSON Schema, found {}", yaml.kind());
             sink.push(finish(Problem::error(Code::WrongType, yaml.span, message)));
             return None;
         }

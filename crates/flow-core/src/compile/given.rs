@@ -11,7 +11,7 @@ use crate::{
 
 /// The input that was given does not fit the flow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("input of flow `{flow}` is refused: {}", problems.join("; "))]
+#[error("invalid input for flow `{flow}`: {}", problems.join("; "))]
 pub struct InputError {
     /// The flow's name.
     pub flow: String,
@@ -28,13 +28,13 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
         let help = did_you_mean(key, known.clone()).unwrap_or_else(|| {
             format!("it has {}", known.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
         });
-        problems.push(format!("the flow has no input `{key}`: {help}"));
+        problems.push(format!("unknown input `{key}`: {help}"));
     }
     let required = graph.input_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
     let says_itself = |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
     let missing = |key: &str| !given.contains_key(key) && !says_itself(key);
     for (key, node) in graph.needs.iter().filter(|(key, _)| missing(key.as_str())) {
-        problems.push(format!("`{key}` is not given, and node `{node}` uses it"));
+        problems.push(format!("missing input `{key}`, which node `{node}` uses"));
     }
     for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
         problems.push(format!("`{key}` is nested more than {DEEPEST} levels deep"));
@@ -96,7 +96,7 @@ pub(super) fn check_defaults(world: &World<'_>, sink: &mut Sink) {
         let Some(part) = properties.get(key) else { continue };
         let Ok(validator) = jsonschema::validator_for(part) else { continue };
         if let Err(error) = validator.validate(value) {
-            let message = format!("the default of `{key}` does not fit `inputSchema`: {error}");
+            let message = format!("the default of `{key}` does not match `inputSchema`: {error}");
             let place = world.spec.header.input_yaml.and_then(|input| input.get(key));
             let span = place.map_or(world.spec.span, |value| value.span);
             let problem = Problem::warning(Code::InvalidValue, span, message);

@@ -25,7 +25,7 @@ pub(super) fn effective(node: &NodeSpec<'_>, world: &World<'_>, sink: &mut Sink)
         None => Yaml::empty(Span { end: node.span.start, ..node.span }),
         Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
         Some(input) => {
-            let message = format!("`input` takes a mapping, and this is {}", input.kind());
+            let message = format!("`input` must be a mapping, found {}", input.kind());
             let problem = Problem::error(Code::WrongType, input.span, message);
             sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
             return None;
@@ -59,7 +59,7 @@ impl Draw<'_, '_, '_> {
         let (at, id) = (self.node.at, self.node.id.as_ref());
         let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
         if input.get("prompt").is_some() {
-            let message = "`input.prompt` is given too; one of them is enough";
+            let message = "`input.prompt` and `promptFile` are both set; keep one";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
             return;
         }
@@ -86,13 +86,13 @@ impl Draw<'_, '_, '_> {
             let id = self.node.id.as_ref();
             let finish = |problem: Problem| problem.node(id).key(&place);
             if map.get(key).is_some() {
-                let message = format!("`{key}` is given too; one of them is enough");
+                let message = format!("`{key}` and `{written}` are both set; keep one");
                 self.sink.push(finish(Problem::error(Code::FileConflict, key_span, message)));
             }
             let found = match value.text() {
                 Some(path) => files::schema((path, value.span), self.world.loaded, finish, self.sink),
                 None => {
-                    let message = format!("`{written}` takes a path, and this is {}", value.kind());
+                    let message = format!("`{written}` must be a path, found {}", value.kind());
                     self.sink.push(finish(Problem::error(Code::WrongType, value.span, message)));
                     None
                 }
@@ -178,7 +178,7 @@ impl Parser<'_, '_> {
 
     fn time(&mut self, text: &str, value: &Yaml, key: &Key<'_>) {
         if let Err(help) = parse_time(text) {
-            let message = format!("`{}` takes a time", key.last());
+            let message = format!("`{}` must be a duration", key.last());
             let problem = Problem::error(Code::InvalidValue, value.span, message).help(help.to_owned());
             self.sink.push(self.user.told(problem, key));
         }

@@ -81,8 +81,8 @@ impl Loops {
             let direct: Vec<NodeIx> = indices(nodes).filter(|ix| after[at(*ix)] && before[at(*ix)]).collect();
             if direct.is_empty() {
                 let (from, to) = (name(spec, link.from), name(spec, link.to));
-                let message = format!("this edge closes no cycle: nothing leads from {to} to {from}");
-                let help = "take `maxIterations` away".to_owned();
+                let message = format!("this edge does not close a cycle: no path leads from {to} to {from}");
+                let help = "remove `maxIterations`".to_owned();
                 let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
                 sink.push(problem.key(format!("edges[{}].maxIterations", written.at)));
             }
@@ -256,7 +256,7 @@ impl Loops {
                 name(spec, other.to)
             );
             let help = format!(
-                "let the loop from {} begin further up, so that {} lies within it",
+                "start the loop from {} at an earlier node, so that {} is inside it",
                 name(spec, other.from),
                 name(spec, link.from)
             );
@@ -279,13 +279,13 @@ impl Loops {
             // A cycle of edges alone is reported as such.
             let Some((link, found)) = exit else { continue };
             let message = format!(
-                "{} has to wait for the end of the loop from {} to {}, which cannot end before it",
+                "{} waits for the loop from {} to {} to end, and the loop waits for it",
                 name(spec, link.to),
                 name(spec, found.from),
                 name(spec, found.to)
             );
             let help =
-                format!("let the loop begin further up, so that {} lies within it", name(spec, link.to));
+                format!("start the loop at an earlier node, so that {} is inside it", name(spec, link.to));
             sink.push(Problem::error(Code::OverlappingLoops, link.span, message).help(help));
         }
     }

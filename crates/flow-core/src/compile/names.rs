@@ -105,8 +105,8 @@ pub(super) fn check(
                 flow(name, key, used.bare, world)
             }
             "loop" => Some(Fault::error(
-                "`loop` is there only inside `{% for %}`".to_owned(),
-                Some("put it between `{% for … %}` and `{% endfor %}`".to_owned()),
+                "`loop` is only available inside `{% for %}`".to_owned(),
+                Some("move it between `{% for … %}` and `{% endfor %}`".to_owned()),
             )),
             "frame" if !world.index.contains_key(root) => member("frame", parts.next(), &["pass"]),
             "state" => None,
@@ -150,25 +150,25 @@ fn unknown(root: &str, world: &World<'_>) -> Fault {
     names.sort_unstable();
     let input = world.spec.header.input.contains_key(root);
     let help = match root {
-        _ if input => Some(format!("the flow's input is `flow.input.{root}`")),
+        _ if input => Some(format!("use `flow.input.{root}`")),
         "env" | "environ" | "ENV" | "secrets" => Some(
             "templates cannot reach the environment: `exec` passes it on to its program, and other values are given with \
              `-i key=value` as `flow.input.key`"
                 .to_owned(),
         ),
-        "input" | "inputs" | "params" | "vars" => Some("the flow's input is `flow.input`".to_owned()),
+        "input" | "inputs" | "params" | "vars" => Some("use `flow.input`".to_owned()),
         "nodes" | "steps" | "outputs" | "needs" => {
-            Some("the output of a node stands under its id, as `review.text`".to_owned())
+            Some("refer to the output of a node by its id, such as `review.text`".to_owned())
         }
         _ => did_you_mean(root, names),
     };
-    Fault::error(format!("there is no node or name `{root}`"), help)
+    Fault::error(format!("unknown name `{root}`"), help)
 }
 
 fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<Fault> {
     let name = name.filter(|name| !known.contains(name))?;
     let help = did_you_mean(name, known.iter().copied()).unwrap_or_else(|| {
-        format!("there are {}", known.iter().map(|k| format!("`{of}.{k}`")).collect::<Vec<_>>().join(", "))
+        format!("available: {}", known.iter().map(|k| format!("`{of}.{k}`")).collect::<Vec<_>>().join(", "))
     });
     Some(Fault::error(format!("`{of}` has no `{name}`"), Some(help)))
 }
@@ -197,9 +197,9 @@ fn flow(name: Option<&str>, key: Option<&str>, bare: bool, world: &World<'_>) ->
         return None;
     }
     if known.is_empty() {
-        let message = format!("nothing gives the flow's input `{key}`");
+        let message = format!("the input `{key}` has no default");
         let help =
-            format!("give it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
+            format!("pass it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
         return Some(Fault {
             code: Code::InputNotGiven,
             severity: Severity::Warning,
@@ -208,7 +208,7 @@ fn flow(name: Option<&str>, key: Option<&str>, bare: bool, world: &World<'_>) ->
         });
     }
     let closed = schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false));
-    let message = format!("the flow's input declares no `{key}`");
+    let message = format!("the flow declares no input `{key}`");
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
     Some(Fault { code: Code::UnknownBinding, severity, message, help })
@@ -249,11 +249,10 @@ fn order(name: &str, node: NodeIx, bare: bool, user: &User<'_>, world: &World<'_
     let id = world.spec.nodes.get(at.0 as usize).and_then(|node| node.id.as_ref());
     let id = id.map_or_else(|| "this node".to_owned(), |id| format!("`{id}`"));
     let message = if node == at {
-        format!("{id} uses its own output, and it runs only once")
+        format!("{id} uses its own output, but it runs only once")
     } else {
-        format!("`{name}` never runs before {id}: no edges lead from it to there")
+        format!("`{name}` never runs before {id}: no path of edges leads there")
     };
-    let help =
-        format!("add an edge from `{name}`, or allow for its absence: `{{{{ {name} | default(…) }}}}`");
+    let help = format!("add an edge from `{name}`, or give a default: `{{{{ {name} | default(…) }}}}`");
     Some(Fault::error(message, (node != at).then_some(help)))
 }

@@ -93,9 +93,10 @@ fn checked(
     }
     check_output_schema(spec, effective, sink);
     if known.info().kind == NodeKind::Merge && parsed.bound.iter().any(|bound| bound == "/mode") {
-        let message = "how a node joins its edges is settled before the flow runs, so `mode` cannot be bound";
+        let message = "`mode` cannot be a template: it is read before the flow runs";
         let span = effective.get("mode").map_or(effective.span, |mode| mode.span);
-        let problem = Problem::error(Code::InvalidValue, span, message).help("`all` or `any`".to_owned());
+        let problem =
+            Problem::error(Code::InvalidValue, span, message).help("write `all` or `any`".to_owned());
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.mode", spec.at)));
     }
     parsed.draft
@@ -115,9 +116,9 @@ fn check_provider(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, sink: &mut S
     let help =
         did_you_mean(name, names.iter().map(String::as_str)).unwrap_or_else(|| match names.as_slice() {
             [] => "no provider is registered".to_owned(),
-            names => format!("registered: {}", names.join(", ")),
+            names => format!("available: {}", names.join(", ")),
         });
-    let message = format!("there is no provider `{name}`");
+    let message = format!("unknown provider `{name}`");
     let problem = Problem::error(Code::UnknownProvider, value.span, message).help(help);
     sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.provider", spec.at)));
     false
@@ -138,12 +139,12 @@ fn check_prompt(spec: &NodeSpec<'_>, known: &Known, input: &Yaml, schema: &Value
     };
     match (given("prompt"), given("messages").filter(|_| takes("messages"))) {
         (None, None) => {
-            let message = format!("`{}` has nothing to do: it has no `prompt`", known.info().name);
-            let help = "write `input: { prompt: … }`, or name a file with `promptFile`";
+            let message = format!("`{}` has no `prompt`", known.info().name);
+            let help = "set `input: { prompt: … }`, or name a file with `promptFile`";
             refuse(Code::MissingKey, Span { end: spec.span.start, ..spec.span }, message, Some(help));
         }
         (Some(prompt), Some(_)) => {
-            let message = "`prompt` and `messages` are both given; one of them is enough".to_owned();
+            let message = "`prompt` and `messages` are both set; keep one".to_owned();
             refuse(Code::InvalidValue, prompt.span, message, None);
         }
         (Some(prompt), None) if prompt.text().is_some_and(|text| text.trim().is_empty()) => {
@@ -177,19 +178,19 @@ fn check_capabilities(
     let provider = named_provider.unwrap_or_else(|| known.info().name.trim_end_matches(".agent"));
     let mut refuse = |span, key: &str, does: &str, what: &str| {
         let message =
-            format!("{} {does}, and the provider `{provider}` cannot {what}", named(spec.id.as_ref()));
+            format!("{} {does}, but the provider `{provider}` cannot {what}", named(spec.id.as_ref()));
         let problem = Problem::error(Code::UnsupportedCapability, span, message);
         sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].{key}", spec.at)));
     };
     let asks = [
-        ("outputSchema", can.structured_output, "answer by a schema"),
-        ("tools", can.tools, "have its tools chosen"),
-        ("allowedTools", can.tools, "have its tools chosen"),
-        ("disallowedTools", can.tools, "have its tools chosen"),
-        ("permissionMode", can.permissions, "ask before it uses a tool"),
-        ("thinking", can.thinking, "have its thinking chosen"),
-        ("maxThinkingTokens", can.thinking, "have its thinking chosen"),
-        ("maxBudgetUsd", can.cost, "tell what a turn costs"),
+        ("outputSchema", can.structured_output, "return structured output"),
+        ("tools", can.tools, "restrict its tools"),
+        ("allowedTools", can.tools, "restrict its tools"),
+        ("disallowedTools", can.tools, "restrict its tools"),
+        ("permissionMode", can.permissions, "ask for permission"),
+        ("thinking", can.thinking, "configure its thinking"),
+        ("maxThinkingTokens", can.thinking, "configure its thinking"),
+        ("maxBudgetUsd", can.cost, "report the cost of a turn"),
     ];
     for (option, able, what) in asks {
         let entry = input.get("options").and_then(|options| options.entry(option));
@@ -201,11 +202,11 @@ fn check_capabilities(
         }
     }
     if let Some(picture) = input.get("messages").and_then(picture).filter(|_| !can.images) {
-        refuse(picture.span, "input.messages", "shows a picture", "read pictures");
+        refuse(picture.span, "input.messages", "contains an image", "read images");
     }
     let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
     if spec.policy.as_ref().and_then(|policy| policy.budget.as_ref()).is_some_and(stops) && !can.cost {
-        refuse(spec.id_span, "policy.budget", "stops where a price is unknown", "tell what a turn costs");
+        refuse(spec.id_span, "policy.budget", "sets `onUnknown: stop`", "report the cost of a turn");
     }
 }
 
@@ -280,7 +281,7 @@ fn session(spec: &NodeSpec<'_>, kind: NodeKind, world: &mut World<'_>, sink: &mu
     if kind != NodeKind::Agent && spec.node_type().is_some_and(|(name, _)| world.types.get(name).is_some()) {
         refuse(
             Code::NotAnAgent,
-            format!("{} runs no agent and has no session", named(spec.id.as_ref())),
+            format!("{} is not an agent node and cannot have a `session`", named(spec.id.as_ref())),
             None,
         );
         return None;
@@ -289,12 +290,12 @@ fn session(spec: &NodeSpec<'_>, kind: NodeKind, world: &mut World<'_>, sink: &mu
         let mut names: Vec<&str> = world.index.keys().map(NodeId::as_str).collect();
         names.sort_unstable();
         let help = did_you_mean(name, names);
-        refuse(Code::UnknownNode, format!("`session` names `{name}`, and there is no such node"), help);
+        refuse(Code::UnknownNode, format!("`session` names unknown node `{name}`"), help);
         return None;
     };
     let other = &world.spec.nodes[target.0 as usize];
     if world.types.kind_of(other).is_some_and(|kind| kind != NodeKind::Agent) {
-        refuse(Code::NotAnAgent, format!("`session` names `{name}`, which runs no agent"), None);
+        refuse(Code::NotAnAgent, format!("`session` names `{name}`, which is not an agent node"), None);
         return None;
     }
     Some(target)

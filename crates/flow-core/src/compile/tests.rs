@@ -347,7 +347,7 @@ fn a_key_that_stands_twice_is_found_in_a_large_mapping_too() {
     let expected: Vec<_> = (0..5)
         .map(|at| {
             let (line, first) = (at + 40, at + 5);
-            format!("flow.yaml:{line}:5: error[duplicate-key]: `k{at}` stands twice: first at line {first}, column 5")
+            format!("flow.yaml:{line}:5: error[duplicate-key]: duplicate key `k{at}`; it is first set at line {first}, column 5")
         })
         .collect();
     assert_eq!(problems, expected.join("\n"));
@@ -396,9 +396,9 @@ fn given_input_is_merged_and_checked() {
         [
             Ok(json!({ "anything": 1 })),
             Ok(json!({ "topic": "rust", "depth": 3 })),
-            Err("input of flow `f` is refused: the flow has no input `dpeth`: did you mean `depth`?; the flow has no input `x`: it has `depth`, `topic`".to_owned()),
+            Err("invalid input for flow `f`: unknown input `dpeth`: did you mean `depth`?; unknown input `x`: it has `depth`, `topic`".to_owned()),
             Ok(json!({ "topic": "a", "depth": 2 })),
-            Err("input of flow `f` is refused: \"topic\" is a required property; `depth`: the value is not of type \"integer\"".to_owned()),
+            Err("invalid input for flow `f`: \"topic\" is a required property; `depth`: the value is not of type \"integer\"".to_owned()),
         ]
     );
 }
@@ -413,7 +413,7 @@ fn a_diagnostic_is_data() {
         json!({
             "code": "unknown-key",
             "severity": "error",
-            "message": "`claude.agent` has no option `modle`",
+            "message": "unknown option `modle` for `claude.agent`",
             "help": "did you mean `model`?",
             "path": "flow.yaml",
             "line": 6,
@@ -504,15 +504,15 @@ nodes:
     assert_eq!(
         problems.lines().collect::<Vec<_>>(),
         [
-            "flow.yaml:11:20: error[unknown-binding]: there is no node or name `frist` (help: did you mean `first`?)",
-            "flow.yaml:12:11: error[missing-key]: `cases[2]` needs `route`",
-            "flow.yaml:12:41: error[unknown-key]: `control.switch` has no option `rout` (help: did you mean `route`?)",
+            "flow.yaml:11:20: error[unknown-binding]: unknown name `frist` (help: did you mean `first`?)",
+            "flow.yaml:12:11: error[missing-key]: `cases[2]` requires `route`",
+            "flow.yaml:12:41: error[unknown-key]: unknown option `rout` for `control.switch` (help: did you mean `route`?)",
             "flow.yaml:13:51: warning[unknown-binding]: the output of `way` has no `rout` (help: did you mean `route`?)",
-            "flow.yaml:13:99: error[invalid-value]: `jsn` is no value of `parse` (help: did you mean `json`?)",
-            "flow.yaml:13:104: error[unknown-key]: `exec` has no option `cdw` (help: did you mean `cwd`?)",
-            "flow.yaml:14:97: error[wrong-type]: `choices` takes a list, and this is a text (help: write each item by itself: `[yes]`)",
-            "flow.yaml:15:70: error[unknown-provider]: there is no provider `claude` (help: no provider is registered)",
-            "flow.yaml:16:66: error[wrong-type]: `ms` takes a whole number, and this is a text",
+            "flow.yaml:13:99: error[invalid-value]: invalid value `jsn` for `parse` (help: did you mean `json`?)",
+            "flow.yaml:13:104: error[unknown-key]: unknown option `cdw` for `exec` (help: did you mean `cwd`?)",
+            "flow.yaml:14:97: error[wrong-type]: `choices` must be a list, found a string (help: write a list: `[yes]`)",
+            "flow.yaml:15:70: error[unknown-provider]: unknown provider `claude` (help: no provider is registered)",
+            "flow.yaml:16:66: error[wrong-type]: `ms` must be an integer, found a string",
         ]
     );
     let schema = crate::flow_schema(&types);

@@ -100,7 +100,7 @@ impl<'a> Types<'a> {
                     self.registry.get(&agent).map(|_| format!("did you mean `{agent}`?"))
                 })
                 .or_else(|| Some("`inspan nodes` lists the node types".to_owned()));
-            let message = format!("there is no node type `{name}`");
+            let message = format!("unknown node type `{name}`");
             let problem = Problem::error(Code::UnknownNodeType, span, message).help(help);
             sink.push(problem.node(node.id.as_ref()).key(key()));
             return None;
@@ -109,7 +109,7 @@ impl<'a> Types<'a> {
             && !packs.iter().any(|(pack, _)| *pack == known.info().pack)
         {
             let message =
-                format!("`{name}` belongs to the pack `{}`, which `nodePacks` leaves out", known.info().pack);
+                format!("`{name}` is in the pack `{}`, which `nodePacks` does not list", known.info().pack);
             let help = format!("add `{}` to `nodePacks`", known.info().pack);
             let problem = Problem::error(Code::PackNotListed, span, message).help(help);
             sink.push(problem.node(node.id.as_ref()).key(key()));
@@ -131,15 +131,15 @@ impl<'a> Types<'a> {
                 ("human.input", "`human.input` asks a person")
             }
             "http" | "http.request" | "fetch" | "curl" | "webhook" => {
-                ("exec", "there is no such node; `exec` can call a program such as `curl`")
+                ("exec", "use `exec` to run a program such as `curl`")
             }
             "foreach" | "control.foreach" | "for" | "map" | "loop" | "control.loop" | "while" | "repeat"
             | "matrix" => (
                 "control.merge",
-                "no node repeats others: an edge that leads back does, with `when` and `maxIterations`",
+                "to repeat nodes, add an edge that leads back, with `when` and `maxIterations`",
             ),
             "flow" | "flow.run" | "subflow" | "control.subflow" | "workflow" | "call" => {
-                ("exec", "no node runs another flow; `exec` can: `argv: [inspan, run, other.yaml, --json]`")
+                ("exec", "use `exec` to run another flow: `argv: [inspan, run, other.yaml, --json]`")
             }
             "if" | "condition" | "branch" => ("control.if", "`control.if`, or `when` on an edge, decides"),
             "switch" | "router" | "route" => ("control.switch", "did you mean `control.switch`?"),
@@ -147,7 +147,7 @@ impl<'a> Types<'a> {
             "fail" | "error" | "throw" => ("control.fail", "did you mean `control.fail`?"),
             "merge" | "join" | "parallel" => (
                 "control.merge",
-                "`control.merge` joins branches; nodes without a path between them run side by side",
+                "`control.merge` joins branches; nodes without a path between them run in parallel",
             ),
             _ => return None,
         };

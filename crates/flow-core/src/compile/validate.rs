@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::types::Schema;
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    spec::{Data, Yaml},
+    spec::{Data, Yaml, either},
 };
 
 /// The input of one node.
@@ -67,20 +67,20 @@ impl Subject<'_> {
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
                 let message = if path.is_empty() {
-                    format!("`{}` needs `{name}` in its input", self.node_type)
+                    format!("`{}` requires `{name}` in its input", self.node_type)
                 } else {
-                    format!("`{last}` needs `{name}`")
+                    format!("`{last}` requires `{name}`")
                 };
                 let span = self.span(path);
                 let problem = Problem::error(Code::MissingKey, Span { end: span.start, ..span }, message);
                 self.push(problem, format!("{key}.{name}"), sink);
             }
             Kind::Type { kind } => {
-                let message = format!("`{last}` takes {}, and this is {}", types(kind), self.kind(path));
+                let message = format!("`{last}` must be {}, found {}", types(kind), self.kind(path));
                 let words = error.instance().as_str().filter(|text| !text.contains('{'));
                 let words: Vec<&str> = words.into_iter().flat_map(str::split_whitespace).collect();
                 let help = (types(kind) == "a list" && !words.is_empty())
-                    .then(|| format!("write each item by itself: `[{}]`", words.join(", ")));
+                    .then(|| format!("write a list: `[{}]`", words.join(", ")));
                 self.push(Problem::error(Code::WrongType, self.span(path), message).help(help), key, sink);
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } if !holds_bound => {
@@ -90,8 +90,8 @@ impl Subject<'_> {
                 let words: Vec<String> = options.as_array().into_iter().flatten().map(spell).collect();
                 let written = spell(error.instance());
                 let help = did_you_mean(&written, words.iter().map(String::as_str))
-                    .unwrap_or_else(|| format!("one of {}", either(&words)));
-                let message = format!("`{written}` is no value of `{last}`");
+                    .unwrap_or_else(|| format!("expected {}", either(&words)));
+                let message = format!("invalid value `{written}` for `{last}`");
                 self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
             }
             Kind::Pattern { .. } if !holds_bound => {
@@ -141,7 +141,7 @@ impl Subject<'_> {
                 _ => error.masked_with("the value").to_string(),
             };
             // That an option may also be null is no way out for the author.
-            if !(need.is_empty() || need == "nothing" || needs.contains(&need)) {
+            if !(need.is_empty() || need == "null" || needs.contains(&need)) {
                 needs.push(need);
             }
         }
@@ -149,10 +149,10 @@ impl Subject<'_> {
             .iter()
             .all(|errors| errors.iter().all(|error| matches!(error.kind(), Kind::Required { .. })));
         let (code, verb) =
-            if all_required { (Code::MissingKey, "needs") } else { (Code::InvalidInput, "takes") };
+            if all_required { (Code::MissingKey, "requires") } else { (Code::InvalidInput, "must be") };
         let whose = if path.is_empty() { self.node_type.to_owned() } else { last };
         let code = if only_types { Code::WrongType } else { code };
-        let tail = if only_types { format!(", and this is {}", self.kind(path)) } else { String::new() };
+        let tail = if only_types { format!(", found {}", self.kind(path)) } else { String::new() };
         let message = format!("`{whose}` {verb} {}{tail}", either(&needs));
         self.push(Problem::error(code, self.span(path), message), key, sink);
     }
@@ -169,8 +169,8 @@ impl Subject<'_> {
             .flat_map(|map| map.keys().map(String::as_str))
             .collect();
         let help = did_you_mean(name, known.iter().copied())
-            .or_else(|| (!known.is_empty()).then(|| format!("known here: {}", known.join(", "))));
-        let message = format!("`{}` has no option `{name}`", self.node_type);
+            .or_else(|| (!known.is_empty()).then(|| format!("valid keys: {}", known.join(", "))));
+        let message = format!("unknown option `{name}` for `{}`", self.node_type);
         let key = format!("{}.{name}", self.key(path));
         self.push(Problem::error(Code::UnknownKey, span, message).help(help), key, sink);
     }
@@ -184,7 +184,7 @@ impl Subject<'_> {
     }
 
     fn kind(&self, path: &str) -> &'static str {
-        find(self.input, path).map_or("nothing", Yaml::kind)
+        find(self.input, path).map_or("null", Yaml::kind)
     }
 
     /// `nodes[2].input.options.model` for `/options/model`.
@@ -228,29 +228,21 @@ fn types(kind: &TypeKind) -> String {
     let names: Vec<&str> = match kind {
         TypeKind::Single(one) => vec![words(&one.to_string())],
         TypeKind::Multiple(set) => {
-            set.iter().map(|one| words(&one.to_string())).filter(|w| *w != "nothing").collect()
+            set.iter().map(|one| words(&one.to_string())).filter(|w| *w != "null").collect()
         }
     };
     names.join(" or ")
 }
 
-/// `a, b or c`.
-fn either(words: &[String]) -> String {
-    match words {
-        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
-        words => words.concat(),
-    }
-}
-
 fn words(json_type: &str) -> &'static str {
     match json_type {
-        "string" => "a text",
-        "integer" => "a whole number",
+        "string" => "a string",
+        "integer" => "an integer",
         "number" => "a number",
         "boolean" => "true or false",
         "array" => "a list",
         "object" => "a mapping",
-        _ => "nothing",
+        _ => "null",
     }
 }
 

@@ -81,7 +81,7 @@ impl Bounds {
 }
 
 fn too_much() -> String {
-    format!("makes or reads more than a template may: {} MiB", ROOM / (1024 * 1024))
+    format!("needs more memory than a template may use: {} MiB", ROOM / (1024 * 1024))
 }
 
 fn weight(value: &Json) -> u64 {

@@ -143,7 +143,7 @@ pub(crate) fn parse_variable(
     value: Value,
     resolver: &dyn Resolver,
 ) -> Result<(Test, Vec<Use>), SyntaxFault> {
-    let reason = "`var` is a path such as `review.structuredOutput.passed`, without braces";
+    let reason = "`var` must be a path such as `review.structuredOutput.passed`, without braces";
     let (name, steps) =
         plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
     let used = Use { path: dotted(text), offset: 0, bare: false };

@@ -28,7 +28,7 @@ pub(super) fn spell(value: &Value) -> String {
 }
 
 pub(super) fn to_json(value: &minijinja::Value) -> Result<Value, String> {
-    serde_json::to_value(value).map_err(|error| format!("the result is no JSON: {error}"))
+    serde_json::to_value(value).map_err(|error| format!("the result is not JSON: {error}"))
 }
 
 /// A name or dotted path that a text makes use of.

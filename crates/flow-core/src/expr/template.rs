@@ -238,7 +238,7 @@ pub(crate) fn parse_template(
         return whole(source, offset, resolver).map(Some);
     }
     let parts = segments(text).map_err(|offset| SyntaxFault {
-        reason: "the braces that open here are not closed".to_owned(),
+        reason: "the braces opened here are never closed".to_owned(),
         offset,
         help: None,
     })?;

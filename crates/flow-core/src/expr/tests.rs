@@ -224,7 +224,7 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
         ("{{ 1 / 0 }}", "`1 / 0`: unable to calculate 1 / 0"),
         (
             "{% set plan.x = 1 %}",
-            "`1`: `plan` is no namespace, and only members of a `namespace()` can be set",
+            "`1`: `plan` is not a namespace, and only members of a `namespace()` can be set",
         ),
     ];
     let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
@@ -237,22 +237,22 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
 fn what_is_no_template_is_refused_with_its_place() {
     let values = Values::new();
     let rows = [
-        ("ok {{ plan.title", "the braces that open here are not closed at 3"),
-        ("{% raw %}{%}", "the braces that open here are not closed at 0"),
+        ("ok {{ plan.title", "the braces opened here are never closed at 3"),
+        ("{% raw %}{%}", "the braces opened here are never closed at 0"),
         ("{% if x %}", "unexpected end of input, expected end of block at 0"),
-        ("é {{ plan.title | uper }}", "there is no filter `uper` at 19"),
-        ("{% if plan is not define %}{% endif %}", "there is no test `define` at 18"),
+        ("é {{ plan.title | uper }}", "unknown filter `uper` at 19"),
+        ("{% if plan is not define %}{% endif %}", "unknown test `define` at 18"),
         ("a\n{% include 'x' %}", "unknown statement include at 2"),
         ("{% import 'x' as y %}", "unknown statement import at 0"),
         ("{% macro f() %}{% endmacro %}", "unknown statement macro at 0"),
-        ("{{ plan.items | map('uper') }}", "there is no filter `uper` at 20"),
-        ("{{ plan.items | selectattr('n', 'gtt', 1) }}", "there is no test `gtt` at 27"),
-        ("{{ fromjson(plan.title) }}", "there is no function `fromjson` at 3"),
+        ("{{ plan.items | map('uper') }}", "unknown filter `uper` at 20"),
+        ("{{ plan.items | selectattr('n', 'gtt', 1) }}", "unknown test `gtt` at 27"),
+        ("{{ fromjson(plan.title) }}", "unknown function `fromjson` at 3"),
         ("{{ plan.title.upper() }}", "values have no methods such as `upper()` at 3"),
         ("{{ plan.title = 'x' }}", "unexpected input after expression at 14"),
-        ("{{ plan.title é }}", "`é` has no meaning in an expression at 14"),
-        ("{{ !plan.title }}", "`!` has no meaning in an expression at 3"),
-        ("{{ plan.title == 'x' && true }}", "`&&` has no meaning in an expression at 21"),
+        ("{{ plan.title é }}", "unexpected `é` in an expression at 14"),
+        ("{{ !plan.title }}", "unexpected `!` in an expression at 3"),
+        ("{{ plan.title == 'x' && true }}", "unexpected `&&` in an expression at 21"),
     ];
     let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.resolve(text))).collect();
     let expected: Vec<_> = rows.iter().map(|(text, reason)| (*text, Err((*reason).to_owned()))).collect();
@@ -286,7 +286,7 @@ fn conditions_are_strict() {
             fails("plan.title and review", "`review` has no output: the node has not run"),
         ),
         ("plan.title ==", Err("unexpected end of input, expected expression at 0".to_owned())),
-        ("plan.title is strnig", Err("there is no test `strnig` at 14".to_owned())),
+        ("plan.title is strnig", Err("unknown test `strnig` at 14".to_owned())),
     ];
     let said: Vec<_> = rows.iter().map(|(text, _)| (*text, values.holds(text))).collect();
     assert_eq!(said, rows.to_vec());

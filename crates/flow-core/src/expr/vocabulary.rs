@@ -112,7 +112,7 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
     let mut operators = words.iter().filter(|(word, _)| nests(word));
     if let Some(&(_, offset)) = operators.nth(MAX_OPERATORS) {
         let reason = format!("the expression has more than {MAX_OPERATORS} operators");
-        let help = Some("work it out in parts, with `{% set … %}`".to_owned());
+        let help = Some("split it up with `{% set … %}`".to_owned());
         return Err(SyntaxFault { reason, offset, help });
     }
     for (at, &(word, offset)) in words.iter().enumerate() {
@@ -125,7 +125,7 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
         };
         let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         if is_name && !known.contains(&word) {
-            let reason = format!("there is no {kind} `{word}`");
+            let reason = format!("unknown {kind} `{word}`");
             return Err(SyntaxFault { reason, offset, help: did_you_mean(word, known.iter().copied()) });
         }
     }
@@ -145,12 +145,12 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
         if !is_known {
             let sign = if is_next(word) { word.repeat(2) } else { word.to_owned() };
             let help = match sign.as_str() {
-                "&&" => Some("write `and`"),
-                "!" => Some("write `not`"),
-                "?" => Some("write `a if condition else b`"),
+                "&&" => Some("use `and`"),
+                "!" => Some("use `not`"),
+                "?" => Some("use `a if condition else b`"),
                 _ => None,
             };
-            let reason = format!("`{sign}` has no meaning in an expression");
+            let reason = format!("unexpected `{sign}` in an expression");
             return Err(SyntaxFault { reason, offset, help: help.map(str::to_owned) });
         }
     }
@@ -178,9 +178,9 @@ pub(super) fn foreign(source: &str) -> Option<(usize, String)> {
                     && after != Some("=")
                     && !matches!(before.map(|(word, _)| word), Some("=" | "!" | "<" | ">")) =>
             {
-                "`=` does not compare: write `==`"
+                "use `==` to compare"
             }
-            ("|", Some("|")) => "write `or` for `||`",
+            ("|", Some("|")) => "use `or` instead of `||`",
             _ => continue,
         };
         return Some((offset, help.to_owned()));

@@ -50,12 +50,12 @@ fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
     let value = fields.get("usd")?;
     let key = Key::Field(fields.key, "usd");
     let Data::Number(number) = &value.data else {
-        wrong(value, &key, "an amount of US dollars", sink);
+        wrong(value, &key, "an amount in US dollars", sink);
         return None;
     };
     let usd = number.as_f64().filter(|usd| usd.is_finite() && *usd > 0.0);
     if usd.is_none() {
-        let message = format!("`usd` takes an amount greater than 0, and this is {number}");
+        let message = format!("`usd` must be greater than 0, found {number}");
         sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
     }
     usd

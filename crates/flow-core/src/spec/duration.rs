@@ -15,7 +15,7 @@ const HELP: &str = "write a number and a unit, such as `30s`, `5m` or `1h30m`";
 /// Reads a time from a text; why it is none.
 pub fn parse(text: &str) -> Result<Duration, &'static str> {
     match humantime::parse_duration(text) {
-        Ok(time) if time > LONGEST => Err("the longest time is ten years (`3650d`)"),
+        Ok(time) if time > LONGEST => Err("the longest duration is ten years (`3650d`)"),
         Ok(time) => Ok(time),
         Err(_) => Err(HELP),
     }
@@ -29,11 +29,11 @@ pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Durat
             Err(help) => help.to_owned(),
         },
         Data::Number(number) => {
-            format!("say the unit: `{number}s` for seconds, `{number}ms` for thousandths")
+            format!("add a unit: `{number}s` for seconds, `{number}ms` for milliseconds")
         }
         _ => HELP.to_owned(),
     };
-    let message = format!("`{}` takes a time", key.last());
+    let message = format!("`{}` must be a duration", key.last());
     sink.push(Problem::error(Code::WrongType, value.span, message).help(help).key(key));
     None
 }

@@ -39,7 +39,7 @@ impl<'a> EdgeSpec<'a> {
         if let Some((_, span)) = on_exhausted
             && !is_loop
         {
-            let message = "`onExhausted` says what happens after `maxIterations`, which is not there";
+            let message = "`onExhausted` needs `maxIterations`";
             sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(key, "maxIterations")));
         }
         let on_exhausted = on_exhausted.and_then(|text| {

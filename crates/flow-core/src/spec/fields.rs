@@ -56,11 +56,11 @@ impl<'a, 'k> Fields<'a, 'k> {
             Data::Map(entries) => Some(Self { entries, span: value.span, key, asked: Vec::new() }),
             _ => {
                 let what = match key {
-                    Key::Root => "a flow file is a mapping".to_owned(),
-                    Key::Index(parent, _) => format!("an item of `{}` is a mapping", parent.last()),
-                    Key::Field(..) => format!("`{}` takes a mapping", key.last()),
+                    Key::Root => "a flow file must be a mapping".to_owned(),
+                    Key::Index(parent, _) => format!("each item of `{}` must be a mapping", parent.last()),
+                    Key::Field(..) => format!("`{}` must be a mapping", key.last()),
                 };
-                let message = format!("{what}, and this is {}", value.kind());
+                let message = format!("{what}, found {}", value.kind());
                 sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
                 None
             }
@@ -94,7 +94,7 @@ impl<'a, 'k> Fields<'a, 'k> {
         if let Data::Bool(held) = &value.data {
             return Some(*held);
         }
-        let message = format!("`{name}` takes true or false, and this is {}", value.kind());
+        let message = format!("`{name}` must be true or false, found {}", value.kind());
         let help = value.text().and_then(|text| match &*text.to_lowercase() {
             "yes" | "on" => Some("write `true`".to_owned()),
             "no" | "off" => Some("write `false`".to_owned()),
@@ -110,12 +110,12 @@ impl<'a, 'k> Fields<'a, 'k> {
         let value = self.get(name)?;
         let key = Key::Field(self.key, name);
         let Data::Number(number) = &value.data else {
-            wrong(value, &key, "a whole number from 1 on", sink);
+            wrong(value, &key, "a positive integer", sink);
             return None;
         };
         let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
         if count.is_none() {
-            let message = format!("`{name}` takes a whole number from 1 on, and this is {number}");
+            let message = format!("`{name}` must be a positive integer, found {number}");
             sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
         }
         count
@@ -136,7 +136,7 @@ impl<'a, 'k> Fields<'a, 'k> {
     pub(super) fn unbuilt(&mut self, name: &'static str, sink: &mut Sink) {
         if self.get(name).is_some() {
             let message = format!("`{name}` is not supported yet");
-            let help = "take it out: it would have no effect".to_owned();
+            let help = "remove it: it has no effect".to_owned();
             let problem = Problem::error(Code::NotSupported, self.key_span(name), message);
             sink.push(problem.help(help).key(Key::Field(self.key, name)));
         }
@@ -145,7 +145,7 @@ impl<'a, 'k> Fields<'a, 'k> {
     /// Reports that a key is not there.
     pub(super) fn missing(&self, name: &str, whose: &str, sink: &mut Sink) {
         let span = Span { end: self.span.start, ..self.span };
-        let message = format!("{whose} has no `{name}`");
+        let message = format!("{whose} is missing `{name}`");
         sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(self.key, name)));
     }
 
@@ -162,10 +162,10 @@ impl<'a, 'k> Fields<'a, 'k> {
                     // Some are asked for twice, one time after the other.
                     let mut known = self.asked.to_vec();
                     known.dedup();
-                    Some(format!("known here: {}", known.join(", ")))
+                    Some(format!("valid keys: {}", known.join(", ")))
                 })
             });
-            let message = format!("`{}` is not known here", entry.key);
+            let message = format!("unknown key `{}`", entry.key);
             let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
             sink.push(problem.key(Key::Field(self.key, &entry.key)));
         }
@@ -176,7 +176,7 @@ impl<'a, 'k> Fields<'a, 'k> {
 pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
     let text = value.placed_text();
     if text.is_none() {
-        wrong(value, key, "a text", sink);
+        wrong(value, key, "a string", sink);
     }
     text
 }
@@ -193,9 +193,9 @@ pub(super) fn list<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> &'a [
 pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
     let message = match key {
         Key::Index(parent, _) => {
-            format!("an item of `{}` is {takes}, and this is {}", parent.last(), value.kind())
+            format!("each item of `{}` must be {takes}, found {}", parent.last(), value.kind())
         }
-        _ => format!("`{}` takes {takes}, and this is {}", key.last(), value.kind()),
+        _ => format!("`{}` must be {takes}, found {}", key.last(), value.kind()),
     };
     sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
 }

@@ -84,8 +84,10 @@ fn secrets<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
             && !name.is_empty()
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !is_name {
-            let problem = Problem::error(Code::InvalidValue, *span, "this is not the name of an environment variable");
-            let help = "`secrets` names variables, as in `secrets: [DEPLOY_TOKEN]`; their values stay out of the file";
+            let problem =
+                Problem::error(Code::InvalidValue, *span, "this is not a valid environment variable name");
+            let help =
+                "`secrets` lists names, such as `secrets: [DEPLOY_TOKEN]`; keep the values out of the file";
             sink.push(problem.help(help.to_owned()).key("secrets"));
         }
         is_name
@@ -128,10 +130,10 @@ pub(super) fn time(fields: &mut Fields<'_, '_>, name: &'static str, sink: &mut S
 pub(super) fn advice(key: &str) -> Option<String> {
     match key {
         "vars" | "variables" | "params" | "parameters" | "inputs" | "env" => {
-            Some("the values that a flow is given stand under `flow.input`".to_owned())
+            Some("declare the input of the flow under `flow.input`".to_owned())
         }
         "include" | "includes" | "import" | "imports" | "extends" => Some(
-            "a flow stands in one file; prompts and schemas can stand in others, by `promptFile`".to_owned(),
+            "a flow is a single file; only prompts and schemas can be in other files, by `promptFile` and `outputSchemaFile`".to_owned(),
         ),
         "steps" | "tasks" | "jobs" | "stages" => Some("write `nodes`".to_owned()),
         "on" | "triggers" | "schedule" => Some("a flow is started by `inspan run`".to_owned()),

@@ -120,17 +120,19 @@ fn advice(key: &str) -> Option<String> {
             "options" => under("input"),
             _ => under("input.options"),
         },
-        "prompt" | "messages" | "argv" | "stdin" | "env" | "text" | "value" | "choices" | "message" => under("input"),
+        "prompt" | "messages" | "argv" | "stdin" | "env" | "text" | "value" | "choices" | "message" => {
+            under("input")
+        }
         "timeout" | "retry" | "budget" | "continueOnError" | "onLimit" => under("policy"),
         "run" | "command" | "script" | "cmd" => {
             Some("a node of type `exec` runs a program: `input: { argv: [cargo, test] }`".to_owned())
         }
         "needs" | "depends" | "after" | "requires" => Some("write `dependsOn`".to_owned()),
         "if" | "condition" => Some("write `when`".to_owned()),
-        "next" | "to" => Some("where a node leads to stands under `edges`: `{ from: …, to: … }`".to_owned()),
-        "forEach" | "foreach" | "loop" | "matrix" | "with_items" => Some(
-            "a node is not repeated by a key: an edge that leads back repeats it, with `when` and `maxIterations`".to_owned(),
-        ),
+        "next" | "to" => Some("connect nodes under `edges`: `{ from: …, to: … }`".to_owned()),
+        "forEach" | "foreach" | "loop" | "matrix" | "with_items" => {
+            Some("to repeat nodes, add an edge that leads back, with `when` and `maxIterations`".to_owned())
+        }
         _ => None,
     }
 }
@@ -139,7 +141,7 @@ fn advice(key: &str) -> Option<String> {
 fn policy_advice(key: &str) -> Option<String> {
     match key {
         "onError" | "on_error" | "onFailure" | "ignoreErrors" | "allowFailure" => {
-            Some("write `continueOnError: true` if the flow goes on after a failure".to_owned())
+            Some("write `continueOnError: true` to continue after a failure".to_owned())
         }
         "retries" | "attempts" | "maxAttempts" | "maxRetries" => {
             Some("write `retry: { maxAttempts: 3 }`, the first attempt included".to_owned())
@@ -152,9 +154,7 @@ fn policy_advice(key: &str) -> Option<String> {
 fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> {
     let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
     if is_reserved(text) {
-        sink.push(refuse(format!(
-            "`{text}` is a word of the language of templates, and no node can have its name"
-        )));
+        sink.push(refuse(format!("`{text}` is reserved in templates and cannot be a node id")));
         return None;
     }
     match NodeId::new(text) {
@@ -162,7 +162,7 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
         Err(error) => {
             let mended: String =
                 text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            let help = NodeId::new(&mended).is_ok().then(|| format!("`{mended}` would do"));
+            let help = NodeId::new(&mended).is_ok().then(|| format!("try `{mended}`"));
             sink.push(refuse(error.to_string()).help(help));
             sink.refused(text);
             None
@@ -216,7 +216,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
     });
     if let Some((span, number)) = retry_times {
         let help = format!("write `retry: {{ maxAttempts: {number} }}`, the first attempt included");
-        let problem = Problem::error(Code::WrongType, span, "`retry` takes a mapping, and this is a number");
+        let problem = Problem::error(Code::WrongType, span, "`retry` must be a mapping, found a number");
         sink.push(problem.help(help).key(retry_key));
     } else if let Some(mut retry) =
         policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink))
@@ -239,12 +239,12 @@ fn factor(retry: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
     let value = retry.get("factor")?;
     let key = Key::Field(retry.key, "factor");
     let Data::Number(number) = &value.data else {
-        wrong(value, &key, "a number from 1 on", sink);
+        wrong(value, &key, "a number of at least 1", sink);
         return None;
     };
     let factor = number.as_f64().filter(|factor| factor.is_finite() && *factor >= 1.0);
     if factor.is_none() {
-        let message = format!("`factor` takes a number from 1 on, and this is {number}");
+        let message = format!("`factor` must be a number of at least 1, found {number}");
         sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
     }
     factor

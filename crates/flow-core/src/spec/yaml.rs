@@ -112,7 +112,7 @@ impl Builder {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    let message = "a flow file holds one document, and here another starts";
+                    let message = "a flow file has a single YAML document, and a second one starts here";
                     return Err(Box::new(Problem::error(Code::SeveralDocuments, span, message)));
                 }
             }
@@ -131,7 +131,7 @@ impl Builder {
             }
             Event::Alias(id) => {
                 let Some(anchored) = self.anchors.get(&id) else {
-                    let message = "an alias cannot stand within the value that it names";
+                    let message = "an alias cannot be inside the value that it names";
                     return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
                 };
                 let (value, size) = (Yaml { span, ..anchored.value.clone() }, anchored.size);
@@ -154,13 +154,13 @@ impl Builder {
 
     fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, expected: &str, open: Open) -> Step {
         if let Some(tag) = tag.filter(|tag| tag.core_suffix() != Some(expected)) {
-            let message = format!("the tag `{}` has no meaning in a flow", tag.original());
+            let message = format!("unknown tag `{}`", tag.original());
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
         }
         self.check_depth(span, 1)?;
         if let Some(Frame { open: Open::Map { pending: None, .. }, .. }) = self.stack.last() {
-            let message = "a key is a plain text, not a list or a mapping";
-            let help = "put a text with braces into quotes: \"{{ … }}\"".to_owned();
+            let message = "a key must be a string, not a list or a mapping";
+            let help = "quote a string that starts with braces: \"{{ … }}\"".to_owned();
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message).help(help)));
         }
         let (values_before, bytes_before) = (self.values, self.bytes);
@@ -206,12 +206,13 @@ impl Builder {
                     (Some(plain), _) => plain.to_owned(),
                     (None, Data::Text(text)) => text,
                     _ => {
-                        let message = "a key is a plain text, not a list or a mapping";
+                        let message = "a key must be a string, not a list or a mapping";
                         return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
                     }
                 };
                 if let Some(Position { line, column }) = keys.get(&key) {
-                    let message = format!("`{key}` stands twice: first at line {line}, column {column}");
+                    let message =
+                        format!("duplicate key `{key}`; it is first set at line {line}, column {column}");
                     self.problems.push(Problem::error(Code::DuplicateKey, span, message));
                 } else {
                     keys.insert(key.clone(), span.start);
@@ -236,7 +237,7 @@ impl Builder {
         self.bytes += bytes;
         if self.values > MAX_VALUES || self.bytes > MAX_TEXT {
             let message = format!(
-                "with its aliases written out the file has more than {MAX_VALUES} values or {} MiB of text",
+                "with its aliases expanded, the file has more than {MAX_VALUES} values or {} MiB of text",
                 MAX_TEXT / (1024 * 1024)
             );
             return Err(Box::new(Problem::error(Code::TooLarge, span, message)));
@@ -296,19 +297,19 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
     let written = text.lines().nth(at).unwrap_or_default();
     let indent = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
     if message.contains("tab") || written[..indent(written)].contains('\t') {
-        return Some("indent with spaces: YAML takes no tabs".to_owned());
+        return Some("indent with spaces: YAML does not allow tabs".to_owned());
     }
     if message.contains("mapping values are not allowed") {
         let value =
             written.split_once(": ").map(|(_, value)| value.trim()).filter(|value| value.contains(':'));
         return Some(match value {
-            Some(value) => format!("a text with `: ` in it stands in quotes: \"{value}\""),
-            None => "a text with `: ` in it stands in quotes; or this line is indented too far".to_owned(),
+            Some(value) => format!("quote a string that contains `: `: \"{value}\""),
+            None => "quote a string that contains `: `, or indent this line less".to_owned(),
         });
     }
     let before = text.lines().take(at).filter(|line| !line.trim().is_empty()).last()?;
     let (here, above) = (indent(written), indent(before));
     (here != above && !written.trim().is_empty() && !message.contains("unexpected end")).then(|| {
-        format!("this line is indented by {here}, the one above it by {above}: keys that belong together stand in one column")
+        format!("this line is indented by {here} and the line above by {above}: keys of one mapping start in the same column")
     })
 }

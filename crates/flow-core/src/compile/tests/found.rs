@@ -28,13 +28,13 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
         let graph = compiled(flow).unwrap();
         check_input(&graph, given(input)).map(|_| ()).map_err(|error| error.to_string())
     });
-    let fails = |problem: &str| Err(format!("input of flow `f` is refused: {problem}"));
+    let fails = |problem: &str| Err(format!("invalid input for flow `f`: {problem}"));
     let expected = [
         Ok(()),
-        fails("`issue` is not given, and node `a` uses it"),
-        fails("`issue` is not given, and node `a` uses it"),
-        fails("the flow has no input `notte`: did you mean `note`?"),
-        fails("the flow has no input `isue`: did you mean `issue`?"),
+        fails("missing input `issue`, which node `a` uses"),
+        fails("missing input `issue`, which node `a` uses"),
+        fails("unknown input `notte`: did you mean `note`?"),
+        fails("unknown input `isue`: did you mean `issue`?"),
         Ok(()),
         Ok(()),
     ];

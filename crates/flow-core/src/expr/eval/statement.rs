@@ -124,7 +124,7 @@ impl<'t> Evaluator<'t, '_> {
                         Ok(())
                     }
                     None => Err(format!(
-                        "`{name}` is no namespace, and only members of a `namespace()` can be set"
+                        "`{name}` is not a namespace, and only members of a `namespace()` can be set"
                     )),
                 }
             }

@@ -66,7 +66,7 @@ fn the_error_says_what_was_exceeded() {
     let values = Values::new();
     let rows = [
         ("{{ range(100000) | map('string') | map('length') | sum }}", "takes more than 1000000 steps"),
-        ("{{ 'x' * 100000000 }}", "makes or reads more than a template may: 64 MiB"),
+        ("{{ 'x' * 100000000 }}", "needs more memory than a template may use: 64 MiB"),
         (
             "{% set s = namespace(x=[]) %}{% for i in range(200) %}{% set s.x = [s.x] %}{% endfor %}",
             "values are nested deeper than 100 levels",
@@ -75,7 +75,7 @@ fn the_error_says_what_was_exceeded() {
     let said = rows.map(|(text, _)| values.resolve(text).unwrap_err());
     let expected = [
         "node `x`, key `input`: `range(100000) | map('string') | map('length') | sum`: takes more than 1000000 steps",
-        "node `x`, key `input`: `'x' * 100000000`: makes or reads more than a template may: 64 MiB",
+        "node `x`, key `input`: `'x' * 100000000`: needs more memory than a template may use: 64 MiB",
         "node `x`, key `input`: `[s.x]`: values are nested deeper than 100 levels",
     ];
     assert_eq!(said, expected);

@@ -175,7 +175,7 @@ impl<'r> Reader<'r> {
                 unreachable_patterns,
                 reason = "other crates of a program may switch on more of minijinja"
             )]
-            _ => return Err(fault(0, "this statement is not a part of the language", None)),
+            _ => return Err(fault(0, "this statement is not supported", None)),
         });
         Ok(())
     }
@@ -424,8 +424,9 @@ impl<'r> Reader<'r> {
                         let filter = vocabulary::FILTERS.contains(&name);
                         filter.then(|| format!("`{name}` is a filter: `value | {name}`"))
                     });
-                    let help = help.unwrap_or_else(|| "there are `range`, `dict` and `namespace`".to_owned());
-                    let reason = format!("there is no function `{name}`");
+                    let help = help
+                        .unwrap_or_else(|| "the functions are `range`, `dict` and `namespace`".to_owned());
+                    let reason = format!("unknown function `{name}`");
                     return Err(fault(var.span().start_offset, &reason, Some(help)));
                 }
             },
@@ -452,7 +453,7 @@ impl<'r> Reader<'r> {
                 CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
                     return Err(fault(
                         value.span().start_offset,
-                        "`*` and `**` cannot stand before an argument",
+                        "`*` and `**` before an argument are not supported",
                         None,
                     ));
                 }
@@ -507,7 +508,7 @@ fn known(kind: &str, name: &str, all: &[&str], offset: u32) -> Read<()> {
         return Ok(());
     }
     let help = did_you_mean(name, all.iter().copied());
-    Err(fault(offset, &format!("there is no {kind} `{name}`"), help))
+    Err(fault(offset, &format!("unknown {kind} `{name}`"), help))
 }
 
 fn filter_place(source: &str, filter: &ast::Filter<'_>) -> u32 {

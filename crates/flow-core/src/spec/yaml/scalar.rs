@@ -9,9 +9,9 @@ use super::value::{Data, Layout, count};
 pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
     let Some(tag) = tag else {
         return match style {
-            ScalarStyle::Plain if is_too_large(text) => Err(format!(
-                "the number `{text}` is larger than a flow can hold; put it into quotes if it is a text"
-            )),
+            ScalarStyle::Plain if is_too_large(text) => {
+                Err(format!("the number `{text}` is too large; quote it if it is a string"))
+            }
             ScalarStyle::Plain => Ok(plain(text)),
             _ => Ok(Data::Text(text.into())),
         };
@@ -21,9 +21,9 @@ pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resu
         Some("null") => Some(plain(text)).filter(|data| matches!(data, Data::Null)),
         Some("bool") => Some(plain(text)).filter(|data| matches!(data, Data::Bool(_))),
         Some("int" | "float") => Some(plain(text)).filter(|data| matches!(data, Data::Number(_))),
-        _ => return Err(format!("the tag `{}` has no meaning in a flow", tag.original())),
+        _ => return Err(format!("unknown tag `{}`", tag.original())),
     };
-    found.ok_or_else(|| format!("`{text}` is no value of the tag `{}`", tag.original()))
+    found.ok_or_else(|| format!("`{text}` is not a valid `{}`", tag.original()))
 }
 
 fn plain(text: &str) -> Data {

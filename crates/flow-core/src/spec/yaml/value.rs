@@ -109,17 +109,17 @@ impl Yaml {
     /// What it is, for a message.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.data {
-            Data::Null => "nothing",
+            Data::Null => "null",
             Data::Bool(_) => "true or false",
             Data::Number(_) => "a number",
-            Data::Text(_) => "a text",
+            Data::Text(_) => "a string",
             Data::List(_) => "a list",
             Data::Map(_) => "a mapping",
             Data::Json(value) => match &**value {
-                Value::Null => "nothing",
+                Value::Null => "null",
                 Value::Bool(_) => "true or false",
                 Value::Number(_) => "a number",
-                Value::String(_) => "a text",
+                Value::String(_) => "a string",
                 Value::Array(_) => "a list",
                 Value::Object(_) => "a mapping",
             },
