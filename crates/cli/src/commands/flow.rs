@@ -123,8 +123,8 @@ pub(super) fn refused(error: &FlowError) -> Failure {
 /// An input that does not fit the flow.
 pub(super) fn refused_input(error: &InputError) -> Failure {
     let failure = Failure::usage(error.to_string());
-    match error.problems.iter().any(|problem| problem.starts_with("the flow has no")) {
+    match error.problems.iter().any(|problem| problem.starts_with("unknown input")) {
         true => failure,
-        false => failure.with_hint("give it with `-i key=value` or `--input-file FILE`"),
+        false => failure.with_hint("pass it with `-i key=value` or `--input-file FILE`"),
     }
 }

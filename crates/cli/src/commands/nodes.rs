@@ -29,7 +29,7 @@ pub(super) fn find(name: &str) -> Result<NodeTypeInfo, Failure> {
     let registry = registries::nodes(&registries::providers());
     registry.get(name).map(|node_type| node_type.describe()).ok_or_else(|| {
         let known: Vec<&str> = registry.names().collect();
-        Failure::usage(format!("there is no node type `{name}`")).with_hint(meant(name, &known))
+        Failure::usage(format!("unknown node type `{name}`")).with_hint(meant(name, &known))
     })
 }
 

@@ -219,7 +219,7 @@ nodes:
         fs::write(folder.path().join("odd.yaml"), odd).unwrap();
         let refused = self.run(folder.path(), &server, &["run", "odd.yaml"]);
         assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
-        let told = format!("`{}.agent` has no option `permissionMode`", self.provider);
+        let told = format!("unknown option `permissionMode` for `{}.agent`", self.provider);
         assert!(refused.stderr.contains(&told), "{}", refused.stderr);
         let doctor = self.run(folder.path(), &server, &["doctor"]);
         assert!(doctor.stdout.contains(&format!("127.0.0.1, with {key}")), "{}", doctor.stdout);

@@ -213,10 +213,10 @@ fn a_flow_that_is_too_large_is_refused_at_once() {
     let ran = ["big.yaml", "bomb.yaml"].map(|file| inspan(folder.path(), &["run", file]));
     let first = ran.each_ref().map(|ran| (ran.code, ran.stderr.lines().next().unwrap_or_default()));
     let expected = [
-        (Some(2), "error: flow file big.yaml has 104857600 bytes, and a flow may have 8388608"),
+        (Some(2), "error: flow file big.yaml is too large: 104857600 bytes, and the limit is 8388608"),
         (
             Some(2),
-            "bomb.yaml:6:26: error[too-large]: with its aliases written out the file has more than 500000 values or 32 MiB of text",
+            "bomb.yaml:6:26: error[too-large]: with its aliases expanded, the file has more than 500000 values or 32 MiB of text",
         ),
     ];
     assert_eq!(first, expected);

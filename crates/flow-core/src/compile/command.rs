@@ -55,9 +55,8 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: 
             let help = if declared {
                 format!("use `{{{{ flow.input.{key} }}}}`")
             } else {
-                format!(
-                    "the program can read its environment; to expand the variable, run a shell: `[sh, -c, …]`"
-                )
+                "the program can read its environment; to expand the variable, run a shell: `[sh, -c, …]`"
+                    .to_owned()
             };
             warn(
                 Code::InvalidValue,
