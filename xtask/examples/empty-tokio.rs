@@ -1,5 +1,4 @@
 //! The least that a program with a tokio runtime can do: what the start of `inspan` is held against.
-//! Measuring it is left to `cargo xtask bench`.
 #![expect(clippy::print_stdout, reason = "its one word is what is waited for")]
 
 fn main() -> std::io::Result<()> {

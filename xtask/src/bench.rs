@@ -1,5 +1,4 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
-//! What is measured how is left to a file each.
 
 mod agent;
 mod crowd;

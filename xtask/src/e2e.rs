@@ -1,5 +1,4 @@
 //! `cargo xtask e2e`: real flows through the real `inspan` and the vendor's real program, against a scripted model.
-//! What each case does and expects is left to `cases`.
 
 mod cases;
 mod install;

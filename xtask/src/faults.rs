@@ -1,5 +1,5 @@
 //! `cargo xtask faults`: the promises of durability, each held against its fault by the real program and the real
-//! store, and printed with its figure and its bound. What each row does is left to the modules.
+//! store, and printed with its figure and its bound.
 
 mod agent;
 mod children;

@@ -1,5 +1,4 @@
 //! One thing tidy has to say: where it is, how much it weighs, and how to mend it.
-//! Which rule it comes from is left to the checks.
 
 use std::fmt;
 

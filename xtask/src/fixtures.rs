@@ -1,5 +1,4 @@
 //! The shapes a fixture may have, and the check that none is incomplete or forgotten.
-//! What stands in a fixture is left to the test that reads it.
 
 use std::collections::BTreeMap;
 

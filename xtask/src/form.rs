@@ -1,5 +1,4 @@
 //! What every file opens with, what it may be called, and the words that no file may say.
-//! How long it may be is left to `size`.
 
 use crate::finding::Finding;
 use crate::source::{blank, lines_before_tests};

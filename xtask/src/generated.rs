@@ -1,5 +1,4 @@
 //! The parts of documents that are written by the code they describe, and the check that they are fresh.
-//! What stands in them is left to the one who draws it.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! The one table that says which crate may use which, and the check that holds it against `cargo metadata`.
-//! Drawing the table is left to `picture`, reading cargo's answer to `packages`.
 
 mod packages;
 mod picture;
@@ -51,19 +50,18 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         package: "inspan-testkit",
         folder: "crates/testkit",
-        owns: "the scripted model server and what tests share",
-        must_not_know: "the hub, flows, any adapter",
+        owns: "what tests share: fixtures, golden files, split and corrupted bytes",
+        must_not_know: "any other crate of ours",
         knows: &[],
-        packages: &[
-            "async-stream",
-            "axum",
-            "futures",
-            "serde",
-            "serde_json",
-            "similar",
-            "thiserror",
-            "tokio",
-        ],
+        packages: &["serde", "serde_json", "similar", "thiserror"],
+    },
+    Layer {
+        package: "inspan-model-server",
+        folder: "crates/model-server",
+        owns: "the scripted model server",
+        must_not_know: "any other crate of ours",
+        knows: &[],
+        packages: &["async-stream", "axum", "futures", "serde", "serde_json", "thiserror", "tokio"],
     },
     Layer {
         package: "inspan-engine",
@@ -120,7 +118,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/conformance",
         owns: "the list of what every provider does alike, and what holds a provider against it",
         must_not_know: "any vendor, flows",
-        knows: &["inspan-engine", "inspan-protocol", "inspan-testkit"],
+        knows: &["inspan-engine", "inspan-model-server", "inspan-protocol"],
         packages: &["futures", "serde", "serde_json", "tempfile", "tokio", "tokio-util"],
     },
     Layer {
@@ -128,7 +126,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/rigs",
         owns: "how the conformance suite meets each provider",
         must_not_know: "the hub, flows",
-        knows: &["inspan-conformance", "inspan-protocol", "inspan-providers", "inspan-testkit"],
+        knows: &["inspan-conformance", "inspan-model-server", "inspan-protocol", "inspan-providers"],
         packages: &["serde_json"],
     },
     Layer {
@@ -195,10 +193,10 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-conformance",
             "inspan-engine",
             "inspan-flow",
+            "inspan-model-server",
             "inspan-protocol",
             "inspan-providers",
             "inspan-rigs",
-            "inspan-testkit",
         ],
         packages: &[
             "annotate-snippets",
@@ -230,6 +228,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-conformance",
             "inspan-engine",
             "inspan-flow",
+            "inspan-model-server",
             "inspan-protocol",
             "inspan-providers",
             "inspan-rigs",
@@ -252,17 +251,20 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
 ];
 
-/// What any crate may use in its tests beside its own row. A crate of ours stands in the table, so only the rows below
-/// it may use it.
+/// What any crate may use in its tests beside its own row, if the crate stands above it in the table.
 const TESTS: &[&str] = &[
+    "anyhow",
     "async-stream",
     "inspan-engine",
+    "inspan-model-server",
     "inspan-testkit",
-    "schemars",
     "insta",
     "proptest",
+    "pty-process",
+    "schemars",
     "tempfile",
     "tokio",
+    "vt100",
     "wiremock",
 ];
 

@@ -1,5 +1,4 @@
 //! The project's own commands: it reads arguments, prints, and ends with a code.
-//! What a command does is left to the module of its name.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod bench;

@@ -1,5 +1,5 @@
-//! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and
-//! the rigs of the conformance suite. Putting them into the document is left to `generated`.
+//! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and the
+//! rigs of the conformance suite.
 
 use inspan_conformance::{BEHAVIOURS, Kind};
 use inspan_protocol::ProviderCapabilities;

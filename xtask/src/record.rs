@@ -1,5 +1,4 @@
 //! `cargo xtask record`: what the vendor's real program answers in each flow fixture, kept for the replay.
-//! What of it would differ from one recording to the next is left to `stable`.
 
 mod stable;
 
@@ -11,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_engine::{ProviderRegistry, Recorder};
 use inspan_flow::FlowRunResult;
+use inspan_model_server::Scenario;
 use inspan_protocol::Environment;
-use inspan_testkit::Scenario;
 use walkdir::WalkDir;
 
 use crate::e2e::{Agent, Programs, World};

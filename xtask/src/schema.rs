@@ -1,5 +1,4 @@
 //! The JSON Schemas under `schema/`, written from the types, and the check that they are fresh.
-//! What the types say is left to their crates.
 
 use std::path::Path;
 

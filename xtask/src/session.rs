@@ -1,5 +1,4 @@
 //! Runs a flow within this process, and does something when certain events come.
-//! Where the agents' answers come from and what the log must be is left to the caller.
 
 use std::collections::HashMap;
 use std::path::Path;

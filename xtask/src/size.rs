@@ -1,5 +1,4 @@
 //! How long a file may be.
-//! What a file may say and be called is left to `form`.
 
 use crate::finding::Finding;
 use crate::source::lines_before_tests;

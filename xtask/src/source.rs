@@ -1,5 +1,4 @@
 //! Rust text as the checks see it: comments and literals blanked out, tests at the end cut off.
-//! It knows lexical structure only; what a rule looks for is left to the checks.
 
 /// Replaces the content of comments, strings and character literals by spaces. Lines and columns stay where
 /// they were, so a finding can name its line.

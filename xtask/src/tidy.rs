@@ -1,5 +1,4 @@
 //! All checks in one run, as a command and as a test.
-//! Each rule and its sentence is left to the check that owns it.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! The files of the workspace, read once, and the crates they belong to.
-//! What is right or wrong about them is left to the checks.
 
 use std::path::{Path, PathBuf};
 

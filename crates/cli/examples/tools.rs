@@ -5,9 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_engine::{AgentOptions, PermissionPolicy, run_agent};
+use inspan_model_server::{ModelServer, Scenario, Turn};
 use inspan_protocol::{Environment, Erased, FnTool, ToolError, ToolOutput};
 use inspan_providers::AnthropicProvider;
-use inspan_testkit::{ModelServer, Scenario, Turn};
 use serde_json::{Value, json};
 
 /// How many animals of a kind there are. The model chose the arguments, so they are looked at.

@@ -1,9 +1,8 @@
 //! One row of the list: what a provider does, what it needs for that, what the model answers, and what is looked at.
-//! The rows themselves are left to `behaviours`.
 
 use futures::future::BoxFuture;
+use inspan_model_server::Turn;
 use inspan_protocol::ProviderCapabilities;
-use inspan_testkit::Turn;
 
 use crate::behaviours::errors::Fault;
 use crate::finding::Proof;

@@ -1,5 +1,4 @@
 //! The list: every behaviour that providers show alike, one row each.
-//! How each is looked at is left to the files of its subject.
 
 use futures::FutureExt;
 

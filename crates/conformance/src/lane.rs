@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::{DynProvider, Environment, Supervisor};
-use inspan_testkit::{ModelServer, Scenario};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 

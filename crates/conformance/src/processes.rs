@@ -1,5 +1,4 @@
 //! What runs of one suite, found by a mark in its environment, which every program hands on to what it starts.
-//! Ending it is left to the providers; that they do is what is looked at.
 
 /// The variable that carries the mark.
 pub(crate) const MARK: &str = "INSPAN_CONFORMANCE";

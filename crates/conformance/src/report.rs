@@ -1,5 +1,4 @@
 //! What came of holding a provider against the list: a row for each behaviour, for people and as JSON.
-//! Where it is printed is left to whoever asked.
 
 use std::fmt;
 

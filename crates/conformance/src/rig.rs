@@ -1,11 +1,11 @@
 //! What the suite must know of one provider: how it is made, where it finds the model server, how it is asked, which
-//! tools it has, and what of the list it cannot show. What is expected of it is left to the behaviours.
+//! tools it has, and what of the list it cannot show.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use inspan_model_server::{Block, Scenario};
 use inspan_protocol::{DynProvider, Environment};
-use inspan_testkit::{Block, Scenario};
 use serde_json::{Map, Value, json};
 
 use crate::finding::Deviation;

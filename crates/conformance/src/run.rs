@@ -1,13 +1,12 @@
 //! Holds one provider against the whole list: several behaviours at a time, each bounded, and a look at what is left.
-//! What a behaviour does is left to its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
+use inspan_model_server::Scenario;
 use inspan_protocol::{Environment, Supervisor};
-use inspan_testkit::Scenario;
 use tokio::time::{Instant, timeout};
 
 use crate::behaviour::{Behaviour, Prove};

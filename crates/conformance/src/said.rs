@@ -1,5 +1,4 @@
 //! What a provider said in one turn, and the laws that every turn keeps, whatever it is about.
-//! Taking the turn is left to the scene.
 
 use std::time::Duration;
 

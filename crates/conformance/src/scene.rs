@@ -1,5 +1,4 @@
 //! One behaviour being looked at: asks the provider, or lets the engine run it, and takes in all that is said.
-//! What is expected is left to the behaviours, what every turn keeps to, to `said`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,11 +6,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_engine::{AgentRun, Filter, Hub, RandomIds, RunEnd, SystemClock, check_order};
+use inspan_model_server::{RecordedRequest, RequestKind, Scenario};
 use inspan_protocol::{
     AgentError, DynProvider, Envelope, Environment, ExecutionContext, FnTool, HostTools, PermissionBroker,
     ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
 };
-use inspan_testkit::{RecordedRequest, RequestKind, Scenario};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;

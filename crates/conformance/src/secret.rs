@@ -1,4 +1,4 @@
-//! The key that every call is given and that no artefact may show. Where it is looked for is left to the others.
+//! The key that every call is given and that no artefact may show.
 
 use std::path::Path;
 

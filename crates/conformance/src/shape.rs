@@ -1,8 +1,8 @@
 //! One flow of three nodes that every provider can run, and the shape of the log that it leaves: what happened to which
-//! node in which order, without texts, ids and times. Running it is left to whoever knows flows.
+//! node in which order, without texts, ids and times.
 
+use inspan_model_server::{Matcher, Scenario, Turn};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{Matcher, Scenario, Turn};
 use serde_json::{Map, Value, json};
 
 /// The shape of the log of [`three_nodes`], the same for every provider.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use inspan_conformance::{Call, PLANTED, Place, Rig, Tool};
+use inspan_model_server::Scenario;
 use inspan_protocol::{DynProvider, Erased};
 use inspan_providers::AnthropicProvider;
-use inspan_testkit::Scenario;
 
 /// The rig of `anthropic`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
+use inspan_model_server::Endpoints;
 use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
 use inspan_providers::AcpProvider;
-use inspan_testkit::Endpoints;
 
 use crate::named;
 

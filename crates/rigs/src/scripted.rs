@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use inspan_conformance::{Place, Prompt, Reach, Rig};
+use inspan_model_server::{Block, Turn};
 use inspan_protocol::{DynProvider, Erased};
 use inspan_providers::ScriptedProvider;
-use inspan_testkit::{Block, Turn};
 use serde_json::{Value, json};
 
 /// The rig of `scripted`.

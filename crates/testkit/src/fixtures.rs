@@ -1,9 +1,13 @@
 //! Finds and reads the workspace's fixtures.
-//! What a fixture means is left to the test that asks for it.
 
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+
+/// A small MCP server for `/bin/sh`, so that a test has a real process at the other end of the pipes. Its tools are
+/// `count`, `die`, `error`, `fail`, `hang`, `huge`, `lie`, `picture`, `say`, `secret`, `slow` and `strange.name`. In its
+/// working directory, `herd.log` has a line for each call of `count` and `hang`, `herd.pids` the ids of its processes.
+pub const MCP_SERVER: &str = include_str!("mcp_server.sh");
 
 /// Why a fixture cannot be used.
 #[derive(Debug, thiserror::Error)]

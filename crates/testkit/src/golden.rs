@@ -1,5 +1,4 @@
 //! Compares what came out with a golden file, whole, and rewrites the file when asked to bless.
-//! Producing the text, and making it the same on every run, is left to the test.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! Cuts bytes into chunks in many ways, for tests that a decoder does not care where a read ends.
-//! Feeding the chunks to a decoder and comparing is left to the test.
 
 /// One way of cutting; its chunks put together are the bytes again, and none is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]

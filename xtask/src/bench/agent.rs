@@ -1,5 +1,5 @@
 //! What the adapter of Claude Code adds to the real program: the same turns against the scripted model server, once by
-//! hand and once by an agent run. Installing the program is left to `e2e`, measuring by medians to `measure`.
+//! hand and once by an agent run.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use inspan_engine::{AgentRun, Hub, RandomIds, SystemClock};
+use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{DynProvider, Environment, Erased, ProviderSessionId, SessionId};
 use inspan_providers::ClaudeProvider;
-use inspan_testkit::{Block, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

@@ -1,5 +1,4 @@
 //! What decoding costs: lines of a vendor's stream to events, beside nothing but parsing the same lines.
-//! Measuring and judging is left to `measure`.
 
 use std::hint::black_box;
 use std::process::{Command, Stdio};

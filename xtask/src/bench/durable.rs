@@ -1,5 +1,4 @@
 //! What it costs to run a flow whose every fact is on disk before its effects, and to go on with a long session.
-//! What the store alone costs is left to `store`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

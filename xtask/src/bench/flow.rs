@@ -1,5 +1,4 @@
 //! What a flow costs: compiling and running chains and fan-outs of nodes that do nothing, and checking a file.
-//! Measuring and judging is left to `measure`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

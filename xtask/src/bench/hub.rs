@@ -1,5 +1,4 @@
 //! What the hub costs: an emit with nobody, observers and queues to serve, beside tokio's channels.
-//! Measuring and judging is left to `measure`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

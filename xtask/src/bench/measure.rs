@@ -1,5 +1,4 @@
 //! Measures by medians, and the row that a measured value stands in beside its reference and its goal.
-//! What is measured is left to the benches.
 
 use std::fmt;
 

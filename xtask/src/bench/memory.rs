@@ -1,5 +1,5 @@
-//! What memory is taken: by the whole program for a flow of one node and of many, and by ten thousand agents that
-//! speak at once. Making and running that crowd is left to `crowd`.
+//! What memory is taken: by the whole program for a flow of one node and of many, and by ten thousand agents that speak
+//! at once.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

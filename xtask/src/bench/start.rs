@@ -1,5 +1,4 @@
 //! How long a user waits: from the start of the process to the first event of a flow.
-//! Measuring by medians is left to `measure`.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

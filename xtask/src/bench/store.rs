@@ -1,5 +1,4 @@
 //! What keeping a session on disk costs, beside what the same disk takes to sync one write in the same run.
-//! Judging is left to `measure`; whether anything is lost, to the tests of the store.
 
 use std::fs::File;
 use std::io::Write as _;

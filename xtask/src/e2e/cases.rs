@@ -1,5 +1,4 @@
 //! The cases of the real programs, one row each: which of them it needs, and how many seconds it may take.
-//! What each does is left to a file of its subject, what they all say, to `words.rs`.
 
 mod acp;
 mod codex;

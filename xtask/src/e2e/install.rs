@@ -1,5 +1,4 @@
 //! Gets the vendors' real programs, each in one pinned version, into a folder outside the tree.
-//! What a program needs around it is left to `surroundings.rs`, running it to the cases.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! Runs a case's flow within this process, where a person can be played, with the vendor's real program.
-//! What is run and expected is left to the cases.
 
 use std::sync::Arc;
 use std::time::Duration;

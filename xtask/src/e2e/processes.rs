@@ -1,5 +1,4 @@
 //! Finds the processes of a case by a mark in their environment, which children inherit, and ends them.
-//! When there may be none is left to the cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

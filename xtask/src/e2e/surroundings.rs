@@ -1,10 +1,9 @@
 //! What each agent's program needs around it in the world of a case: folders, variables, and the way to the model.
-//! Putting the programs there is left to `install.rs`, the world itself to `world.rs`.
 
 use std::path::Path;
 
 use anyhow::Context as _;
-use inspan_testkit::Endpoints;
+use inspan_model_server::Endpoints;
 
 use super::install::Agent;
 

@@ -1,5 +1,4 @@
 //! Real time for what drives real programs: a deadline, and a short pause between two looks.
-//! How long anything may take is left to the caller.
 #![expect(clippy::disallowed_methods, reason = "real programs run in real time, and no runtime waits here")]
 
 use std::time::{Duration, Instant};

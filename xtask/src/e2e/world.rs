@@ -1,5 +1,4 @@
 //! What one case works with: a folder, an environment without the user's own, and `inspan` as a child process.
-//! What is run and what is expected is left to the cases.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::Envelope;
-use inspan_testkit::{ModelServer, Scenario};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

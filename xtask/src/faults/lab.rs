@@ -1,5 +1,4 @@
 //! Where the rows work: the program under test, folders of their own, calls that end, and what a store holds.
-//! What is called and what is expected is left to the rows.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -1,5 +1,5 @@
 //! Killed everywhere: a session of fifty nodes whose process dies at every point of the store's work, and at moments
-//! chosen from outside, and is gone on with. How one session is driven is left to `trial`, what must hold to `judge`.
+//! chosen from outside, and is gone on with.
 
 mod flow;
 mod judge;

@@ -1,5 +1,4 @@
 //! What cargo says about the workspace's packages, reduced to what the layer check needs.
-//! Whether it is allowed is left to the table.
 
 use std::path::Path;
 

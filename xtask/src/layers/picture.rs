@@ -1,5 +1,4 @@
 //! The layer table drawn for `ARCHITECTURE.md`: floors of crates, and a row for each.
-//! What the table says is left to `layers`.
 
 use std::fmt::Write as _;
 

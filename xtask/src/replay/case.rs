@@ -1,5 +1,4 @@
 //! A flow fixture: its folder, the flow run from its recordings in fixed time, and the log that it must give.
-//! Whether the beginnings of that log can be gone on with is left to `prefixes`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and gone on
-//! with. It must come to the same outputs and outcome, and start nothing that had finished. What an agent answers
-//! that goes on is left to `continued`, what people then say again to `retold`.
+//! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and gone on with.
+//! It must come to the same outputs and outcome, and start nothing that had finished.
 //!
 //! Compared are the outcome and the newest output of every node; of an agent's output what it said, but not what it
 //! cost and how long it took, since an attempt in flight is begun again and pays for that alone. Where the session

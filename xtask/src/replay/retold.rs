@@ -1,5 +1,5 @@
 //! What people said to a session that died, said again where it is not on record: an answer when its question is asked
-//! again, a message when an agent listens and has answered those before. Whether it is heard is left to the session.
+//! again, a message when an agent listens and has answered those before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,4 @@
-//! `inspan model-server`: the scripted model for who tries flows without a vendor, and how to be led to it.
-//! What it answers is the scenario's and the testkit's.
+//! `inspan model-server`: serves a scripted model, to try flows without a vendor, and prints how clients reach it.
 
 use std::{
     io::{self, Write as _},
@@ -9,7 +8,7 @@ use std::{
 };
 
 use inspan_engine::create_private;
-use inspan_testkit::{
+use inspan_model_server::{
     Endpoints, Listening, ModelServer, RecordedRequest, Scenario, ServerError, ServerState,
 };
 use serde_json::{Value, json};

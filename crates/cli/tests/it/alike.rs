@@ -4,8 +4,9 @@
 use std::fs;
 
 use inspan_conformance::{Place, Reach, THREE_NODES, shape, three_nodes};
+use inspan_model_server::ModelServer;
 use inspan_protocol::{Envelope, Environment};
-use inspan_testkit::{ModelServer, read_jsonl};
+use inspan_testkit::read_jsonl;
 
 use crate::program::{program, ran};
 

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use inspan_testkit::{Ending, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_model_server::{Ending, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
 use serde_json::{Value, json};
 
 use crate::{

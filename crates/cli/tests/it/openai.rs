@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use inspan_testkit::{Block, MCP_SERVER, Turn};
+use inspan_model_server::{Block, Turn};
+use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
 use crate::api_agents::{Api, files, folder, server};

@@ -14,8 +14,9 @@ use std::{
 
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
+use inspan_model_server::{Block, ModelServer, Scenario, Turn};
 use inspan_protocol::{FnTool, HostTools, Outcome, ToolOutput};
-use inspan_testkit::{Block, MCP_SERVER, ModelServer, Scenario, Turn};
+use inspan_testkit::MCP_SERVER;
 use serde_json::{Map, Value, json};
 
 use crate::{

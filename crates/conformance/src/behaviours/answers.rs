@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_model_server::{Block, Turn};
 use inspan_protocol::{ErrorCode, ProviderItem, StopReason, StreamEvent};
-use inspan_testkit::{Block, Turn};
 use tokio::time::timeout;
 
 use crate::finding::{Deviation, Finding, Proof, check_code, check_stop_reason, holds, same};
@@ -65,7 +65,8 @@ pub(super) async fn in_pieces(scene: &Scene) -> Proof {
     // Otherwise the loop above has read the stream to its end.
     holds(pieces == 2, || "the text does not come in pieces".to_owned())
         .map_err(|finding| finding.deviation(Deviation::TextInOnePiece))?;
-    let open = scene.requests().first().is_some_and(|request| request.ending == inspan_testkit::Ending::Open);
+    let open =
+        scene.requests().first().is_some_and(|request| request.ending == inspan_model_server::Ending::Open);
     let said = scene.rest(stream, events, |_| {}).await?;
     holds(open, || "the text comes once the model has said all".to_owned())?;
     let whole: String = said.text().split_whitespace().collect();

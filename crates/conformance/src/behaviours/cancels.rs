@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inspan_model_server::{Block, Ending, Turn};
 use inspan_protocol::{ErrorCode, ErrorKind, StopReason, StreamEvent};
-use inspan_testkit::{Block, Ending, Turn};
 use tokio::time::{Instant, sleep};
 
 use super::answers::{SOON, WORDS};

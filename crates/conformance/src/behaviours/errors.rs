@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use inspan_engine::Recorder;
+use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::ErrorCode;
-use inspan_testkit::{HttpError, Turn};
 
 use super::answers::WORDS;
 use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};

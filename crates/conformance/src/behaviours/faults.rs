@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 
+use inspan_model_server::{Block, ErrorEvent, Turn};
 use inspan_protocol::{ErrorCode, ErrorKind};
-use inspan_testkit::{Block, ErrorEvent, Turn};
 
 use super::answers::WORDS;
 use crate::finding::{Finding, Proof, check_code, check_requests, same};

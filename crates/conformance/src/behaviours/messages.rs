@@ -4,8 +4,8 @@ use std::pin::pin;
 
 use futures::future::{Either, select};
 use inspan_engine::{Filter, Hub};
+use inspan_model_server::{Block, Turn};
 use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
-use inspan_testkit::{Block, Turn};
 
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};

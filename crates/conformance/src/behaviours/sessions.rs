@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_model_server::Turn;
 use inspan_protocol::{ErrorCode, ErrorKind, ProviderItem, ProviderSessionId, StreamEvent};
-use inspan_testkit::Turn;
 use tokio::time::{sleep, timeout};
 
 use super::answers::WORDS;

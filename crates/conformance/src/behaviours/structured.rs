@@ -1,8 +1,8 @@
 //! Structured output through the engine: valid at once, mended, or never given.
 
 use inspan_engine::RunEnd;
+use inspan_model_server::Turn;
 use inspan_protocol::{AgentError, ErrorCode};
-use inspan_testkit::Turn;
 use serde_json::{Value, json};
 
 use super::answers::WORDS;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use inspan_model_server::Turn;
 use inspan_protocol::{StopReason, StreamEvent};
-use inspan_testkit::Turn;
 
 use super::answers::WORDS;
 use super::people::{Answer, Person};

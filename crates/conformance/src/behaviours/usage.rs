@@ -1,7 +1,7 @@
 //! Tokens and cost: as the server counted them, and of each turn alone.
 
+use inspan_model_server::Turn;
 use inspan_protocol::{StreamEvent, Usage};
-use inspan_testkit::Turn;
 
 use super::answers::WORDS;
 use super::sessions::{FIRST, SECOND};
@@ -9,12 +9,12 @@ use crate::finding::{Deviation, Finding, Proof, holds, same};
 use crate::rig::Rig;
 use crate::scene::{Ask, Scene};
 
-fn tokens(input: u64, output: u64, cached: u64) -> inspan_testkit::Usage {
-    inspan_testkit::Usage {
+fn tokens(input: u64, output: u64, cached: u64) -> inspan_model_server::Usage {
+    inspan_model_server::Usage {
         input_tokens: input,
         output_tokens: output,
         cache_read_tokens: cached,
-        ..inspan_testkit::Usage::default()
+        ..inspan_model_server::Usage::default()
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{ErrorCode, Message, Provider, StopReason, StreamEvent, ThinkingLevel};
 use inspan_providers::{AcpInput, AcpOptions, AcpProvider};
-use inspan_testkit::{Block, Scenario, Turn};
 use serde_json::json;
 use tokio::time::Instant;
 

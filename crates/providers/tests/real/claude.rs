@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use inspan_model_server::{Block, Matcher, Scenario, Turn};
 use inspan_protocol::{ErrorCode, Provider, StopReason, StreamEvent};
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession};
-use inspan_testkit::{Block, Matcher, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

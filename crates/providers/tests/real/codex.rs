@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{
     ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use inspan_providers::{CodexInput, CodexOptions, CodexProvider};
-use inspan_testkit::{Block, Scenario, Turn};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -526,7 +526,7 @@ async fn a_key_of_the_environment_stays_in_memory() {
         let cancel = context.cancel.clone();
         let sent = async {
             let asked = || {
-                let key = json!(inspan_testkit::SECRET_PRESENT);
+                let key = json!(inspan_model_server::SECRET_PRESENT);
                 world.server.requests().iter().any(|request| {
                     request.headers.get("authorization").is_some_and(|value| key == json!(value))
                 })

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use inspan_model_server::{ModelServer, RecordedRequest, RequestKind, Scenario};
 use inspan_protocol::{
     Environment, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest,
 };
-use inspan_testkit::{ModelServer, RecordedRequest, RequestKind, Scenario};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::ModelServer;
+use inspan_model_server::ModelServer;
 use serde_json::{Value, json};
 
 use super::words::{

@@ -1,9 +1,8 @@
 //! The real Codex by its app server in the cases that it shares, and the one that only it has.
-//! The shared cases are left to `servers.rs`.
 
 use anyhow::Context as _;
+use inspan_model_server::RecordedRequest;
 use inspan_protocol::MessageMode;
-use inspan_testkit::RecordedRequest;
 use serde_json::{Value, json};
 
 use super::servers::{Kind, agent};

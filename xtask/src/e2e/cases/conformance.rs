@@ -1,5 +1,4 @@
 //! Cases that are the same for every provider: the list of behaviours, and one flow whose log has one shape.
-//! What is expected is left to the suite, how a provider is met, to its rig.
 
 use anyhow::{Context as _, ensure};
 use inspan_conformance::{Place, THREE_NODES, shape};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{Ending, RecordedRequest, RequestKind};
+use inspan_model_server::{Ending, RecordedRequest, RequestKind};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{ModelServer, Scenario};
+use inspan_model_server::{ModelServer, Scenario};
 use serde_json::json;
 use walkdir::WalkDir;
 

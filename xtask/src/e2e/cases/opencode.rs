@@ -1,7 +1,6 @@
 //! The real OpenCode by its server in the cases that it shares.
-//! The cases themselves are left to `servers.rs`.
 
-use inspan_testkit::RecordedRequest;
+use inspan_model_server::RecordedRequest;
 use serde_json::{Value, json};
 
 use super::servers::{Kind, agent};

@@ -1,5 +1,4 @@
 //! The agents' programs without `inspan`: each pinned program starts in a case's world and reaches its server.
-//! What `inspan` makes of them is left to the other cases.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};

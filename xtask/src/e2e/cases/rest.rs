@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{ModelServer, RequestKind};
+use inspan_model_server::{ModelServer, RequestKind};
 use serde_json::{Value, json};
 
 use super::words::{

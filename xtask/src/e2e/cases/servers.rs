@@ -1,10 +1,10 @@
 //! Cases of agents that are driven as servers, Codex and OpenCode: what is proved of an agent with Claude Code, for
-//! these two. What differs between them is left to `codex.rs` and `opencode.rs`, each program alone to `programs.rs`.
+//! these two.
 
 use std::time::Duration;
 
 use anyhow::ensure;
-use inspan_testkit::{ModelServer, RecordedRequest};
+use inspan_model_server::{ModelServer, RecordedRequest};
 use serde_json::{Value, json};
 
 use super::words::{

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use inspan_engine::Hub;
+use inspan_model_server::ModelServer;
 use inspan_protocol::{Event, Outcome, PromptKind};
-use inspan_testkit::ModelServer;
 use serde_json::{Value, json};
 
 use super::words::{agent, count, ended, main_requests, output, same, says, serve, tool_ends};

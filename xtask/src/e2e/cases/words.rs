@@ -1,12 +1,11 @@
 //! The words that all cases share: flows, what the model says, and what came of a run.
-//! What is expected is left to the cases.
 
 use std::fmt::Debug;
 
 use anyhow::{Context as _, ensure};
 use inspan_engine::check_order;
+use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{ModelServer, RecordedRequest, RequestKind};
 use serde_json::{Value, json};
 
 use crate::e2e::world::{Finished, World};

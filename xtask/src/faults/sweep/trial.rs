@@ -1,5 +1,4 @@
-//! One session that is killed, as often as a plan says, and gone on with until it ends. Whether it kept the promises
-//! is left to `judge`.
+//! One session that is killed, as often as a plan says, and gone on with until it ends.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Conversations against the scripted model server: what each request holds, in this process and in another, after
 //! turns that ended, failed or were cancelled.
 
-use inspan_testkit::{Block, Ending, Turn};
+use inspan_model_server::{Block, Ending, Turn};
 use serde_json::json;
 
 use super::server::{TestApi, World};

@@ -1,6 +1,6 @@
 //! Recorded streams that are harmed anywhere, and bytes that never were a stream.
 
-use inspan_testkit::{case_folders, fixture_dir, harmed, random_chunks};
+use inspan_testkit::{case_folders, corrupt, fixture_dir, random_chunks};
 use proptest::prelude::*;
 
 use super::super::decode::{Decoded, Decoder, Response};
@@ -31,7 +31,7 @@ proptest! {
         seed in any::<u64>(),
         noise in prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..400)),
     ) {
-        let bytes = noise.unwrap_or_else(|| harmed(case.get::<Vec<u8>>(streams()), seed));
+        let bytes = noise.unwrap_or_else(|| corrupt(case.get::<Vec<u8>>(streams()), seed));
         let whole = told(&[&bytes]);
         prop_assert_eq!(&told(&random_chunks(&bytes, seed)), &whole);
         let ends = |decoded: &Decoded| !matches!(decoded, Decoded::Event(_));

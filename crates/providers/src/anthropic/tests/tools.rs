@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_model_server::{Block, ModelServer, Turn};
 use inspan_protocol::{
     ErrorCode, ExecutionContext, FnTool, HostTools, Provider, ProviderItem, StopReason, StreamEvent,
     ToolOutput,
 };
-use inspan_testkit::{Block, MCP_SERVER, ModelServer, Turn};
+use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
 use super::server::World;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_model_server::{Ending, Turn};
 use inspan_protocol::{
     AgentError, Environment, ErrorCode, Provider, ProviderItem, ProviderOutput, ProviderSessionId,
     StopReason, StreamEvent,
 };
-use inspan_testkit::{Ending, Turn};
 use serde_json::json;
 
 use super::world::{self, Vendor, World, scripted, session_of, spoken, text, told};

@@ -1,7 +1,7 @@
 //! A planted key leaves the process in the head of the request and nowhere else, whatever happens.
 
+use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::ErrorCode;
-use inspan_testkit::{HttpError, Turn};
 use serde_json::json;
 
 use super::world::{Vendor, World, scripted};
@@ -29,7 +29,7 @@ pub(crate) async fn no_output_holds_the_key<R: Vendor>() {
         assert!(artefacts.contains("redacted") && !artefacts.contains(planted), "{artefacts}");
         assert!(!serde_json::to_string(&turn.1.unwrap_err()).unwrap().contains(planted));
         let request = &server.requests()[0];
-        assert_eq!(request.headers[R::HEADER.0], inspan_testkit::SECRET_PRESENT);
+        assert_eq!(request.headers[R::HEADER.0], inspan_model_server::SECRET_PRESENT);
         assert!(!request.body.to_string().contains(planted));
     }
 }

@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use inspan_testkit::{
-    case_folders, check_golden, cut_in_two, fixture_dir, read_json, sorted, split_everywhere,
-};
+use inspan_model_server::sorted;
+use inspan_testkit::{case_folders, check_golden, cut_in_two, fixture_dir, read_json, split_everywhere};
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;

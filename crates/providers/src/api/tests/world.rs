@@ -5,11 +5,11 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::{
     AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, ProviderOutput,
     ProviderSessionId, StreamEvent, Usage,
 };
-use inspan_testkit::{ModelServer, Scenario};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -129,7 +129,7 @@ impl<R: Vendor> World<R> {
 }
 
 /// The scripted model, with these turns.
-pub(crate) fn scripted(turns: impl IntoIterator<Item = inspan_testkit::Turn>) -> ModelServer {
+pub(crate) fn scripted(turns: impl IntoIterator<Item = inspan_model_server::Turn>) -> ModelServer {
     ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! Tests of the decoder beyond what the recorded transcripts show.
 
 use inspan_protocol::ErrorCode;
-use inspan_testkit::{case_folders, fixture_dir, harmed, split_everywhere};
+use inspan_testkit::{case_folders, corrupt, fixture_dir, split_everywhere};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -315,7 +315,7 @@ proptest! {
     /// What the program printed, harmed anywhere: no panic, no difference by the cuts, and no more said than was read.
     #[test]
     fn harmed_transcripts_do_not_break_it(case in any::<prop::sample::Index>(), seed in any::<u64>()) {
-        let bytes = harmed(case.get::<Vec<u8>>(transcripts()), seed);
+        let bytes = corrupt(case.get::<Vec<u8>>(transcripts()), seed);
         let decode = |chunks: &[&[u8]]| {
             let mut decoder = Decoder::new();
             let mut out: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();

@@ -1,7 +1,7 @@
 //! Conversations that the vendor keeps: what is sent to it, which name they have afterwards, and what it does not know.
 
+use inspan_model_server::Turn;
 use inspan_protocol::{ErrorCode, ProviderSessionId, StreamEvent};
-use inspan_testkit::Turn;
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
+use inspan_model_server::{Block, Ending, ModelServer, Turn};
 use inspan_protocol::{
     ErrorCode, ExecutionContext, FnTool, HostTool, HostTools, Provider, ProviderItem, ProviderSessionId,
     StopReason, StreamEvent, ToolError, ToolOutput, Usage,
 };
-use inspan_testkit::{Block, Ending, MCP_SERVER, ModelServer, Turn};
+use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 use wiremock::matchers::{body_partial_json, method};
 use wiremock::{Mock, MockServer, ResponseTemplate};

@@ -6,8 +6,9 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use inspan_model_server::sorted;
 use inspan_protocol::{AgentError, ProviderSessionId, Redactor};
-use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, sorted, split_everywhere};
+use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

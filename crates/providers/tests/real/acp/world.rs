@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use inspan_model_server::Scenario;
 use inspan_protocol::{ExecutionContext, Provider};
 use inspan_providers::{AcpInput, AcpOptions, AcpProvider};
-use inspan_testkit::Scenario;
 use serde_json::{Value, json};
 
 use crate::world::{Answers, Home, PLANTED, asking, named};
@@ -111,6 +111,6 @@ pub(crate) fn prompt(text: &str, options: AcpOptions) -> AcpInput {
 }
 
 /// A turn in which the model runs a command by whichever tool the agent has for it.
-pub(crate) fn shell(command: &str) -> inspan_testkit::Turn {
+pub(crate) fn shell(command: &str) -> inspan_model_server::Turn {
     serde_json::from_value(json!({ "blocks": [{ "type": "shell", "command": command }] })).unwrap()
 }

@@ -1,9 +1,9 @@
 //! What the tests of the real Claude Code need around it beside what all need.
 //! The tests themselves are left to `claude.rs`.
 
+use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
 use inspan_providers::{ClaudeInput, ClaudeOptions};
-use inspan_testkit::Scenario;
 
 use crate::world::{Answers, Home, PLANTED, asking, named};
 

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
 use inspan_providers::{CodexInput, CodexOptions};
-use inspan_testkit::Scenario;
 use serde_json::Value;
 
 use crate::world::{Answers, Home, PLANTED, asking, named};

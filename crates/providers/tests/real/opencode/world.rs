@@ -1,9 +1,9 @@
 //! What the tests of the real OpenCode need around it beside what all need.
 //! The tests themselves are left to `opencode.rs`.
 
+use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
 use inspan_providers::{OpenCodeInput, OpenCodeOptions};
-use inspan_testkit::Scenario;
 use serde_json::json;
 
 use crate::world::{Answers, Home, PLANTED, asking, named};

@@ -1,0 +1,22 @@
+//! A scripted model server on loopback: it answers requests in the formats of Anthropic, OpenAI and Gemini as a
+//! scenario says, with the delays, errors and faults that the scenario asks for, and records what it was asked.
+
+mod anthropic;
+mod endpoints;
+mod gemini;
+mod openai;
+mod plan;
+mod record;
+mod request;
+mod scenario;
+mod script;
+mod server;
+mod speech;
+mod wire;
+
+pub use endpoints::Endpoints;
+pub use record::{Ending, HISTORY_LIMIT, RecordedRequest, RequestKind, SECRET_PRESENT, TurnRef};
+pub use scenario::{After, Block, ErrorEvent, HttpError, Matcher, Scenario, ScenarioError, Turn, Usage};
+pub use script::ServerState;
+pub use server::{Listening, ModelServer, ServerError};
+pub use wire::sorted;

@@ -1,0 +1,81 @@
+//! The OpenAI Responses format: reads its requests, writes its events, bodies and errors.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod answer;
+mod message;
+mod request;
+
+use self::answer::answer;
+use self::message::StreamError;
+use super::{error_body, error_of, error_status, headers, ping};
+use crate::request::RequestView;
+use crate::scenario::{ErrorEvent, Turn};
+use crate::speech::text_of;
+use crate::wire::{Beat, Complaint, Wire};
+
+/// The format itself; it holds nothing.
+pub(crate) struct Responses;
+
+impl Wire for Responses {
+    fn view(&self, body: &Value) -> Result<RequestView, Complaint> {
+        request::view(body)
+    }
+
+    fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
+        let mut beats = Vec::new();
+        answer(turn, request, stem, |part| {
+            beats.push(match part {
+                answer::Part::Event(event) => Beat::Event(frame(event.kind, &text_of(&event))),
+                answer::Part::Pause { ms } => Beat::Pause(Duration::from_millis(ms)),
+            });
+        });
+        beats
+    }
+
+    fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
+        text_of(&answer(turn, request, stem, |_| ()))
+    }
+
+    fn error_body(&self, status: u16, kind: Option<&str>, message: &str, _stem: &str) -> String {
+        error_body(status, kind, message)
+    }
+
+    fn error_status(&self, kind: &str) -> u16 {
+        error_status(kind)
+    }
+
+    fn error_event(&self, error: &ErrorEvent, sent: usize) -> String {
+        let object = error_of(0, Some(&error.kind), &error.message);
+        let code = object.code.unwrap_or(object.kind);
+        let event = StreamError {
+            kind: "error",
+            sequence_number: sent,
+            code,
+            message: object.message,
+            param: object.param,
+        };
+        frame(event.kind, &text_of(&event))
+    }
+
+    fn ping(&self) -> String {
+        ping()
+    }
+
+    fn garbage(&self) -> String {
+        frame("response.output_text.delta", "{\"type\":\"response.output_te")
+    }
+
+    fn headers(&self, stem: &str) -> Vec<(&'static str, String)> {
+        headers(stem)
+    }
+}
+
+fn frame(name: &str, data: &str) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
+#[cfg(test)]
+mod tests;

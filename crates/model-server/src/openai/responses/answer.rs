@@ -1,0 +1,296 @@
+//! Tells a turn as the events of a Responses stream, in their order, and as the response they add up to.
+
+use super::super::CREATED;
+use super::message::{
+    Content, Event, Failure, Incomplete, InputDetails, Item, OutputDetails, Response, WireUsage,
+};
+use crate::request::RequestView;
+use crate::scenario::{Turn, Usage};
+use crate::speech::{Spoken, pieces, spoken};
+use crate::wire::sorted;
+
+/// What is told, piece by piece.
+pub(super) enum Part<'a> {
+    Event(Event<'a>),
+    Pause { ms: u64 },
+}
+
+/// Tells the answer to `tell`, and gives it back whole.
+pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl FnMut(Part<'_>)) -> Response {
+    let end = End::of(turn);
+    let mut response = Response {
+        id: turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
+        object: "response",
+        created_at: CREATED,
+        status: "in_progress",
+        error: None,
+        incomplete_details: None,
+        model: request.model.clone(),
+        output: Vec::new(),
+        parallel_tool_calls: true,
+        previous_response_id: None,
+        store: false,
+        usage: None,
+    };
+    let mut teller = Teller { stem, told: 0, tell };
+    teller.event(Event { kind: "response.created", response: Some(&response), ..Event::default() });
+    teller.event(Event { kind: "response.in_progress", response: Some(&response), ..Event::default() });
+    let mut refused = false;
+    for block in spoken(turn, request) {
+        let index = response.output.len();
+        response.output.push(match block {
+            Spoken::Pause { ms } => {
+                (teller.tell)(Part::Pause { ms });
+                continue;
+            }
+            Spoken::Text { text, chunks } if end.refuses() => {
+                refused = true;
+                teller.refusal(index, &text, chunks)
+            }
+            Spoken::Text { text, chunks } => teller.text(index, &text, chunks, end.item_status()),
+            Spoken::Thinking { text, signature, chunks } => teller.thought(index, text, signature, chunks),
+            Spoken::ToolUse { name, input, id, chunks } => {
+                let call_id = id.unwrap_or_else(|| format!("call_{stem}_{index}"));
+                match request.freeform_tools.contains(&name) {
+                    true => {
+                        let input = input["input"].as_str().unwrap_or_default();
+                        teller.text_call(index, call_id, name, input, chunks)
+                    }
+                    false => teller.function_call(index, call_id, name, &sorted(&input).to_string(), chunks),
+                }
+            }
+        });
+    }
+    if end.refuses() && !refused {
+        let item = teller.refusal(response.output.len(), "Scripted refusal.", 1);
+        response.output.push(item);
+    }
+    let kind = match end {
+        End::Completed | End::Refused => {
+            response.status = "completed";
+            "response.completed"
+        }
+        End::Incomplete(reason) => {
+            response.status = "incomplete";
+            response.incomplete_details = Some(Incomplete { reason: reason.to_owned() });
+            "response.incomplete"
+        }
+        End::Failed(failure) => {
+            response.status = "failed";
+            response.error = Some(failure);
+            "response.failed"
+        }
+    };
+    response.usage = Some(usage(&turn.usage));
+    teller.event(Event { kind, response: Some(&response), ..Event::default() });
+    response
+}
+
+/// How a response ends.
+enum End {
+    Completed,
+    /// Completed too, but every text is a refusal.
+    Refused,
+    Incomplete(&'static str),
+    Failed(Failure),
+}
+
+impl End {
+    fn of(turn: &Turn) -> Self {
+        match turn.stop_reason.as_deref() {
+            Some("max_tokens" | "max_output_tokens" | "length") => Self::Incomplete("max_output_tokens"),
+            Some("content_filter") => Self::Incomplete("content_filter"),
+            Some("refusal") => Self::Refused,
+            Some("model_context_window_exceeded") => Self::Failed(Failure {
+                code: "context_length_exceeded".to_owned(),
+                message: "Your input exceeds the context window of this model.".to_owned(),
+            }),
+            Some("failed") => {
+                let detail = |key: &str| Some(turn.stop_details.as_ref()?[key].as_str()?.to_owned());
+                Self::Failed(Failure {
+                    code: detail("code").unwrap_or_else(|| "server_error".to_owned()),
+                    message: detail("message").unwrap_or_else(|| "scripted error".to_owned()),
+                })
+            }
+            _ => Self::Completed,
+        }
+    }
+
+    fn refuses(&self) -> bool {
+        matches!(self, Self::Refused)
+    }
+
+    fn item_status(&self) -> &'static str {
+        if matches!(self, Self::Incomplete(_)) { "incomplete" } else { "completed" }
+    }
+}
+
+/// Numbers the events, and knows the order of those that belong to one item.
+struct Teller<'a, T> {
+    stem: &'a str,
+    told: usize,
+    tell: T,
+}
+
+impl<T: FnMut(Part<'_>)> Teller<'_, T> {
+    fn event(&mut self, event: Event<'_>) {
+        (self.tell)(Part::Event(Event { sequence_number: self.told, ..event }));
+        self.told += 1;
+    }
+
+    fn item(&mut self, kind: &'static str, index: usize, item: &Item) {
+        self.event(Event { kind, output_index: Some(index), item: Some(item), ..Event::default() });
+    }
+
+    fn id(&self, kind: &str, index: usize) -> String {
+        format!("{kind}_{}_{index}", self.stem)
+    }
+
+    fn text(&mut self, index: usize, text: &str, chunks: usize, status: &'static str) -> Item {
+        let part = |text: &str| Content::OutputText { text: text.to_owned(), annotations: Vec::new() };
+        let id = self.id("msg", index);
+        self.message_begins(index, &id, &part(""));
+        for piece in pieces(text, chunks) {
+            self.content(
+                "response.output_text.delta",
+                index,
+                &id,
+                Event { delta: Some(&piece), ..Event::default() },
+            );
+        }
+        let done = Event { text: Some(text), ..Event::default() };
+        self.content("response.output_text.done", index, &id, done);
+        self.message_ends(index, id, part(text), status)
+    }
+
+    fn refusal(&mut self, index: usize, text: &str, chunks: usize) -> Item {
+        let part = |text: &str| Content::Refusal { refusal: text.to_owned() };
+        let id = self.id("msg", index);
+        self.message_begins(index, &id, &part(""));
+        for piece in pieces(text, chunks) {
+            let delta = Event { delta: Some(&piece), ..Event::default() };
+            self.content("response.refusal.delta", index, &id, delta);
+        }
+        let done = Event { refusal: Some(text), ..Event::default() };
+        self.content("response.refusal.done", index, &id, done);
+        self.message_ends(index, id, part(text), "completed")
+    }
+
+    fn message_begins(&mut self, index: usize, id: &str, part: &Content) {
+        let item = message(id.to_owned(), "in_progress", Vec::new());
+        self.item("response.output_item.added", index, &item);
+        let added = Event { part: Some(part), ..Event::default() };
+        self.content("response.content_part.added", index, id, added);
+    }
+
+    fn message_ends(&mut self, index: usize, id: String, part: Content, status: &'static str) -> Item {
+        let done = Event { part: Some(&part), ..Event::default() };
+        self.content("response.content_part.done", index, &id, done);
+        let item = message(id, status, vec![part]);
+        self.item("response.output_item.done", index, &item);
+        item
+    }
+
+    /// Each message has one part.
+    fn content(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
+        let (item_id, output_index, content_index) = (Some(id), Some(index), Some(0));
+        self.event(Event { kind, item_id, output_index, content_index, ..event });
+    }
+
+    fn thought(&mut self, index: usize, text: String, signature: String, chunks: usize) -> Item {
+        let id = self.id("rs", index);
+        let empty = Item::Reasoning { id: id.clone(), summary: Vec::new(), encrypted_content: None };
+        self.item("response.output_item.added", index, &empty);
+        let part = Content::SummaryText { text: String::new() };
+        let added = Event { part: Some(&part), ..Event::default() };
+        self.summary("response.reasoning_summary_part.added", index, &id, added);
+        for piece in pieces(&text, chunks) {
+            let delta = Event { delta: Some(&piece), ..Event::default() };
+            self.summary("response.reasoning_summary_text.delta", index, &id, delta);
+        }
+        let done = Event { text: Some(&text), ..Event::default() };
+        self.summary("response.reasoning_summary_text.done", index, &id, done);
+        let part = Content::SummaryText { text };
+        let done = Event { part: Some(&part), ..Event::default() };
+        self.summary("response.reasoning_summary_part.done", index, &id, done);
+        let item = Item::Reasoning { id, summary: vec![part], encrypted_content: Some(signature) };
+        self.item("response.output_item.done", index, &item);
+        item
+    }
+
+    fn summary(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
+        let (item_id, output_index, summary_index) = (Some(id), Some(index), Some(0));
+        self.event(Event { kind, item_id, output_index, summary_index, ..event });
+    }
+
+    fn function_call(
+        &mut self,
+        index: usize,
+        call_id: String,
+        name: String,
+        input: &str,
+        chunks: usize,
+    ) -> Item {
+        let id = self.id("fc", index);
+        let call = |status, arguments: &str| Item::FunctionCall {
+            id: id.clone(),
+            status,
+            call_id: call_id.clone(),
+            name: name.clone(),
+            arguments: arguments.to_owned(),
+        };
+        self.item("response.output_item.added", index, &call("in_progress", ""));
+        for piece in pieces(input, chunks) {
+            let delta = Event { delta: Some(&piece), ..Event::default() };
+            self.call("response.function_call_arguments.delta", index, &id, delta);
+        }
+        let done = Event { arguments: Some(input), ..Event::default() };
+        self.call("response.function_call_arguments.done", index, &id, done);
+        let item = call("completed", input);
+        self.item("response.output_item.done", index, &item);
+        item
+    }
+
+    fn text_call(&mut self, index: usize, call_id: String, name: String, input: &str, chunks: usize) -> Item {
+        let id = self.id("ctc", index);
+        let call = |status, input: &str| Item::CustomToolCall {
+            id: id.clone(),
+            status,
+            call_id: call_id.clone(),
+            name: name.clone(),
+            input: input.to_owned(),
+        };
+        self.item("response.output_item.added", index, &call("in_progress", ""));
+        for piece in pieces(input, chunks) {
+            let delta = Event { delta: Some(&piece), ..Event::default() };
+            self.call("response.custom_tool_call_input.delta", index, &id, delta);
+        }
+        let done = Event { input: Some(input), ..Event::default() };
+        self.call("response.custom_tool_call_input.done", index, &id, done);
+        let item = call("completed", input);
+        self.item("response.output_item.done", index, &item);
+        item
+    }
+
+    fn call(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
+        self.event(Event { kind, item_id: Some(id), output_index: Some(index), ..event });
+    }
+}
+
+fn message(id: String, status: &'static str, content: Vec<Content>) -> Item {
+    Item::Message { id, status, role: "assistant", content }
+}
+
+fn usage(usage: &Usage) -> WireUsage {
+    let input_tokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
+    WireUsage {
+        input_tokens,
+        input_tokens_details: InputDetails {
+            cached_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_creation_tokens,
+        },
+        output_tokens: usage.output_tokens,
+        output_tokens_details: OutputDetails { reasoning_tokens: usage.reasoning_tokens },
+        total_tokens: input_tokens + usage.output_tokens,
+    }
+}
