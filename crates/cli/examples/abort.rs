@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use inspan_engine::{AgentItem, AgentOptions, AgentResult, AgentSession};
+use inspan_engine::{AgentItem, AgentOptions, AgentSession};
 use inspan_protocol::{AgentError, Erased, Event};
 use inspan_providers::ScriptedProvider;
 use serde_json::json;
@@ -23,9 +23,9 @@ async fn main() -> Result<(), AgentError> {
                     session.abort();
                 }
             }
-            Err(error) => {
-                let done = AgentResult::before(&error).map(|done| done.text);
-                println!("{}: {done:?}", error.code);
+            Err(failed) => {
+                let done = failed.partial.map(|done| done.text);
+                println!("{}: {done:?}", failed.error.code);
             }
             _ => {}
         }

@@ -4,41 +4,33 @@
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentOptions, AgentSession, Channel, ChannelLimits, Channels, Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, Envelope, Erased, Event};
+use inspan_protocol::{AgentError, BoxError, Envelope, Erased, Event};
 use inspan_providers::ScriptedProvider;
 use serde_json::json;
 
 /// Shows what happens, and allows tools to be used.
 #[derive(Default)]
-struct Desk(std::sync::OnceLock<Hub>);
+struct Approver(std::sync::OnceLock<Hub>);
 
-impl Channel for Desk {
+impl Channel for Approver {
     fn name(&self) -> &str {
-        "desk"
+        "approver"
     }
 
-    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+    async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
         let _ = self.0.set(hub);
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
-        async move {
-            println!("{}", envelope.event.name());
-            if let (Some(hub), Event::SessionPrompt(prompt)) = (self.0.get(), &envelope.event) {
-                println!("  {} allow", prompt.prompt);
-                hub.reply(prompt.prompt_id.clone(), "allow", Some("allow".to_owned()))
-                    .map_err(|why| why.to_string())?;
-            }
-            Ok(())
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
+        println!("{}", envelope.event.name());
+        if let (Some(hub), Event::SessionPrompt(prompt)) = (self.0.get(), &envelope.event) {
+            println!("  {} allow", prompt.prompt);
+            hub.reply(prompt.prompt_id.clone(), "allow", Some("allow".to_owned()))
+                .map_err(|why| why.to_string())?;
         }
-        .boxed()
-    }
-
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 }
 
@@ -51,7 +43,7 @@ async fn main() -> Result<(), AgentError> {
     let Some(hub) = session.hub() else { return Ok(()) };
 
     let mut channels = Channels::new(hub, ChannelLimits::default());
-    channels.start([Arc::new(Desk::default()) as Arc<dyn Channel>]).await;
+    channels.attach(Arc::new(Approver::default())).await;
     let result = session.chat("Do it.").await?;
     channels.finish().await;
     println!("{} after {} tool", result.text, result.tool_calls.len());

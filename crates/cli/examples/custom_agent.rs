@@ -4,7 +4,6 @@
 
 use std::{error::Error, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentContext, AgentDefinition, ExecutableAgent, Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{AgentError, Event, MessageMode, Rejection, SessionId};
 use serde_json::{Value, json};
@@ -17,28 +16,25 @@ impl AgentDefinition for Herder {
         "herder"
     }
 
-    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn execute(&self, input: Value, context: AgentContext) -> Result<Value, AgentError> {
         let AgentContext { hub, run_id, cancel, .. } = context;
         let mut messages = hub.subscribe(Filter::name("session:message").of_run(run_id.clone()));
-        async move {
-            let mut herd = vec![input["first"].clone()];
-            loop {
-                let next = tokio::select! {
-                    next = messages.next() => next,
-                    () = cancel.cancelled() => None,
-                };
-                let Some(envelope) = next else { break };
-                let Event::SessionMessage { content, .. } = &envelope.event else { continue };
-                if content == "home" {
-                    break;
-                }
-                let text = format!("{content} joins.");
-                hub.emit(Event::AgentText { content: text, delta: false, run_id: run_id.clone() });
-                herd.push(json!(content));
+        let mut herd = vec![input["first"].clone()];
+        loop {
+            let next = tokio::select! {
+                next = messages.next() => next,
+                () = cancel.cancelled() => None,
+            };
+            let Some(envelope) = next else { break };
+            let Event::SessionMessage { content, .. } = &envelope.event else { continue };
+            if content == "home" {
+                break;
             }
-            Ok(json!({ "herd": herd }))
+            let text = format!("{content} joins.");
+            hub.emit(Event::AgentText { content: text, delta: false, run_id: run_id.clone() });
+            herd.push(json!(content));
         }
-        .boxed()
+        Ok(json!({ "herd": herd }))
     }
 }
 
@@ -61,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut all = hub.subscribe(Filter::all());
     hub.start_session();
 
-    let agent = ExecutableAgent::new(Arc::new(Herder), hub.clone(), CancellationToken::new());
+    let agent = ExecutableAgent::new(Herder, hub.clone(), CancellationToken::new());
     let (output, talked) = tokio::join!(agent.execute(json!({ "first": "Ada" })), talk(&hub));
     talked?;
     println!("{}", output?);

@@ -4,7 +4,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{AgentHooks, AgentOptions, HookResult, Retry, ToolCall, run_agent};
 use inspan_protocol::{AgentError, Erased};
 use inspan_providers::ScriptedProvider;
@@ -13,9 +12,9 @@ use serde_json::json;
 struct NoSecrets;
 
 impl AgentHooks for NoSecrets {
-    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
+    async fn before_tool(&self, call: &ToolCall) -> HookResult {
         let harmless = !call.input.to_string().contains(".env");
-        async move { if harmless { Ok(None) } else { Err("it wants to read the keys".to_owned()) } }.boxed()
+        if harmless { Ok(None) } else { Err("it wants to read the keys".into()) }
     }
 }
 
@@ -42,7 +41,7 @@ async fn main() -> Result<(), AgentError> {
             .option("turns", script(file));
         match run_agent(agent, options.prompt("How many animals are there?")).await {
             Ok(result) => println!("{} {}", result.text, result.structured_output.unwrap_or_default()),
-            Err(error) => println!("{} {}", error.code, error.message),
+            Err(failed) => println!("{} {}", failed.error.code, failed.error.message),
         }
     }
     Ok(())

@@ -4,10 +4,9 @@
 
 use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Channel, Filter, Hub, ProviderRegistry};
+use inspan_engine::{Channel, Filter, ProviderRegistry};
 use inspan_flow::{FlowRunner, Loaded, MemoryStore, Resume, builtin_nodes, compile};
-use inspan_protocol::{Envelope, NodeId, SessionId};
+use inspan_protocol::{BoxError, Envelope, NodeId, SessionId};
 use serde_json::Map;
 
 const FLOW: &str = "
@@ -26,22 +25,11 @@ impl Channel for Shore {
         "shore"
     }
 
-    fn on_start(&self, _hub: Hub) -> BoxFuture<'_, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
-        async move {
-            if let ("task:complete", Some(task)) = (envelope.event.name(), &envelope.context.task) {
-                println!("shore sees: {task} is done");
-            }
-            Ok(())
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
+        if let ("task:complete", Some(task)) = (envelope.event.name(), &envelope.context.task) {
+            println!("shore sees: {task} is done");
         }
-        .boxed()
-    }
-
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::Envelope;
+use inspan_protocol::{BoxError, Envelope};
 
 use crate::{
     commands,
@@ -68,23 +67,23 @@ impl Channel for ConsoleChannel {
         "console"
     }
 
-    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+    async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
         // A session starts its channels once.
         let _ = self.answers.0.set(hub);
         let answers: Arc<dyn Answers> = Arc::<Replies>::clone(&self.answers);
         let started =
             self.painter.start(answers).map_err(|error| format!("failed to start the console: {error}"));
-        std::future::ready(started).boxed()
+        Ok(started?)
     }
 
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
         self.painter.event(envelope);
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+    async fn on_complete(&self) -> Result<(), BoxError> {
         self.finish();
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 }
 

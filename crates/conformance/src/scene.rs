@@ -236,7 +236,8 @@ impl Scene {
         let end = end.map_err(|_| Finding::from("the run does not end"))?;
         let log: Vec<Envelope> =
             std::iter::from_fn(|| seen.try_next()).map(|envelope| (*envelope).clone()).collect();
-        check_order(&log).map_err(|why| Finding::from("the log of the run is out of order").with(why))?;
+        check_order(&log)
+            .map_err(|why| Finding::from("the log of the run is out of order").with(why.to_string()))?;
         secret::none_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
         secret::none_in("the end of the run", &format!("{end:?}"))?;
         Ok(Ran { end, log })

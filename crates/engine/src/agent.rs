@@ -34,7 +34,8 @@ pub struct AgentContext {
 /// `session:message` events if it subscribes to them, as with
 /// `hub.subscribe(Filter::name("session:message").of_run(run_id))`; else they wait in its mailbox. Those that wait
 /// there at its end are named by a warning each.
-pub trait AgentDefinition: Send + Sync {
+/// An implementation writes `execute` as `async fn`.
+pub trait AgentDefinition: Send + Sync + 'static {
     /// The agent's name.
     fn name(&self) -> &str;
 
@@ -44,21 +45,46 @@ pub trait AgentDefinition: Send + Sync {
     }
 
     /// Runs the agent.
-    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>>;
+    fn execute(
+        &self,
+        input: Value,
+        context: AgentContext,
+    ) -> impl Future<Output = Result<Value, AgentError>> + Send;
+}
+
+/// The erased form of an [`AgentDefinition`].
+trait DynAgent: Send + Sync {
+    fn name(&self) -> &str;
+    fn emits_start_complete(&self) -> bool;
+    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'_, Result<Value, AgentError>>;
+}
+
+impl<A: AgentDefinition> DynAgent for A {
+    fn name(&self) -> &str {
+        AgentDefinition::name(self)
+    }
+
+    fn emits_start_complete(&self) -> bool {
+        AgentDefinition::emits_start_complete(self)
+    }
+
+    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'_, Result<Value, AgentError>> {
+        AgentDefinition::execute(self, input, context).boxed()
+    }
 }
 
 /// An agent bound to a hub: a name, and a call without any context.
 #[derive(Clone)]
 pub struct ExecutableAgent {
-    definition: Arc<dyn AgentDefinition>,
+    definition: Arc<dyn DynAgent>,
     hub: Hub,
     cancel: CancellationToken,
 }
 
 impl ExecutableAgent {
     /// Binds an agent to a hub, whose handle carries the task if there is one.
-    pub fn new(definition: Arc<dyn AgentDefinition>, hub: Hub, cancel: CancellationToken) -> Self {
-        Self { definition, hub, cancel }
+    pub fn new(definition: impl AgentDefinition, hub: Hub, cancel: CancellationToken) -> Self {
+        Self { definition: Arc::new(definition), hub, cancel }
     }
 
     /// The agent's name.
@@ -82,8 +108,7 @@ impl ExecutableAgent {
         let _closed = CloseOnDrop { hub: hub.clone(), mailbox: Arc::clone(&mailbox) };
         let mut bracket = (!self.definition.emits_start_complete())
             .then(|| Bracket::begin(hub, self.name().to_owned(), run_id, mailbox));
-        let definition = Arc::clone(&self.definition);
-        let call = async move { definition.execute(input, context).await };
+        let call = async { self.definition.execute(input, context).await };
         let result = AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
             Err(AgentError::new(ErrorCode::NodeFailed, format!("agent `{}` panicked", self.name())))
         });
@@ -216,14 +241,14 @@ impl AgentDefinition for ProviderAgent {
         true
     }
 
-    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn execute(&self, input: Value, context: AgentContext) -> Result<Value, AgentError> {
         let run = AgentRun::new(context.hub, self.name.clone(), Arc::clone(&self.provider), input)
             .run_id(context.run_id)
             .env(self.env.clone())
             .permissions(self.permissions)
             .tools(self.tools.clone())
             .cancel(context.cancel);
-        async move { run.execute().await.map(|end| end.output) }.boxed()
+        run.execute().await.map(|end| end.output)
     }
 }
 

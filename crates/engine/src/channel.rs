@@ -1,5 +1,5 @@
-//! Interfaces to a live session (a console, a socket): attached in order, fed each by its own task, and
-//! unable to fail or stall the run. What a channel shows is its own affair.
+//! Interfaces to a live session (a console, a socket): attached in order, each fed by a task of its own, and
+//! unable to fail or stall the run.
 //!
 //! A channel that returns an error, panics, or takes longer than the limit for one call is detached: it gets
 //! no more events, and `channel:error` says why. One that is only slow misses events, and `channel:error`
@@ -9,25 +9,59 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_protocol::{Envelope, Event};
+use inspan_protocol::{BoxError, Envelope, Event};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::hub::{BoundedSubscription, Filter, Hub, Lagged};
 
-/// An interface to a live session.
-pub trait Channel: Send + Sync {
+/// An interface to a live session. An implementation writes its methods as `async fn`.
+pub trait Channel: Send + Sync + 'static {
     /// Its name.
     fn name(&self) -> &str;
 
-    /// Called once, before the first event. The hub is for commands and for events of its own.
-    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>>;
+    /// Called once, before the first event. The hub takes commands, and events of the channel itself.
+    fn on_start(&self, _hub: Hub) -> impl Future<Output = Result<(), BoxError>> + Send {
+        async { Ok(()) }
+    }
 
     /// Called with each event in order.
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>>;
+    fn on_event(&self, envelope: &Arc<Envelope>) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Called once, after the last event.
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>>;
+    fn on_complete(&self) -> impl Future<Output = Result<(), BoxError>> + Send {
+        async { Ok(()) }
+    }
+}
+
+/// The erased form of a [`Channel`].
+pub trait DynChannel: Send + Sync {
+    /// As [`Channel::name`].
+    fn name(&self) -> &str;
+    /// As [`Channel::on_start`].
+    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), BoxError>>;
+    /// As [`Channel::on_event`].
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), BoxError>>;
+    /// As [`Channel::on_complete`].
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), BoxError>>;
+}
+
+impl<C: Channel> DynChannel for C {
+    fn name(&self) -> &str {
+        Channel::name(self)
+    }
+
+    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), BoxError>> {
+        Channel::on_start(self, hub).boxed()
+    }
+
+    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), BoxError>> {
+        Channel::on_event(self, envelope).boxed()
+    }
+
+    fn on_complete(&self) -> BoxFuture<'_, Result<(), BoxError>> {
+        Channel::on_complete(self).boxed()
+    }
 }
 
 /// How far a channel may fall behind.
@@ -67,7 +101,7 @@ impl Channels {
     }
 
     /// Makes all channels known, then starts them one after the other in the given order.
-    pub async fn start(&mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) {
+    pub async fn start(&mut self, channels: impl IntoIterator<Item = Arc<dyn DynChannel>>) {
         let feeds: Vec<_> = channels.into_iter().map(|channel| self.register(channel)).collect();
         for feed in feeds {
             self.begin(feed).await;
@@ -75,12 +109,12 @@ impl Channels {
     }
 
     /// Makes one more channel known and starts it. It sees the events from here on.
-    pub async fn attach(&mut self, channel: Arc<dyn Channel>) {
+    pub async fn attach(&mut self, channel: Arc<dyn DynChannel>) {
         let feed = self.register(channel);
         self.begin(feed).await;
     }
 
-    fn register(&self, channel: Arc<dyn Channel>) -> Feed {
+    fn register(&self, channel: Arc<dyn DynChannel>) -> Feed {
         let events = self.hub.subscribe_bounded(Filter::all(), self.limits.queue);
         self.hub.emit(Event::ChannelRegistered { name: channel.name().to_owned() });
         let taken = watch::Sender::new(0);
@@ -136,7 +170,7 @@ impl Drop for Channels {
 struct Feed {
     hub: Hub,
     limit: Duration,
-    channel: Arc<dyn Channel>,
+    channel: Arc<dyn DynChannel>,
     events: BoundedSubscription,
     taken: watch::Sender<u64>,
     missed: u64,
@@ -247,11 +281,11 @@ impl Feed {
 
     async fn call<'a>(
         &'a self,
-        call: impl FnOnce() -> BoxFuture<'a, Result<(), String>>,
+        call: impl FnOnce() -> BoxFuture<'a, Result<(), BoxError>>,
     ) -> Result<(), String> {
         let call = AssertUnwindSafe(async { call().await });
         match timeout(self.limit, call.catch_unwind()).await {
-            Ok(Ok(result)) => result,
+            Ok(Ok(result)) => result.map_err(|error| error.to_string()),
             Ok(Err(_)) => Err("it panicked".to_owned()),
             Err(_) => Err(format!("it did not answer within {:?}", self.limit)),
         }

@@ -18,7 +18,7 @@ mod session;
 mod testing;
 
 pub use agent::{AgentContext, AgentDefinition, ExecutableAgent, ProviderAgent};
-pub use channel::{Channel, ChannelLimits, Channels};
+pub use channel::{Channel, ChannelLimits, Channels, DynChannel};
 pub use clock::{
     Clock, CountingIds, IdSource, LaterClock, RandomIds, SystemClock, VirtualClock, sleep_until,
 };
@@ -26,7 +26,7 @@ pub use hub::{
     BoundedSubscription, Callback, DEFAULT_SUBSCRIPTION_LIMIT, Filter, Hub, InvalidFilter, Lagged, Observer,
     PendingReply, Subscription, Unanswered,
 };
-pub use order::{OrderCheck, check_order};
+pub use order::{OrderCheck, OrderError, check_order};
 pub use private::{create_private, create_private_dir_all, make_dir_private, write_private};
 pub use recording::{
     Pace, ProgramAnswer, ProgramCall, ProgramCalls, ProgramTape, Recorder, RecordingError, Replayer,
@@ -38,5 +38,5 @@ pub use run::{
 pub use run_agent::{run_agent, run_agent_stream};
 pub use session::{
     AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,
-    AgentStream, Attachment, Chat, HookResult, Retry, RunAgentOptions, ToolCall,
+    AgentStream, Attachment, Chat, ChatError, HookResult, Retry, RunAgentOptions, ToolCall,
 };

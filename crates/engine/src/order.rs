@@ -1,5 +1,4 @@
-//! Whether a session's log keeps the rules of order and pairing. For tests and replays of whole logs.
-//! Nothing here enforces them: those who emit do.
+//! Whether a session's log follows the rules of order and pairing. For tests and replays of whole logs.
 //!
 //! - `seq` is dense, and all events are of one session.
 //! - `harness:start` comes before all and nothing follows `harness:complete`, save what needs no live session:
@@ -11,9 +10,9 @@
 //! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
 //!   each tool that starts completes once, by its `toolUseId`.
 //! - A reply follows its prompt, once.
-//! - After `flow:paused` only `flow:resumed` goes on. After a crash it comes without a pause, and right before it
-//!   the ends of the agent runs that were lost, whatever tools they had open. What was open then is open no more.
-//! - A log may rest after `flow:paused`, or after `flow:waiting` with tasks open that wait.
+//! - After `flow:paused` comes only `flow:resumed`. After a crash it comes without a pause, and right before it
+//!   the ends of the agent runs that were lost, whatever tools they had open. What was open then is closed.
+//! - A log may end after `flow:paused`, or after `flow:waiting` with tasks open that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +20,18 @@ use inspan_protocol::{Envelope, Event, NodeId, NodePath, PromptId, RunId, Sessio
 
 use crate::hub::run_of;
 
+/// A log that breaks a rule of order or pairing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {rule}")]
+pub struct OrderError {
+    /// The event, by its `seq` and name, or the end of the log.
+    pub place: String,
+    /// The rule that it breaks.
+    pub rule: String,
+}
+
 /// Checks a whole log: of a session that ended or paused, or of agent runs without a flow.
-pub fn check_order(log: &[Envelope]) -> Result<(), String> {
+pub fn check_order(log: &[Envelope]) -> Result<(), OrderError> {
     let mut check = OrderCheck::default();
     for envelope in log {
         check.push(envelope)?;
@@ -40,11 +49,11 @@ pub struct OrderCheck {
     phases_done: BTreeSet<String>,
     tasks: BTreeMap<NodePath, Task>,
     runs: BTreeMap<RunId, Run>,
-    prompts: BTreeMap<PromptId, Asked>,
+    prompts: BTreeMap<PromptId, Question>,
     /// Whether `flow:waiting` was the newest event.
     waits: bool,
-    /// What only a crash excuses, and so only if `flow:resumed` follows.
-    owed: Option<String>,
+    /// A broken rule that only a crash excuses, so `flow:resumed` must follow.
+    excused_by_crash: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,16 +84,18 @@ enum Run {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Question {
     Open,
     Answered,
 }
 
 impl OrderCheck {
     /// Checks the next event.
-    pub fn push(&mut self, envelope: &Envelope) -> Result<(), String> {
-        self.check(envelope)
-            .map_err(|fault| format!("event {} `{}`: {fault}", envelope.seq, envelope.event.name()))
+    pub fn push(&mut self, envelope: &Envelope) -> Result<(), OrderError> {
+        self.check(envelope).map_err(|rule| {
+            let place = format!("event {} `{}`", envelope.seq, envelope.event.name());
+            OrderError { place, rule }
+        })
     }
 
     fn check(&mut self, envelope: &Envelope) -> Result<(), String> {
@@ -107,13 +118,13 @@ impl OrderCheck {
             _ => {}
         }
         let excused = matches!(envelope.event, Event::AgentComplete { .. } | Event::FlowResumed { .. });
-        if let Some(owed) = self.owed.take_if(|_| !excused) {
+        if let Some(owed) = self.excused_by_crash.take_if(|_| !excused) {
             return Err(format!("only `flow:resumed` may follow, since {owed}"));
         }
         self.waits = matches!(envelope.event, Event::FlowWaiting { .. });
         match envelope.event {
             Event::HarnessStart { .. } => ensure(first, || "it is not the first".to_owned())?,
-            // The wish to end or to rest may come before the session has begun.
+            // A stop or a pause may be requested before the session has begun.
             Event::SessionPause { .. } | Event::SessionAbort { .. } if first => self.began = false,
             _ => {}
         }
@@ -126,15 +137,13 @@ impl OrderCheck {
         match event {
             Event::HarnessStart { .. } => self.harness = Harness::Running,
             Event::HarnessComplete { .. } => {
-                ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
-                ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))?;
+                self.running_without_phase()?;
                 ensure(!self.phases_done.is_empty(), || "there was no phase".to_owned())?;
                 self.all_closed()?;
                 self.harness = Harness::Complete;
             }
             Event::PhaseStart { name, .. } => {
-                ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
-                ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))?;
+                self.running_without_phase()?;
                 ensure(!self.phases_done.contains(name), || format!("phase `{name}` began before"))?;
                 self.phase = Some(name.clone());
             }
@@ -148,23 +157,28 @@ impl OrderCheck {
                 self.all_closed()?;
                 self.harness = Harness::Paused;
             }
-            Event::FlowResumed { .. } => self.cut(),
+            Event::FlowResumed { .. } => self.close_all(),
             Event::SessionPrompt(prompt) => {
-                self.prompts.insert(prompt.prompt_id.clone(), Asked::Open);
+                self.prompts.insert(prompt.prompt_id.clone(), Question::Open);
             }
             Event::SessionReply { prompt_id, .. } => {
-                let asked = self.prompts.insert(prompt_id.clone(), Asked::Answered);
-                ensure(asked == Some(Asked::Open), || format!("prompt `{prompt_id}` is not open"))?;
+                let question = self.prompts.insert(prompt_id.clone(), Question::Answered);
+                ensure(question == Some(Question::Open), || format!("prompt `{prompt_id}` is not open"))?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// What was open when the process ended is open no more.
-    fn cut(&mut self) {
+    fn running_without_phase(&self) -> Result<(), String> {
+        ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
+        ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))
+    }
+
+    /// What was open when the process ended is closed.
+    fn close_all(&mut self) {
         self.harness = Harness::Running;
-        self.owed = None;
+        self.excused_by_crash = None;
         for task in self.tasks.values_mut() {
             if let Task::Open { attempt } = *task {
                 *task = Task::Again { attempt };
@@ -275,7 +289,7 @@ impl OrderCheck {
             Event::AgentComplete { stop_reason, .. } => {
                 let open = (!tools.is_empty()).then(|| format!("tools {tools:?} are open"));
                 if *stop_reason == StopReason::Aborted {
-                    self.owed = self.owed.take().or(open);
+                    self.excused_by_crash = self.excused_by_crash.take().or(open);
                 } else if let Some(open) = open {
                     return Err(open);
                 }
@@ -298,18 +312,19 @@ impl OrderCheck {
     }
 
     /// Checks that nothing is left open. A log that has a harness must end complete, paused or waiting.
-    pub fn finish(&self) -> Result<(), String> {
-        let closed = if self.waits {
-            self.runs_closed()
-        } else {
-            let ended = self.harness != Harness::Running;
-            ensure(ended, || {
-                "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`".to_owned()
-            })?;
-            self.all_closed()
+    pub fn finish(&self) -> Result<(), OrderError> {
+        let check = || {
+            if self.waits {
+                self.runs_closed()?;
+            } else {
+                let ended = self.harness != Harness::Running;
+                let message = "it comes without `harness:complete`, `flow:paused` or `flow:waiting`";
+                ensure(ended, || message.to_owned())?;
+                self.all_closed()?;
+            }
+            self.excused_by_crash.clone().map_or(Ok(()), Err)
         };
-        let owed = self.owed.clone().map_or(Ok(()), Err);
-        closed.and(owed).map_err(|fault| format!("at the end of the log {fault}"))
+        check().map_err(|rule| OrderError { place: "the end of the log".to_owned(), rule })
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use inspan_protocol::{AgentError, DynProvider};
 
-use crate::session::{AgentResult, AgentSession, AgentStream, RunAgentOptions};
+use crate::session::{AgentResult, AgentSession, AgentStream, ChatError, RunAgentOptions};
 
 /// Runs an agent to its end.
 pub async fn run_agent(
     provider: Arc<dyn DynProvider>,
     options: impl Into<RunAgentOptions>,
-) -> Result<AgentResult, AgentError> {
+) -> Result<AgentResult, ChatError> {
     let RunAgentOptions { chat, agent } = options.into();
     let session = AgentSession::new(provider, agent)?;
     let end = session.chat(chat).await;

@@ -28,12 +28,11 @@ mod options;
 mod queue;
 mod result;
 mod stream;
-mod tap;
 mod transcript;
 
 pub use hooks::{AgentHooks, HookResult};
 pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
-pub use result::{AgentResult, ToolCall};
+pub use result::{AgentResult, ChatError, ToolCall};
 pub use stream::{AgentItem, AgentStream};
 
 use desk::Desk;
@@ -227,7 +226,7 @@ impl AgentSession {
     pub fn chat(
         &self,
         chat: impl Into<Chat>,
-    ) -> impl Future<Output = Result<AgentResult, AgentError>> + Send + 'static {
+    ) -> impl Future<Output = Result<AgentResult, ChatError>> + Send + 'static {
         let (open, chat) = (self.get(), chat.into());
         async move { open?.chat(chat).await }
     }
@@ -254,7 +253,7 @@ impl AgentSession {
     }
 
     /// Aborts the chat in progress, which ends within seconds with `ABORTED` and what was done so far
-    /// ([`AgentResult::before`]). Without one it does nothing. The session can be continued.
+    /// ([`ChatError::partial`]). Without one it does nothing. The session can be continued.
     pub fn abort(&self) {
         if let Ok(open) = self.get() {
             let token = open.desk.lock().abort.clone();
@@ -381,7 +380,7 @@ fn check_version(version: u64) -> Result<(), AgentError> {
 }
 
 /// The items of [`AgentStream`], boxed.
-type Items = BoxStream<'static, Result<AgentItem, AgentError>>;
+type Items = BoxStream<'static, Result<AgentItem, ChatError>>;
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_engine::{Channel, ChannelLimits, Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
+use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, PermissionPolicy, ProgramCalls, Subscription};
 use inspan_flow_core::{Graph, Parent, Reusable, Run, check_input};
 use inspan_protocol::{
     BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor,
@@ -41,7 +41,7 @@ pub struct FlowRunner {
     graph: Arc<Graph>,
     nodes: NodeRegistry,
     hub: Hub,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn DynChannel>>,
     store: Option<Arc<dyn RunStore>>,
     origin: Origin,
     owner: Option<Owner>,
@@ -98,7 +98,7 @@ pub struct Resume {
 }
 
 /// A channel for a session that runs, and where to say that it has started.
-type Attach = (Arc<dyn Channel>, oneshot::Sender<()>);
+type Attach = (Arc<dyn DynChannel>, oneshot::Sender<()>);
 
 /// Steers a session from elsewhere. Cheap to clone.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl RunHandle {
     }
 
     /// Adds a channel to the session while it runs. It sees the events from here on. Refused once the session has ended.
-    pub async fn attach(&self, channel: Arc<dyn Channel>) -> Result<(), Rejection> {
+    pub async fn attach(&self, channel: Arc<dyn DynChannel>) -> Result<(), Rejection> {
         let (started, has_started) = oneshot::channel();
         self.attach.send((channel, started)).await.map_err(|_| Rejection::NotActive)?;
         has_started.await.map_err(|_| Rejection::NotActive)
@@ -187,7 +187,7 @@ impl FlowRunner {
     }
 
     /// Adds a channel after those the runner was built with. [`RunHandle::attach`] adds one later.
-    pub fn attach(&mut self, channel: Arc<dyn Channel>) {
+    pub fn attach(&mut self, channel: Arc<dyn DynChannel>) {
         self.channels.push(channel);
     }
 

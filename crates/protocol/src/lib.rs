@@ -56,4 +56,7 @@ pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
 pub use tool::{FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
+/// Any error, for functions that a program implements: `?` takes every error, and a text becomes one by `into`.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 pub use version::{ENVELOPE_VERSION, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION};

@@ -3,7 +3,7 @@
 
 use std::{fs, io::Read, path::Path, sync::Arc};
 
-use inspan_engine::{AgentOptions, AgentResult, Chat, PermissionPolicy, Retry};
+use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, PermissionPolicy, Retry};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, StopReason};
 use serde_json::{Value, json};
 
@@ -61,9 +61,9 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 /// The exit code, or the failure that has it.
-fn end(end: &Result<AgentResult, AgentError>, exit: Exit, invocation: &Invocation) -> Result<Exit, Failure> {
+fn end(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation) -> Result<Exit, Failure> {
     let Err(error) = end else { return Ok(exit) };
-    let mut failure = failed(error, exit);
+    let mut failure = failed(&error.error, exit);
     if invocation.form == Form::Json {
         terminal::progress(&failure.text(invocation.terminal.stderr));
         failure.shown = Shown::Already;
@@ -173,13 +173,13 @@ pub(super) fn failed(error: &AgentError, exit: Exit) -> Failure {
 }
 
 /// The code that an answer earns; `by` is the signal that cut it short, if one did.
-pub(super) fn exit(end: &Result<AgentResult, AgentError>, by: Option<Exit>) -> Exit {
+pub(super) fn exit(end: &Result<AgentResult, ChatError>, by: Option<Exit>) -> Exit {
     match end {
         Ok(result) => match result.stop_reason {
             StopReason::Refusal | StopReason::Error => Exit::Failed,
             _ => Exit::Success,
         },
-        Err(error) => match error.code {
+        Err(failed) => match failed.error.code {
             ErrorCode::Aborted => by.unwrap_or(Exit::Interrupted),
             ErrorCode::Timeout => Exit::TimedOut,
             code => Exit::of_error(code),
@@ -188,22 +188,12 @@ pub(super) fn exit(end: &Result<AgentResult, AgentError>, by: Option<Exit>) -> E
 }
 
 /// The one object of `--json`: the result, or the error and what was done before it.
-pub(super) fn report(end: &Result<AgentResult, AgentError>, exit: Exit) -> Value {
+pub(super) fn report(end: &Result<AgentResult, ChatError>, exit: Exit) -> Value {
     let mut report = match end {
         Ok(result) => json!(result),
-        Err(error) => {
-            let done = AgentResult::before(error);
-            let mut said = json!(error);
-            if let Some(detail) = said.get_mut("detail").and_then(Value::as_object_mut) {
-                detail.remove("partial");
-            }
-            if said["detail"] == json!({})
-                && let Some(said) = said.as_object_mut()
-            {
-                said.remove("detail");
-            }
-            let mut report = json!({ "error": said });
-            if let Some(done) = done {
+        Err(failed) => {
+            let mut report = json!({ "error": failed.error });
+            if let Some(done) = &failed.partial {
                 report["partial"] = json!(done);
             }
             report

@@ -99,7 +99,7 @@ impl Chat<'_> {
             match &turned.end {
                 Err(_) if turned.by.is_some() && interactive => talk.note("interrupted"),
                 Err(error) => {
-                    let failure = agent::failed(error, turned.exit());
+                    let failure = agent::failed(&error.error, turned.exit());
                     terminal::progress(&failure.text(self.invocation.terminal.stderr));
                     if !interactive {
                         break turned.exit();

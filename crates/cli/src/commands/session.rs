@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{Channel, PermissionPolicy, ProviderRegistry, SystemClock};
+use inspan_engine::{DynChannel, PermissionPolicy, ProviderRegistry, SystemClock};
 use inspan_flow::{
     FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore, Select,
     StoreError, WhenWaiting,
@@ -168,7 +168,7 @@ impl Session {
         };
         let history = self.history().await?;
         let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
-        let channel: Arc<dyn Channel> = Arc::<Host>::clone(&host);
+        let channel: Arc<dyn DynChannel> = Arc::<Host>::clone(&host);
         let notices = Arc::<Host>::clone(&host);
         let builder =
             self.builder(invocation)?.channel(channel).on_notice(Arc::new(move |line| notices.notice(line)));

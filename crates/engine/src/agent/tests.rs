@@ -27,13 +27,13 @@ impl AgentDefinition for Custom {
         self.brackets
     }
 
-    fn execute(&self, input: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
-        (self.act)(input, context)
+    async fn execute(&self, input: Value, context: AgentContext) -> Result<Value, AgentError> {
+        (self.act)(input, context).await
     }
 }
 
-fn bind(hub: &Hub, definition: impl AgentDefinition + 'static) -> ExecutableAgent {
-    ExecutableAgent::new(Arc::new(definition), hub.clone(), CancellationToken::new())
+fn bind(hub: &Hub, definition: impl AgentDefinition) -> ExecutableAgent {
+    ExecutableAgent::new(definition, hub.clone(), CancellationToken::new())
 }
 
 /// Checks the order and gives the events after `agent:start` with the reasons of the ends.

@@ -21,10 +21,10 @@ enum Mood {
 }
 
 impl Mood {
-    fn act(self) -> BoxFuture<'static, Result<(), String>> {
+    fn act(self) -> BoxFuture<'static, Result<(), BoxError>> {
         match self {
             Self::Well => ready(Ok(())).boxed(),
-            Self::Fails => ready(Err("on purpose".to_owned())).boxed(),
+            Self::Fails => ready(Err("on purpose".into())).boxed(),
             Self::Panics => async { panic!("on purpose") }.boxed(),
             Self::PanicsAtOnce => panic!("on purpose"),
             Self::Hangs => pending().boxed(),
@@ -52,17 +52,17 @@ impl Channel for Probe {
         self.name
     }
 
-    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+    fn on_start(&self, hub: Hub) -> impl Future<Output = Result<(), BoxError>> + Send {
         self.seen.lock().push(format!("start at {}", hub.last_seq()));
         self.start.act()
     }
 
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+    fn on_event(&self, envelope: &Arc<Envelope>) -> impl Future<Output = Result<(), BoxError>> + Send {
         self.seen.lock().push(brief(&envelope.event));
         self.event.act()
     }
 
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn on_complete(&self) -> impl Future<Output = Result<(), BoxError>> + Send {
         self.seen.lock().push("end".to_owned());
         self.complete.act()
     }
@@ -93,7 +93,7 @@ async fn channels_start_in_order_see_all_and_stop() {
     let [a, b, late] = ["a", "b", "late"].map(Probe::new);
     let seen = [&a, &b, &late].map(|probe| probe.seen.clone());
     let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
-    channels.start([Arc::new(a) as Arc<dyn Channel>, Arc::new(b)]).await;
+    channels.start([Arc::new(a) as Arc<dyn DynChannel>, Arc::new(b)]).await;
     hub.emit(log("one"));
     channels.attach(Arc::new(late)).await;
     hub.emit(log("two"));
@@ -147,7 +147,7 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
         let seen = [&bad, &good].map(|probe| probe.seen.clone());
         let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
         let began = Instant::now();
-        channels.start([Arc::new(bad) as Arc<dyn Channel>, Arc::new(good)]).await;
+        channels.start([Arc::new(bad) as Arc<dyn DynChannel>, Arc::new(good)]).await;
         hub.emit(log("one"));
         hub.emit(log("two"));
         channels.finish().await;
@@ -219,10 +219,7 @@ async fn two_broken_channels_do_not_feed_each_other() {
         fn name(&self) -> &str {
             self.0
         }
-        fn on_start(&self, _: Hub) -> BoxFuture<'_, Result<(), String>> {
-            Mood::Well.act()
-        }
-        fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+        fn on_event(&self, envelope: &Arc<Envelope>) -> impl Future<Output = Result<(), BoxError>> + Send {
             match &envelope.event {
                 Event::ChannelFailed { name, .. } if name == self.0 => panic!("its own fault came back"),
                 Event::ChannelFailed { .. } => Mood::Fails.act(),
@@ -230,14 +227,11 @@ async fn two_broken_channels_do_not_feed_each_other() {
                 _ => Mood::Well.act(),
             }
         }
-        fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-            Mood::Well.act()
-        }
     }
     let hub = hub();
     let mut watch = Watch::new(&hub);
     let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
-    channels.start([Arc::new(Grumpy("a")) as Arc<dyn Channel>, Arc::new(Grumpy("b"))]).await;
+    channels.start([Arc::new(Grumpy("a")) as Arc<dyn DynChannel>, Arc::new(Grumpy("b"))]).await;
     hub.emit(log("a"));
     channels.finish().await;
     assert_eq!(
@@ -263,7 +257,7 @@ async fn who_lets_channels_catch_up_waits_for_the_slow_and_not_for_the_hung() {
     let slow = Probe { event: Mood::Slow(Duration::from_millis(50)), ..Probe::new("slow") };
     let seen = slow.seen.clone();
     let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
-    channels.start([Arc::new(slow) as Arc<dyn Channel>]).await;
+    channels.start([Arc::new(slow) as Arc<dyn DynChannel>]).await;
     hub.emit(log("one"));
     hub.emit(log("two"));
     channels.caught_up().await;

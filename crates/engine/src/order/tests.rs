@@ -9,6 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
+fn checked(log: &[Envelope]) -> Result<(), String> {
+    check_order(log).map_err(|error| error.to_string())
+}
+
 /// A log from short lines: `[task] [run] what…`, where `-` stands for no task or run.
 fn log(lines: &[&str]) -> Vec<Envelope> {
     let envelope = |(index, line): (usize, &&str)| {
@@ -162,7 +166,7 @@ const WHOLE: &[&str] = &[
 
 #[test]
 fn a_whole_log_and_each_beginning_of_it_keep_the_rules() {
-    assert_eq!(check_order(&log(WHOLE)), Ok(()));
+    assert_eq!(checked(&log(WHOLE)), Ok(()));
     let mut check = OrderCheck::default();
     let pushed: Vec<_> = log(WHOLE).iter().map(|envelope| check.push(envelope)).collect();
     assert_eq!(pushed, vec![Ok(()); WHOLE.len()]);
@@ -174,7 +178,7 @@ fn a_whole_log_without_any_one_line_that_matters_does_not() {
         .filter(|&left_out| {
             let mut lines = WHOLE.to_vec();
             lines.remove(left_out);
-            check_order(&log(&lines)).is_ok()
+            checked(&log(&lines)).is_ok()
         })
         .map(|left_out| WHOLE[left_out])
         .collect();
@@ -192,7 +196,7 @@ fn resuming_voids_what_a_pause_or_a_crash_left() {
     let resumed =
         ["- - flow:resumed", "a - start 2", "a r2 agent:start", "a r2 agent:complete", "a - complete"];
     let ended = ["- - phase:complete one", "- - harness:complete"];
-    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    let check = |parts: &[&[&str]]| checked(&log(&parts.concat()));
     assert_eq!(check(&[&begun, &paused]), Ok(()));
     assert_eq!(check(&[&begun, &paused, &resumed, &ended]), Ok(()));
     assert_eq!(check(&[&begun, &resumed, &ended]), Ok(()));
@@ -207,13 +211,13 @@ fn a_lost_run_ends_with_its_tools_open_and_only_right_before_the_session_goes_on
     let lost = ["a r1 agent:lost"];
     let rest =
         ["- - flow:resumed", "a - start 2", "a - complete", "- - phase:complete one", "- - harness:complete"];
-    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    let check = |parts: &[&[&str]]| checked(&log(&parts.concat()));
     assert_eq!(check(&[&begun, &lost, &rest]), Ok(()));
     assert_eq!(
         [check(&[&begun, &lost, &["a - cancelled"]]), check(&[&begun, &lost]), check(&[&begun, &rest[1..]])],
         [
             "event 7 `task:cancelled`: only `flow:resumed` may follow, since tools {\"t\"} are open",
-            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
+            "the end of the log: it comes without `harness:complete`, `flow:paused` or `flow:waiting`",
             "event 6 `task:start`: attempt 2 of `a` cannot begin: Some(Open { attempt: 1 })",
         ]
         .map(|fault| Err(fault.to_owned()))
@@ -226,7 +230,7 @@ fn a_session_may_rest_while_it_waits_and_a_limit_ends_an_attempt() {
     let waits = ["b - start 1", "- - prompt p", "- - flow:waiting"];
     let rest = ["- - flow:resumed", "b - start 2", "b - complete", "a - start 2", "a - complete"];
     let ended = ["- - phase:complete one", "- - harness:complete"];
-    let check = |parts: &[&[&str]]| check_order(&log(&parts.concat()));
+    let check = |parts: &[&[&str]]| checked(&log(&parts.concat()));
     assert_eq!(check(&[&begun, &waits]), Ok(()));
     assert_eq!(check(&[&begun, &waits, &rest, &ended]), Ok(()));
     let faults = [
@@ -238,9 +242,9 @@ fn a_session_may_rest_while_it_waits_and_a_limit_ends_an_attempt() {
     assert_eq!(
         faults,
         [
-            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
+            "the end of the log: it comes without `harness:complete`, `flow:paused` or `flow:waiting`",
             "event 6 `task:start`: attempt 1 of `a` cannot begin: Some(Again { attempt: 1 })",
-            "at the end of the log run Some((RunId(\"r\"), Open { task: Some(NodePath(\"b\")), tools: {} })) is open",
+            "the end of the log: run Some((RunId(\"r\"), Open { task: Some(NodePath(\"b\")), tools: {} })) is open",
             "event 14 `task:skipped`: `a` has ended or is open",
         ]
         .map(|fault| Err(fault.to_owned()))
@@ -257,7 +261,7 @@ fn each_broken_rule_is_named() {
         (&["- - harness:start", "- - harness:complete"], "event 2 `harness:complete`: there was no phase"),
         (
             &["- - harness:start", "- - phase:start one"],
-            "the log ends without `harness:complete`, `flow:paused` or `flow:waiting`",
+            "the end of the log: it comes without `harness:complete`, `flow:paused` or `flow:waiting`",
         ),
         (&["- - phase:start one"], "event 1 `phase:start`: the harness has not started"),
         (
@@ -302,7 +306,7 @@ fn each_broken_rule_is_named() {
             &["a - start 1", "a r agent:start", "a - complete"],
             "event 3 `task:complete`: run Some(RunId(\"r\")) of `a` is open",
         ),
-        (&["a - start 1"], "at the end of the log task Some((NodePath(\"a\"), Open { attempt: 1 })) is open"),
+        (&["a - start 1"], "the end of the log: task Some((NodePath(\"a\"), Open { attempt: 1 })) is open"),
         (
             &["- - harness:start", "- - phase:start one", "a r agent:start"],
             "event 3 `agent:start`: task `a` is not open",
@@ -329,7 +333,7 @@ fn each_broken_rule_is_named() {
         (&["- - reply p"], "event 1 `session:reply`: prompt `p` is not open"),
         (&["- - prompt p", "- - reply p", "- - reply p"], "event 3 `session:reply`: prompt `p` is not open"),
     ];
-    let seen: Vec<_> = rows.iter().map(|(lines, _)| check_order(&log(lines))).collect();
+    let seen: Vec<_> = rows.iter().map(|(lines, _)| checked(&log(lines))).collect();
     let expected: Vec<_> = rows.iter().map(|(_, fault)| Err((*fault).to_owned())).collect();
     assert_eq!(seen, expected);
 }
@@ -345,7 +349,7 @@ fn seq_session_and_place_must_fit() {
     let mut foreign = log(&["- r agent:start"]);
     foreign[0].context = Arc::new(EventContext::session("flow-1".into()));
     assert_eq!(
-        [gap, stranger, misplaced, foreign].map(|log| check_order(&log).unwrap_err()),
+        [gap, stranger, misplaced, foreign].map(|log| checked(&log).unwrap_err()),
         [
             "event 3 `log`: its seq follows 1",
             "event 2 `log`: it is of session `flow-2`, not `flow-1`",

@@ -21,24 +21,23 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Open,
     desk::Part,
-    hooks,
+    hooks::{HookedProvider, call_hook},
     input::message,
     options::{Chat, Retry},
     queue::{End, Input, Output},
-    result::AgentResult,
-    tap::Tap,
+    result::{AgentResult, ChatError},
     transcript::retold,
 };
 use crate::run::{AgentRun, Left, Mail, RunEnd};
 
 /// What a chat comes to.
-pub(super) type ChatEnd = Result<AgentResult, AgentError>;
+pub(super) type ChatEnd = Result<AgentResult, ChatError>;
 
 /// A chat in progress. Dropped before its end, the session is free again and no message is lost.
 pub(super) struct Driving {
     open: Arc<Open>,
     token: CancellationToken,
-    tap: Arc<Tap>,
+    provider: Arc<HookedProvider>,
     left: Left,
     began: Timestamp,
     ended: bool,
@@ -63,7 +62,7 @@ impl Open {
             || own.as_ref().is_some_and(cancelled)
             || cancelled(&self.hub.aborted())
         {
-            return Err(self.aborted());
+            return Err(self.aborted().into());
         }
         match self.take_part(&chat)? {
             Part::Joins(end) => {
@@ -74,8 +73,8 @@ impl Open {
                     }
                 };
                 tokio::select! {
-                    end = end => end.unwrap_or_else(|_| Err(self.aborted())),
-                    () = own => Err(self.aborted()),
+                    end = end => end.unwrap_or_else(|_| Err(self.aborted().into())),
+                    () = own => Err(self.aborted().into()),
                 }
             }
             Part::Drives(driving, waiting) => {
@@ -124,10 +123,15 @@ async fn linked<T>(
 impl Driving {
     pub(super) fn new(open: Arc<Open>, token: CancellationToken) -> Self {
         let hooks = open.options.hooks.clone();
-        let tap = Tap::new(Arc::clone(&open.provider), Arc::clone(&open.transcript), hooks, open.hub.clone());
+        let provider = HookedProvider::new(
+            Arc::clone(&open.provider),
+            Arc::clone(&open.transcript),
+            hooks,
+            open.hub.clone(),
+        );
         let began = open.hub.clock().now();
-        let (tap, left) = (Arc::new(tap), Left::default());
-        Self { open, token, tap, left, began, ended: false }
+        let (provider, left) = (Arc::new(provider), Left::default());
+        Self { open, token, provider, left, began, ended: false }
     }
 
     async fn drive(mut self, chat: Chat, waiting: Vec<Mail>) -> ChatEnd {
@@ -147,7 +151,7 @@ impl Driving {
     fn input(&self, waiting: Vec<Mail>, chat: &Chat) -> Result<Value, AgentError> {
         match self.composed(&waiting, chat) {
             Ok((input, said)) => {
-                self.tap.says(said, waiting);
+                self.provider.set_next(said, waiting);
                 Ok(input)
             }
             Err(error) => {
@@ -221,7 +225,7 @@ impl Driving {
                         Some(_) => {
                             attempt += 1;
                             // The turn that failed, which need not be the first.
-                            input = self.tap.last_input().unwrap_or(input);
+                            input = self.provider.last_input().unwrap_or(input);
                             continue;
                         }
                     }
@@ -263,9 +267,9 @@ impl Driving {
         let options = &open.options;
         let run_id = open.hub.ids().run_id();
         open.runs.lock().insert(run_id.clone());
-        let turns = open.transcript.lock().turns() + u32::from(self.tap.has_next());
-        let tap: Arc<Tap> = Arc::clone(&self.tap);
-        let mut run = AgentRun::new(open.hub.clone(), open.name.clone(), tap, input)
+        let turns = open.transcript.lock().turns() + u32::from(self.provider.has_next());
+        let provider: Arc<HookedProvider> = Arc::clone(&self.provider);
+        let mut run = AgentRun::new(open.hub.clone(), open.name.clone(), provider, input)
             .run_id(run_id)
             .env(options.env.clone())
             .permissions(options.permissions)
@@ -285,7 +289,7 @@ impl Driving {
 
     /// Puts back what a run was given and did not deliver.
     fn take_back(&self) {
-        let mut returned = self.tap.take_unsaid();
+        let mut returned = self.provider.take_undelivered();
         returned.append(&mut self.left.lock());
         self.open.desk.lock().queue.apply(Input::Returned(returned));
     }
@@ -305,10 +309,10 @@ impl Driving {
         self.ended = true;
         let end = match runs {
             Runs::Whole(run) => Ok(self.result(Some(*run), StopReason::Complete)),
-            Runs::Aborted => Err(self.result(None, StopReason::Aborted).within(open.aborted())),
+            Runs::Aborted => Err(self.result(None, StopReason::Aborted).before(open.aborted())),
             Runs::Failed(error) => {
                 let error = error.from_provider(&open.provider_type);
-                Err(self.result(None, StopReason::Error).within(error))
+                Err(self.result(None, StopReason::Error).before(error))
             }
         };
         Err(Box::new((end, std::mem::take(&mut desk.waiters))))
@@ -318,7 +322,7 @@ impl Driving {
         match self.settle(Runs::Failed(error.clone())) {
             Err(settled) => settled,
             // What failed never goes on.
-            Ok(_) => Box::new((Err(error), Vec::new())),
+            Ok(_) => Box::new((Err(error.into()), Vec::new())),
         }
     }
 
@@ -352,10 +356,10 @@ impl Driving {
     /// The end after the hook has seen it.
     async fn hooked(&self, end: ChatEnd) -> ChatEnd {
         let Some(hooks) = &self.open.options.hooks else { return end };
-        let called = hooks::call(&self.open.hub, "atEnd", || hooks.at_end(end.as_ref())).await;
+        let called = call_hook(&self.open.hub, "atEnd", || hooks.at_end(end.as_ref())).await;
         match (called, end) {
             (Ok(()), end) => end,
-            (Err(failed), Ok(result)) => Err(result.within(failed)),
+            (Err(failed), Ok(result)) => Err(result.before(failed)),
             // An abort always arrives as one, and so does the first of two failures.
             (Err(_), Err(error)) => Err(error),
         }

@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::hooks::AgentHooks;
+use super::hooks::{AgentHooks, DynHooks};
 use crate::{
     hub::{Callback, Hub},
     run::PermissionPolicy,
@@ -35,7 +35,7 @@ pub struct AgentOptions {
     pub(super) timeout: Option<Duration>,
     pub(super) retry: Retry,
     pub(super) cancel: CancellationToken,
-    pub(super) hooks: Option<Arc<dyn AgentHooks>>,
+    pub(super) hooks: Option<Arc<dyn DynHooks>>,
     pub(super) sink: Option<Callback>,
     pub(super) env: Environment,
     pub(super) cwd: Option<PathBuf>,
@@ -176,7 +176,7 @@ impl AgentOptions {
 
     /// What is called around prompts and tools.
     #[must_use]
-    pub fn hooks(self, hooks: impl AgentHooks + 'static) -> Self {
+    pub fn hooks(self, hooks: impl AgentHooks) -> Self {
         Self { hooks: Some(Arc::new(hooks)), ..self }
     }
 

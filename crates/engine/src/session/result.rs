@@ -1,13 +1,9 @@
-//! What an agent gives back to a program, whole or, within an error, as far as it came. Putting it together is left
-//! to `exchange`.
+//! What a chat returns to a program: its result, or an error with what was done before it.
 
 use inspan_protocol::{AgentError, Message, ProviderSessionId, StopReason, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-
-/// Where an error's detail holds what was done before it.
-const PARTIAL: &str = "partial";
+use serde_json::Value;
 
 /// The end of one `run_agent`, or of one chat of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,20 +56,32 @@ pub struct ToolCall {
     pub is_error: bool,
 }
 
-impl AgentResult {
-    /// What was done before this error: every error of a chat that had begun carries it in its detail.
-    pub fn before(error: &AgentError) -> Option<Self> {
-        Self::deserialize(error.detail.as_ref()?.get(PARTIAL)?).ok()
-    }
+/// Why a chat failed, and what was done before.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct ChatError {
+    /// Why it failed.
+    pub error: AgentError,
+    /// What was done before; absent if the chat had not begun.
+    pub partial: Option<Box<AgentResult>>,
+}
 
-    /// The error with this result as what was done before it.
-    pub(super) fn within(self, mut error: AgentError) -> AgentError {
-        let mut detail = match error.detail.take().map(|detail| *detail) {
-            None | Some(Value::Null) => json!({}),
-            Some(detail @ Value::Object(_)) => detail,
-            Some(other) => json!({ "detail": other }),
-        };
-        detail[PARTIAL] = json!(self);
-        error.with_detail(detail)
+impl From<AgentError> for ChatError {
+    fn from(error: AgentError) -> Self {
+        Self { error, partial: None }
+    }
+}
+
+impl From<ChatError> for AgentError {
+    fn from(failed: ChatError) -> Self {
+        failed.error
+    }
+}
+
+impl AgentResult {
+    /// An error with this result as what was done before it.
+    pub(super) fn before(self, error: AgentError) -> ChatError {
+        ChatError { error, partial: Some(Box::new(self)) }
     }
 }

@@ -9,7 +9,10 @@ use std::{
 use futures::StreamExt;
 use inspan_protocol::{AgentError, Envelope};
 
-use super::{Chat, Items, Open, Stream, result::AgentResult};
+use super::{
+    Chat, Items, Open, Stream,
+    result::{AgentResult, ChatError},
+};
 use crate::hub::Filter;
 
 /// One item of an [`AgentStream`].
@@ -27,7 +30,7 @@ pub enum AgentItem {
 pub struct AgentStream(Items);
 
 impl Stream for AgentStream {
-    type Item = Result<AgentItem, AgentError>;
+    type Item = Result<AgentItem, ChatError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_next_unpin(context)
@@ -36,7 +39,7 @@ impl Stream for AgentStream {
 
 impl AgentStream {
     /// The next item, or nothing after the last.
-    pub async fn next(&mut self) -> Option<Result<AgentItem, AgentError>> {
+    pub async fn next(&mut self) -> Option<Result<AgentItem, ChatError>> {
         self.0.next().await
     }
 }
@@ -47,18 +50,18 @@ pub(super) fn of(open: Result<Arc<Open>, AgentError>, chat: Chat) -> AgentStream
 
 enum Next {
     Event(Option<Arc<Envelope>>),
-    End(Box<Result<AgentResult, AgentError>>),
+    End(Box<Result<AgentResult, ChatError>>),
 }
 
 fn items(
     open: Result<Arc<Open>, AgentError>,
     chat: Chat,
-) -> impl Stream<Item = Result<AgentItem, AgentError>> + Send {
+) -> impl Stream<Item = Result<AgentItem, ChatError>> + Send {
     async_stream::stream! {
         let open = match open {
             Ok(open) => open,
             Err(error) => {
-                yield Err(error);
+                yield Err(error.into());
                 return;
             }
         };

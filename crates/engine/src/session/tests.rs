@@ -190,5 +190,5 @@ async fn the_structured_output_is_mended_once() {
     assert_eq!(result.structured_output, Some(json!({ "n": 1 })));
     let script = Script::new([said(json!("one")), said(json!("two"))]);
     let error = run_agent(script.provider(), options().prompt("count")).await.unwrap_err();
-    assert_eq!(error.code, ErrorCode::OutputInvalid);
+    assert_eq!(error.error.code, ErrorCode::OutputInvalid);
 }

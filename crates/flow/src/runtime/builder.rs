@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use inspan_engine::{
-    Channel, Clock, Filter, Hub, IdSource, LaterClock, PermissionPolicy, ProgramCalls, RandomIds, SystemClock,
+    Clock, DynChannel, Filter, Hub, IdSource, LaterClock, PermissionPolicy, ProgramCalls, RandomIds,
+    SystemClock,
 };
 use inspan_flow_core::{FACTS, Graph, Parent, Reusable};
 use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
@@ -25,7 +26,7 @@ pub struct FlowRunnerBuilder {
     session: Option<SessionId>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn DynChannel>>,
     store: Option<Arc<dyn RunStore>>,
     env: Environment,
     hidden: BTreeSet<String>,
@@ -97,7 +98,7 @@ impl FlowRunnerBuilder {
 
     /// Adds a channel; channels start in the order they were added.
     #[must_use]
-    pub fn channel(mut self, channel: Arc<dyn Channel>) -> Self {
+    pub fn channel(mut self, channel: Arc<dyn DynChannel>) -> Self {
         self.channels.push(channel);
         self
     }

@@ -1,7 +1,7 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
 //! aborts on a signal. Where the prompts come from is left to `agent` and `chat`.
 
-use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, Clock, SystemClock};
+use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event};
 
 use super::{lines::Lines, voice::Voice};
@@ -39,7 +39,7 @@ const STEER: char = '!';
 
 /// One answer, and the signal that cut it short.
 pub(in crate::commands) struct Turned {
-    pub(in crate::commands) end: Result<AgentResult, AgentError>,
+    pub(in crate::commands) end: Result<AgentResult, ChatError>,
     pub(in crate::commands) by: Option<Exit>,
 }
 
@@ -58,7 +58,7 @@ pub(in crate::commands) enum Typed {
 }
 
 enum Heard {
-    Item(Option<Result<AgentItem, AgentError>>),
+    Item(Option<Result<AgentItem, ChatError>>),
     Signal(Exit),
     Line(Option<String>),
 }
@@ -106,10 +106,12 @@ impl<'a> Talk<'a> {
                 Heard::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
                 Heard::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
                 Heard::Item(Some(Err(error))) => break Err(error),
-                Heard::Item(_) => break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early")),
+                Heard::Item(_) => {
+                    break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early").into());
+                }
                 Heard::Signal(exit) if by.is_some() => {
                     by = Some(exit);
-                    break Err(AgentError::new(ErrorCode::Aborted, "stopped immediately"));
+                    break Err(AgentError::new(ErrorCode::Aborted, "stopped immediately").into());
                 }
                 Heard::Signal(exit) => {
                     by = Some(exit);

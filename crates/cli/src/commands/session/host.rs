@@ -3,10 +3,9 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Channel, Clock, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, SessionId};
+use inspan_protocol::{BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, SessionId};
 use serde_json::Map;
 
 use super::report::Report;
@@ -107,7 +106,7 @@ impl Channel for Host {
         "console"
     }
 
-    fn on_start(&self, hub: Hub) -> BoxFuture<'_, Result<(), String>> {
+    async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
         if self.desk.unattended == Unattended::Wait {
             super::detach::tell_begun();
         }
@@ -116,16 +115,12 @@ impl Channel for Host {
         let desk: Arc<dyn Answers> = Arc::<Desk>::clone(&self.desk);
         let started =
             self.painter.start(desk).map_err(|error| format!("failed to start the console: {error}"));
-        std::future::ready(started).boxed()
+        Ok(started?)
     }
 
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
         self.painter.event(envelope);
-        std::future::ready(Ok(())).boxed()
-    }
-
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 }
 

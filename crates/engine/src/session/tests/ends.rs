@@ -1,13 +1,12 @@
 //! How a chat ends that does not end well: cancelled, aborted, late, failed and tried again, stopped by a hook.
 
-use futures::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
 
 use super::*;
 
-fn partial(error: &AgentError) -> (String, StopReason) {
-    let done = AgentResult::before(error).unwrap();
-    (done.text, done.stop_reason)
+fn partial(failed: &ChatError) -> (String, StopReason) {
+    let done = failed.partial.as_ref().unwrap();
+    (done.text.clone(), done.stop_reason)
 }
 
 #[tokio::test(start_paused = true)]
@@ -17,7 +16,7 @@ async fn a_token_that_is_cancelled_already_fails_at_once() {
     cancelled.cancel();
     let run = run_agent(script.provider(), AgentOptions::new().cancel(cancelled.clone()).prompt("hi")).await;
     let chat = open(&script).chat(Chat::new("hi").cancel(cancelled)).await;
-    let codes = [run, chat].map(|end| end.unwrap_err().code);
+    let codes = [run, chat].map(|end| end.unwrap_err().error.code);
     assert_eq!((codes, script.inputs().len()), ([ErrorCode::Aborted; 2], 0));
 }
 
@@ -31,7 +30,7 @@ async fn an_abort_always_arrives_with_what_was_done() {
     session.abort();
     session.abort();
     let error = chat.await.unwrap().unwrap_err();
-    assert_eq!(error.code, ErrorCode::Aborted);
+    assert_eq!(error.error.code, ErrorCode::Aborted);
     assert_eq!(partial(&error), ("so far".to_owned(), StopReason::Aborted));
     session.abort();
     // The session goes on in the same conversation, and has forgotten nothing.
@@ -49,7 +48,7 @@ async fn an_abort_of_a_turn_that_ends_all_the_same_is_an_abort() {
     settle().await;
     session.abort();
     let error = chat.await.unwrap().unwrap_err();
-    assert_eq!((error.code, partial(&error).0.as_str()), (ErrorCode::Aborted, "done"));
+    assert_eq!((error.error.code, partial(&error).0.as_str()), (ErrorCode::Aborted, "done"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +65,7 @@ async fn tokens_of_the_session_and_of_the_chat_cancel() {
         let chat = tokio::spawn(session.chat(chat));
         settle().await;
         token.cancel();
-        assert_eq!(chat.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
+        assert_eq!(chat.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
     }
 }
 
@@ -77,8 +76,8 @@ async fn an_aborted_hub_aborts() {
     let chat = tokio::spawn(session.chat("go"));
     settle().await;
     session.hub().unwrap().abort(None).unwrap();
-    assert_eq!(chat.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
-    assert_eq!(session.chat("more").await.unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(chat.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
+    assert_eq!(session.chat("more").await.unwrap_err().error.code, ErrorCode::Aborted);
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +86,7 @@ async fn the_time_is_up() {
     let began = Instant::now();
     let options = AgentOptions::new().timeout(Duration::from_secs(7)).retry(Retry::times(3)).hub(hub());
     let error = run_agent(script.provider(), options.prompt("go")).await.unwrap_err();
-    assert_eq!((error.code, began.elapsed().as_secs()), (ErrorCode::Timeout, 7));
+    assert_eq!((error.error.code, began.elapsed().as_secs()), (ErrorCode::Timeout, 7));
     assert_eq!(partial(&error).0, "so far");
 }
 
@@ -119,7 +118,7 @@ async fn what_may_be_tried_again_is() {
         let session = open_with(&script, AgentOptions::new().retry(Retry::times(attempts)));
         let began = Instant::now();
         let end = session.chat("go").await;
-        let seen = end.as_ref().map(|result| result.text.as_str()).map_err(|error| error.code);
+        let seen = end.as_ref().map(|result| result.text.as_str()).map_err(|failed| failed.error.code);
         assert_eq!((seen, began.elapsed().as_secs()), (expected, seconds));
         // Every attempt is given the same, and the prompt is said once.
         assert_eq!(prompts(&script), vec![fresh("go"); count]);
@@ -136,7 +135,7 @@ async fn no_wait_is_begun_that_the_timeout_would_end() {
     let options = AgentOptions::new().retry(Retry::times(3)).timeout(Duration::from_secs(20));
     let began = Instant::now();
     let error = open_with(&script, options).chat("go").await.unwrap_err();
-    assert_eq!((error.code, began.elapsed().as_secs()), (ErrorCode::RateLimited, 0));
+    assert_eq!((error.error.code, began.elapsed().as_secs()), (ErrorCode::RateLimited, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +156,7 @@ async fn an_abort_ends_the_wait_for_an_attempt() {
     let chat = tokio::spawn(session.chat("go"));
     settle().await;
     session.abort();
-    assert_eq!(chat.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(chat.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
 }
 
 /// Writes down what it sees, and fails or panics where it is told to.
@@ -169,30 +168,25 @@ struct Noting {
 }
 
 impl Noting {
-    fn note(&self, hook: &str, what: &str) -> BoxFuture<'static, HookResult> {
+    fn note(&self, hook: &str, what: &str) -> HookResult {
         self.seen.lock().push(format!("{hook} {what}"));
         let note = (hook == "beforeTool").then(|| format!("{what} may run"));
-        let end = if self.fails == hook { Err("not this".to_owned()) } else { Ok(note) };
-        let panics = self.panics == hook;
-        async move {
-            assert!(!panics, "the test says so");
-            end
-        }
-        .boxed()
+        assert!(self.panics != hook, "the test says so");
+        if self.fails == hook { Err("not this".into()) } else { Ok(note) }
     }
 }
 
 impl AgentHooks for Noting {
-    fn before_prompt<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, HookResult> {
+    async fn before_prompt(&self, prompt: &str) -> HookResult {
         self.note("beforePrompt", prompt)
     }
-    fn before_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
+    async fn before_tool(&self, call: &ToolCall) -> HookResult {
         self.note("beforeTool", &call.name)
     }
-    fn after_tool<'a>(&'a self, call: &'a ToolCall) -> BoxFuture<'a, HookResult> {
+    async fn after_tool(&self, call: &ToolCall) -> HookResult {
         self.note("afterTool", call.result.as_ref().unwrap().as_str().unwrap())
     }
-    fn at_end<'a>(&'a self, end: Result<&'a AgentResult, &'a AgentError>) -> BoxFuture<'a, HookResult> {
+    async fn at_end(&self, end: Result<&AgentResult, &ChatError>) -> HookResult {
         self.note("atEnd", end.map_or("error", |end| &end.text))
     }
 }
@@ -223,8 +217,8 @@ async fn hooks_see_a_chat_and_can_end_it() {
                 let error = end.unwrap_err();
                 let why = if panics { "it panicked" } else { "not this" };
                 let message = format!("the hook `{broken}` failed: {why}");
-                assert_eq!((error.code, &error.message), (ErrorCode::HookFailed, &message));
-                assert!(AgentResult::before(&error).is_some());
+                assert_eq!((error.error.code, &error.error.message), (ErrorCode::HookFailed, &message));
+                assert!(error.partial.is_some());
                 if broken != "atEnd" {
                     expected.push("atEnd error".to_owned());
                 }

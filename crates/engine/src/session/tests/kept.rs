@@ -115,14 +115,14 @@ async fn nothing_is_held_after_the_close() {
     let hub = session.hub().unwrap();
     session.close();
     session.close();
-    assert_eq!(chat.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(chat.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
     assert_eq!((provider_left.upgrade().is_none(), thing_left.upgrade()), (true, None));
     let refused = [
-        handle.chat("b").await.err(),
+        handle.chat("b").await.err().map(AgentError::from),
         handle.follow_up("b").err(),
         handle.export().err(),
         handle.snapshot().err(),
-        handle.chat_stream("b").next().await.and_then(Result::err),
+        handle.chat_stream("b").next().await.and_then(Result::err).map(AgentError::from),
     ];
     for error in refused {
         assert_eq!(error.map(|error| error.message), Some("the session is closed".to_owned()));
@@ -188,5 +188,5 @@ async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
     assert_eq!(seen, [&one[..], &["agent:start", "retold", "agent:complete"], &one].concat());
     // Once it has answered, a conversation that is gone is an error.
     let error = session.chat("d").await.unwrap_err();
-    assert!(error.is(ErrorKind::SessionNotFound));
+    assert!(error.error.is(ErrorKind::SessionNotFound));
 }

@@ -78,7 +78,7 @@ async fn what_a_failed_or_aborted_chat_did_not_deliver_waits_on() {
         if code == ErrorCode::Aborted {
             session.abort();
         }
-        assert_eq!(chat.await.unwrap().unwrap_err().code, code);
+        assert_eq!(chat.await.unwrap().unwrap_err().error.code, code);
         assert_eq!(session.snapshot().unwrap().queued, [message]);
     }
     session.chat("e").await.unwrap();
@@ -97,7 +97,7 @@ async fn a_chat_that_is_dropped_loses_nothing() {
     chat.abort();
     assert!(chat.await.unwrap_err().is_cancelled());
     // Who shared its end hears of it.
-    assert_eq!(joined.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(joined.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
     let snapshot = session.snapshot().unwrap();
     assert_eq!((snapshot.status, snapshot.queued), (AgentSessionStatus::Idle, vec!["b".into(), "c".into()]));
     session.chat("d").await.unwrap();
@@ -133,7 +133,7 @@ async fn an_agent_without_a_conversation_is_told_what_was_said() {
 async fn an_empty_prompt_is_refused_and_the_queue_stays() {
     let script = Script::new([turn("ok")]);
     let session = open(&script);
-    assert_eq!(session.chat(" ").await.unwrap_err().code, ErrorCode::ConfigInvalid);
+    assert_eq!(session.chat(" ").await.unwrap_err().error.code, ErrorCode::ConfigInvalid);
     session.follow_up("b").unwrap();
     // What waits is enough to say.
     session.chat("").await.unwrap();

@@ -6,12 +6,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use futures::{
-    FutureExt,
-    future::{BoxFuture, ready},
-};
-use inspan_engine::{Channel, Hub};
-use inspan_protocol::{Envelope, ErrorCode, Event, NodeId, Outcome, SessionId};
+use futures::FutureExt;
+use inspan_engine::Channel;
+use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, NodeId, Outcome, SessionId};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -122,18 +119,10 @@ impl Channel for Watcher {
         "watcher"
     }
 
-    fn on_start(&self, _: Hub) -> BoxFuture<'_, Result<(), String>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
         let line = format!("{} {}", envelope.seq, envelope.event.name());
         self.0.lock().unwrap().push(line);
-        ready(Ok(())).boxed()
-    }
-
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
-        ready(Ok(())).boxed()
+        Ok(())
     }
 }
 

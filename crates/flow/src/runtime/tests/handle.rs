@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::Filter;
-use inspan_protocol::{AgentError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
+use inspan_engine::{Channel, Filter};
+use inspan_protocol::{AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
 
 use super::{
     stage::{Stage, pass, spawn},
@@ -96,18 +96,14 @@ impl Channel for Listens {
         "late"
     }
 
-    fn on_start(&self, _: Hub) -> BoxFuture<'_, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn on_event<'a>(&'a self, envelope: &'a Arc<Envelope>) -> BoxFuture<'a, Result<(), String>> {
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
         self.0.lock().unwrap().push(envelope.event.name().to_owned());
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 
-    fn on_complete(&self) -> BoxFuture<'_, Result<(), String>> {
+    async fn on_complete(&self) -> Result<(), BoxError> {
         self.0.lock().unwrap().push("done".to_owned());
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
@@ -150,17 +146,10 @@ impl inspan_engine::AgentDefinition for ListenAgent {
         "listener"
     }
 
-    fn execute(
-        &self,
-        _: Value,
-        context: inspan_engine::AgentContext,
-    ) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn execute(&self, _: Value, context: inspan_engine::AgentContext) -> Result<Value, AgentError> {
         let mut messages = context.hub.subscribe(Filter::name("session:message").of_run(context.run_id));
-        async move {
-            let heard = messages.next().await.map(|envelope| serde_json::to_value(&envelope.event).unwrap());
-            Ok(json!({ "text": heard.unwrap_or_default()["content"] }))
-        }
-        .boxed()
+        let received = messages.next().await.map(|envelope| serde_json::to_value(&envelope.event).unwrap());
+        Ok(json!({ "text": received.unwrap_or_default()["content"] }))
     }
 }
 
@@ -180,7 +169,7 @@ impl crate::DescribeNode for ListenNode {
 
 impl crate::NodeType for ListenNode {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        let agent = inspan_engine::ExecutableAgent::new(Arc::new(ListenAgent), context.hub, context.cancel);
+        let agent = inspan_engine::ExecutableAgent::new(ListenAgent, context.hub, context.cancel);
         async move { agent.execute(input).await }.boxed()
     }
 }
