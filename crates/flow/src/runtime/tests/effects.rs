@@ -6,7 +6,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use futures::FutureExt;
 use inspan_engine::Channel;
 use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, NodeId, Outcome, SessionId};
 use serde_json::{Map, json};
