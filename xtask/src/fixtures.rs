@@ -20,6 +20,16 @@ struct Shape {
 
 const SHAPES: &[Shape] = &[
     Shape {
+        cases: "fixtures/providers/anthropic/*",
+        needs: &[&["transcript.sse"], &["events.jsonl"]],
+        may_have: &[],
+    },
+    Shape {
+        cases: "fixtures/providers/openai/*",
+        needs: &[&["transcript.sse"], &["events.jsonl"]],
+        may_have: &[],
+    },
+    Shape {
         cases: "fixtures/providers/*/*",
         needs: &[&["input.json"], &["transcript.jsonl", "transcript.sse"], &["events.jsonl"]],
         may_have: &[],
@@ -50,7 +60,14 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// Single files that are a case of their own, by their folder; the test that reads them finds the orphans there.
-const SINGLE: &[&str] = &["fixtures/hub/", "fixtures/scenarios/"];
+const SINGLE: &[&str] = &[
+    "fixtures/hub/",
+    "fixtures/scenarios/",
+    "fixtures/providers/anthropic/cases.json",
+    "fixtures/providers/anthropic/responses.jsonl",
+    "fixtures/providers/openai/cases.json",
+    "fixtures/providers/openai/responses.jsonl",
+];
 
 /// Finds files that belong to no case, and cases that lack a file.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {

@@ -17,9 +17,9 @@ pub(crate) use case::FlowCase;
 /// The fixtures that a crate replays in a test of its own, so that there is one code path for them.
 const TESTED: &[(&str, &str)] = &[
     ("fixtures/providers/acp", "acp::tests::replay::"),
-    ("fixtures/providers/anthropic", "anthropic::tests::replay::"),
+    ("fixtures/providers/anthropic", "anthropic::tests::recorded_responses_give_their_golden_events"),
     ("fixtures/providers/claude", "claude::tests::replay::"),
-    ("fixtures/providers/openai", "openai::tests::replay::"),
+    ("fixtures/providers/openai", "openai::tests::recorded_responses_give_their_golden_events"),
     ("fixtures/providers/codex", "codex::tests::replay::"),
     ("fixtures/providers/opencode", "opencode::tests::replay::"),
     ("fixtures/compile", "compile::tests::fixtures_give_their_diagnostics"),
@@ -67,7 +67,13 @@ pub(crate) fn cases_of(root: &Path, filter: &str) -> anyhow::Result<Vec<FlowCase
 fn names(folder: &Path, filter: &str) -> anyhow::Result<Vec<String>> {
     let names =
         case_folders(folder)?.into_iter().filter_map(|case| Some(case.file_name()?.to_str()?.to_owned()));
-    Ok(names.filter(|name| name.contains(filter)).collect())
+    // The services' short responses are rows of a table.
+    let table = std::fs::read_to_string(folder.join("responses.jsonl")).unwrap_or_default();
+    let rows = table.lines().filter_map(|row| {
+        let row: serde_json::Value = serde_json::from_str(row).ok()?;
+        Some(row["case"].as_str()?.to_owned())
+    });
+    Ok(names.chain(rows).filter(|name| name.contains(filter)).collect())
 }
 
 /// Runs the tests of that name, whatever crate has them; all crates take part so that nothing is built a second

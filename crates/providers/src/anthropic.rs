@@ -20,7 +20,7 @@ mod outcome;
 mod request;
 mod schema;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod wire;
 
 pub use options::{AnthropicInput, AnthropicOptions, PromptCache};

@@ -19,6 +19,7 @@ use crate::tools::{ToolCall, ToolResult, ToolSettings};
 use crate::transport::http::Http;
 
 pub(crate) mod account;
+pub(crate) mod schema;
 mod state;
 pub(crate) mod stream;
 #[cfg(test)]

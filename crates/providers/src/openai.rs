@@ -21,7 +21,7 @@ mod output;
 mod request;
 mod schema;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod wire;
 
 pub use options::{OpenAiInput, OpenAiOptions, ThinkingSummary};

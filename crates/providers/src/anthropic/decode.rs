@@ -45,7 +45,7 @@ pub(super) struct Response {
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     state: DecoderState,
-    said: Response,
+    response: Response,
     blocks: Vec<Block>,
     warned: Warned,
 }
@@ -93,55 +93,47 @@ impl ResponseDecoder for Decoder {
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.state.progress) {
-            ("ping", _) => Ok(()),
-            ("error", _) => Err(error::within(read(data, kind)?)),
-            ("message_start", Progress::NotBegun) => {
+        let in_order = match kind {
+            "message_start" => self.state.progress == Progress::NotBegun,
+            "content_block_start"
+            | "content_block_delta"
+            | "content_block_stop"
+            | "message_delta"
+            | "message_stop" => self.state.progress == Progress::Begun,
+            _ => true,
+        };
+        if !in_order {
+            return Err(protocol(format!("the event `{kind}` came out of order")));
+        }
+        match kind {
+            "ping" => Ok(()),
+            "error" => Err(error::within(read(data, kind)?)),
+            "message_start" => {
                 let start: wire::MessageStart<'_> = read(data, kind)?;
                 self.state.progress = Progress::Begun;
-                self.said.model = start.message.model.map(std::borrow::Cow::into_owned);
+                self.response.model = start.message.model.map(std::borrow::Cow::into_owned);
                 self.tokens(start.message.usage, out);
                 Ok(())
             }
-            ("content_block_start", Progress::Begun) => self.block_start(read(data, kind)?, out),
-            ("content_block_delta", Progress::Begun) => self.block_delta(&read(data, kind)?, out),
-            ("content_block_stop", Progress::Begun) => {
+            "content_block_start" => self.block_start(read(data, kind)?, out),
+            "content_block_delta" => self.block_delta(&read(data, kind)?, out),
+            "content_block_stop" => {
                 let stop: wire::BlockStop = read(data, kind)?;
                 self.open_block(stop.index)?.open = Open::No;
                 Ok(())
             }
-            ("message_delta", Progress::Begun) => {
+            "message_delta" => {
                 let end: wire::MessageDelta = read(data, kind)?;
-                self.said.stop_reason = end.delta.stop_reason.or(self.said.stop_reason.take());
-                self.said.stop_details = end.delta.stop_details.or(self.said.stop_details.take());
+                let response = &mut self.response;
+                response.stop_reason = end.delta.stop_reason.or(response.stop_reason.take());
+                response.stop_details = end.delta.stop_details.or(response.stop_details.take());
                 self.tokens(end.usage, out);
                 Ok(())
             }
-            ("message_stop", Progress::Begun) => {
-                if self.blocks.iter().any(|block| block.open == Open::Yes) {
-                    return Err(protocol("the answer ended within a block".to_owned()));
-                }
-                self.state.progress = Progress::Ended;
-                let said = Self {
-                    said: std::mem::take(&mut self.said),
-                    blocks: std::mem::take(&mut self.blocks),
-                    ..Self::default()
-                };
-                out.push(Decoded::End(Box::new(said.partial())));
-                Ok(())
-            }
-            (
-                "message_start"
-                | "content_block_start"
-                | "content_block_delta"
-                | "content_block_stop"
-                | "message_delta"
-                | "message_stop",
-                _,
-            ) => Err(protocol(format!("the event `{kind}` came out of order"))),
+            "message_stop" => self.message_stop(out),
             _ => {
                 self.warn_once("unknownEvent", kind, "passed over an event of the unknown type", out);
-                // Nobody reads it, but broken JSON is broken all the same.
+                // Broken JSON is an error even where nothing of it is used.
                 read::<serde::de::IgnoredAny>(data, kind).map(drop)
             }
         }
@@ -149,10 +141,10 @@ impl ResponseDecoder for Decoder {
 
     /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
     fn partial(self) -> Response {
-        let mut said = self.said;
-        said.calls = self.blocks.iter().filter_map(Block::call).collect();
-        said.content = self.blocks.into_iter().filter_map(Block::kept).collect();
-        said
+        let mut response = self.response;
+        response.calls = self.blocks.iter().filter_map(Block::call).collect();
+        response.content = self.blocks.into_iter().filter_map(Block::kept).collect();
+        response
     }
 
     fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
@@ -161,6 +153,20 @@ impl ResponseDecoder for Decoder {
 }
 
 impl Decoder {
+    fn message_stop(&mut self, out: &mut Vec<Decoded>) -> Done {
+        if self.blocks.iter().any(|block| block.open == Open::Yes) {
+            return Err(protocol("the answer ended within a block".to_owned()));
+        }
+        self.state.progress = Progress::Ended;
+        let complete = Self {
+            response: std::mem::take(&mut self.response),
+            blocks: std::mem::take(&mut self.blocks),
+            ..Self::default()
+        };
+        out.push(Decoded::End(Box::new(complete.partial())));
+        Ok(())
+    }
+
     fn block_start(&mut self, start: wire::BlockStart, out: &mut Vec<Decoded>) -> Done {
         let text = |key: &str| start.content_block[key].as_str().unwrap_or_default().to_owned();
         let (index, kind) = (start.index, text("type"));
@@ -234,7 +240,7 @@ impl Decoder {
     fn text(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) -> Done {
         let BlockKind::Text(text) = &mut self.open_block(index)?.kind else { return Err(misfit(index)) };
         text.push_str(piece);
-        self.said.text.push_str(piece);
+        self.response.text.push_str(piece);
         if !piece.is_empty() {
             let event = StreamEvent::Text { content: piece.to_owned(), chunk: Chunk::Delta };
             out.push(Decoded::Event(event));
@@ -260,10 +266,10 @@ impl Decoder {
     }
 
     fn tokens(&mut self, told: wire::ApiUsage, out: &mut Vec<Decoded>) {
-        let before = self.said.usage;
-        told.over(&mut self.said.usage);
-        if self.said.usage != before {
-            out.push(Decoded::Event(StreamEvent::Usage { usage: self.said.usage, cost_usd: None }));
+        let before = self.response.usage;
+        told.over(&mut self.response.usage);
+        if self.response.usage != before {
+            out.push(Decoded::Event(StreamEvent::Usage { usage: self.response.usage, cost_usd: None }));
         }
     }
 

@@ -1,24 +1,21 @@
-//! From a JSON Schema as an author writes it to the part of JSON Schema that the vendor takes; it refuses the rest.
-//! Whether an answer fits the author's own schema is judged by those who called.
-//!
-//! The rules are those of the vendor's own client library: objects are closed, `oneOf` becomes `anyOf`, and what the
-//! vendor cannot hold the model to is told to it in the description.
+//! From a JSON Schema as an author writes it to the part of JSON Schema that the vendor accepts. The rules are those of the
+//! vendor's own client library: objects are closed, `oneOf` becomes `anyOf`, and keywords that the vendor does not enforce
+//! go into the description. The engine validates the output against the author's schema.
 
 use serde_json::{Map, Value, json};
 
-const FORMATS: &[&str] =
-    &["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"];
+use crate::api::schema::{DEFINITIONS, FORMATS, describe, has_type};
 
 /// The schema in the vendor's form.
 pub(super) fn strict(schema: &Value) -> Value {
-    let Value::Object(schema) = schema else {
-        // `true` and `false` are schemas too, but none that says what to answer.
+    let Value::Object(fields) = schema else {
+        // `true` and `false` are schemas too, but they do not say what to answer.
         return json!({ "type": "object", "properties": {}, "additionalProperties": false });
     };
-    let mut rest = schema.clone();
+    let mut rest = fields.clone();
     let mut out = Map::new();
     rest.remove("$schema");
-    for definitions in ["$defs", "definitions"] {
+    for definitions in DEFINITIONS {
         if let Some(Value::Object(parts)) = rest.remove(definitions) {
             out.insert(definitions.to_owned(), each(&parts));
         }
@@ -27,66 +24,74 @@ pub(super) fn strict(schema: &Value) -> Value {
         out.insert("$ref".to_owned(), reference);
         return Value::Object(out);
     }
-    let plain = |value: &Value| !value.is_object() && !value.is_array();
-    let literals = match (rest.get("enum"), rest.get("const")) {
-        (Some(Value::Array(values)), _) if !values.is_empty() && values.iter().all(plain) => Some("enum"),
-        (_, Some(value)) if plain(value) => Some("const"),
-        _ => None,
-    };
     let kind = rest.remove("type");
-    let choices =
-        ["anyOf", "oneOf", "allOf"].into_iter().find(|name| rest.get(*name).is_some_and(Value::is_array));
-    if let Some(name) = literals {
-        out.extend(rest.remove_entry(name));
-    } else if let Some(name) = choices {
-        if let Some(Value::Array(parts)) = rest.remove(name) {
-            let name = if name == "oneOf" { "anyOf" } else { name };
-            out.insert(name.to_owned(), parts.iter().map(strict).collect());
-        }
-    } else {
-        let shape = if rest.contains_key("items") { "array" } else { "object" };
-        out.insert("type".to_owned(), kind.clone().unwrap_or_else(|| json!(shape)));
+    if !literals(&mut out, &mut rest) && !choices(&mut out, &mut rest) {
+        let implied = if rest.contains_key("items") { "array" } else { "object" };
+        out.insert("type".to_owned(), kind.unwrap_or_else(|| json!(implied)));
     }
     for name in ["description", "title"] {
         out.extend(rest.remove_entry(name));
     }
-    let is = |wanted: &str| match out.get("type") {
-        Some(Value::String(kind)) => kind == wanted,
-        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == wanted),
-        _ => false,
-    };
-    let (object, text, array) = (is("object"), is("string"), is("array"));
-    if object {
-        let properties = match rest.remove("properties") {
-            Some(Value::Object(parts)) => each(&parts),
-            _ => json!({}),
-        };
-        out.insert("properties".to_owned(), properties);
-        rest.remove("additionalProperties");
-        out.insert("additionalProperties".to_owned(), json!(false));
-        out.extend(rest.remove_entry("required"));
+    let kind = out.get("type").cloned();
+    if has_type(kind.as_ref(), "object") {
+        object(&mut out, &mut rest);
     }
-    if text && rest.get("format").and_then(Value::as_str).is_some_and(|format| FORMATS.contains(&format)) {
+    if has_type(kind.as_ref(), "string")
+        && rest
+            .get("format")
+            .and_then(Value::as_str)
+            .is_some_and(|format| format == "uri" || FORMATS.contains(&format))
+    {
         out.extend(rest.remove_entry("format"));
     }
-    if array {
-        if let Some(items) = rest.remove("items") {
-            out.insert("items".to_owned(), strict(&items));
-        }
-        if rest.get("minItems").and_then(Value::as_u64).is_some_and(|least| least <= 1) {
-            out.extend(rest.remove_entry("minItems"));
-        }
+    if has_type(kind.as_ref(), "array") {
+        array(&mut out, &mut rest);
     }
-    if !rest.is_empty() {
-        let said: Vec<String> = rest.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let told = format!("{{{}}}", said.join(", "));
-        let description = match out.get("description").and_then(Value::as_str) {
-            Some(description) => format!("{description}\n\n{told}"),
-            None => told,
-        };
-        out.insert("description".to_owned(), json!(description));
-    }
+    describe(&mut out, rest);
     Value::Object(out)
+}
+
+/// Takes `enum` or `const`, if their values are plain.
+fn literals(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) -> bool {
+    let plain = |value: &Value| !value.is_object() && !value.is_array();
+    let name = match (rest.get("enum"), rest.get("const")) {
+        (Some(Value::Array(values)), _) if !values.is_empty() && values.iter().all(plain) => "enum",
+        (_, Some(value)) if plain(value) => "const",
+        _ => return false,
+    };
+    out.extend(rest.remove_entry(name));
+    true
+}
+
+/// Takes the first of `anyOf`, `oneOf` and `allOf`.
+fn choices(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) -> bool {
+    let is_list = |name: &&str| rest.get(*name).is_some_and(Value::is_array);
+    let Some(name) = ["anyOf", "oneOf", "allOf"].into_iter().find(is_list) else { return false };
+    if let Some(Value::Array(parts)) = rest.remove(name) {
+        let name = if name == "oneOf" { "anyOf" } else { name };
+        out.insert(name.to_owned(), parts.iter().map(strict).collect());
+    }
+    true
+}
+
+fn object(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) {
+    let properties = match rest.remove("properties") {
+        Some(Value::Object(parts)) => each(&parts),
+        _ => json!({}),
+    };
+    out.insert("properties".to_owned(), properties);
+    rest.remove("additionalProperties");
+    out.insert("additionalProperties".to_owned(), json!(false));
+    out.extend(rest.remove_entry("required"));
+}
+
+fn array(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) {
+    if let Some(items) = rest.remove("items") {
+        out.insert("items".to_owned(), strict(&items));
+    }
+    if rest.get("minItems").and_then(Value::as_u64).is_some_and(|least| least <= 1) {
+        out.extend(rest.remove_entry("minItems"));
+    }
 }
 
 fn each(parts: &Map<String, Value>) -> Value {

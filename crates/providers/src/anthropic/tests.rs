@@ -2,8 +2,7 @@
 
 mod conversations;
 mod harmed;
-mod replay;
 mod server;
 mod tools;
 
-pub(crate) use server::TestApi;
+crate::api::tests::vendor_tests!(server::TestApi);

@@ -6,43 +6,35 @@ pub(crate) mod keys;
 pub(crate) mod replay;
 pub(crate) mod world;
 
-/// The tests of a vendor that are the functions of these names.
-macro_rules! tests {
-    ($api:ty: $($module:ident::{$($test:ident),+ $(,)?},)+) => {
-        $($(
+/// The tests that hold for every vendor, for one of them.
+macro_rules! vendor_tests {
+    ($vendor:ty) => {
+        $crate::api::tests::vendor_tests! { $vendor:
+            conversations::a_turn_that_failed_takes_its_message_back,
+            conversations::a_conversation_whose_first_turn_failed_can_continue,
+            conversations::a_cancelled_turn_stores_its_text_and_the_conversation_continues,
+            conversations::a_turn_whose_process_died_leaves_its_message,
+            conversations::a_damaged_conversation_is_refused_without_a_request,
+            conversations::a_full_store_loses_no_output,
+            faults::streams_that_break,
+            faults::servers_that_do_not_speak_http,
+            faults::responses_that_are_not_streams,
+            faults::a_deadline_ends_the_turn,
+            faults::invalid_inputs_are_refused_before_anything_is_stored,
+            faults::a_call_that_is_cancelled_before_it_begins_sends_no_request,
+            keys::no_output_holds_the_key,
+            keys::an_address_with_a_password_is_not_shown,
+            replay::recorded_responses_give_their_golden_events,
+        }
+    };
+    ($vendor:ty: $($module:ident::$test:ident,)+) => {
+        $(
             #[tokio::test]
             async fn $test() {
-                $crate::api::tests::$module::$test::<$api>().await;
+                $crate::api::tests::$module::$test::<$vendor>().await;
             }
-        )+)+
+        )+
     };
 }
 
-/// All of them, for each vendor.
-macro_rules! vendors {
-    ($($vendor:ident),+) => {
-        $(mod $vendor {
-            tests! { crate::$vendor::tests::TestApi:
-                conversations::{
-                    a_turn_that_failed_takes_its_message_back,
-                    a_conversation_whose_first_turn_failed_can_continue,
-                    a_cancelled_turn_stores_its_text_and_the_conversation_continues,
-                    a_turn_whose_process_died_leaves_its_message,
-                    a_damaged_conversation_is_refused_without_a_request,
-                    a_full_store_loses_no_output,
-                },
-                faults::{
-                    streams_that_break,
-                    servers_that_do_not_speak_http,
-                    responses_that_are_not_streams,
-                    a_deadline_ends_the_turn,
-                    invalid_inputs_are_refused_before_anything_is_stored,
-                    a_call_that_is_cancelled_before_it_begins_sends_no_request,
-                },
-                keys::{no_output_holds_the_key, an_address_with_a_password_is_not_shown},
-            }
-        })+
-    };
-}
-
-vendors!(anthropic, openai);
+pub(crate) use vendor_tests;

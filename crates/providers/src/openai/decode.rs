@@ -66,7 +66,34 @@ pub(super) enum Ending {
     Incomplete(Option<String>),
 }
 
-/// The decoder of one answer.
+/// Events that are errors before the response has begun.
+const ORDERED: [&str; 8] = [
+    "response.output_item.added",
+    "response.output_item.done",
+    "response.output_text.delta",
+    "response.refusal.delta",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_text.delta",
+    "response.completed",
+    "response.incomplete",
+];
+/// Events whose content `response.output_item.done` repeats.
+const REPEATED: [&str; 12] = [
+    "keepalive",
+    "response.content_part.added",
+    "response.content_part.done",
+    "response.output_text.done",
+    "response.output_text.annotation.added",
+    "response.refusal.done",
+    "response.reasoning_summary_part.added",
+    "response.reasoning_summary_part.done",
+    "response.reasoning_summary_text.done",
+    "response.reasoning_text.done",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+];
+
+/// The decoder of one response.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     state: DecoderState,
@@ -92,77 +119,47 @@ impl ResponseDecoder for Decoder {
     }
 
     fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        match (kind, self.state.progress) {
-            ("error", _) => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
-            ("response.created" | "response.queued" | "response.in_progress", _) => {
+        if ORDERED.contains(&kind) && self.state.progress != Progress::Begun {
+            return Err(protocol(format!("the event `{kind}` came out of order")));
+        }
+        match kind {
+            "error" => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
+            "response.created" | "response.queued" | "response.in_progress" => {
                 let event: wire::ResponseEvent = read(data, kind)?;
                 self.state.progress = Progress::Begun;
-                self.begun(&event.response);
+                self.begin(&event.response);
                 Ok(())
             }
-            ("response.failed", _) => {
+            "response.failed" => {
                 let event: wire::ResponseEvent = read(data, kind)?;
                 self.tokens(event.response.usage, out);
                 Err(error::within(event.response.error.unwrap_or_default()))
             }
-            ("response.output_item.added", Progress::Begun) => self.added(read(data, kind)?),
-            ("response.output_item.done", Progress::Begun) => {
+            "response.output_item.added" => self.added(read(data, kind)?),
+            "response.output_item.done" => {
                 let event: wire::ItemEvent = read(data, kind)?;
                 self.done(event.output_index, event.item, out)
             }
-            ("response.output_text.delta", Progress::Begun) => {
-                let event: wire::DeltaEvent<'_> = read(data, kind)?;
-                self.open(event.output_index)?.say(&event.delta).ok_or_else(|| misfit(event.output_index))?;
-                self.speak(event.output_index, &event.delta, out);
-                Ok(())
-            }
-            ("response.refusal.delta", Progress::Begun) => {
+            "response.output_text.delta" => self.text(&read(data, kind)?, out),
+            "response.refusal.delta" => {
                 let event: wire::DeltaEvent<'_> = read(data, kind)?;
                 let item = self.open(event.output_index)?;
                 item.refuse(&event.delta).ok_or_else(|| misfit(event.output_index))
             }
-            ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", Progress::Begun) => {
-                let event: wire::DeltaEvent<'_> = read(data, kind)?;
-                self.open(event.output_index)?.think().ok_or_else(|| misfit(event.output_index))?;
-                self.think((event.output_index, event.summary_index), &event.delta, out);
-                Ok(())
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                self.thought(&read(data, kind)?, out)
             }
-            ("response.completed" | "response.incomplete", Progress::Begun) => {
+            "response.completed" | "response.incomplete" => {
                 let event: wire::ResponseEvent = read(data, kind)?;
                 self.end(kind, event.response, out)
             }
-            (
-                "response.output_item.added"
-                | "response.output_item.done"
-                | "response.output_text.delta"
-                | "response.refusal.delta"
-                | "response.reasoning_summary_text.delta"
-                | "response.reasoning_text.delta"
-                | "response.completed"
-                | "response.incomplete",
-                _,
-            ) => Err(protocol(format!("the event `{kind}` came out of order"))),
-            // What these say stands in `response.output_item.done` again.
-            (
-                "keepalive"
-                | "response.content_part.added"
-                | "response.content_part.done"
-                | "response.output_text.done"
-                | "response.output_text.annotation.added"
-                | "response.refusal.done"
-                | "response.reasoning_summary_part.added"
-                | "response.reasoning_summary_part.done"
-                | "response.reasoning_summary_text.done"
-                | "response.reasoning_text.done"
-                | "response.function_call_arguments.delta"
-                | "response.function_call_arguments.done",
-                _,
-            ) => read::<serde::de::IgnoredAny>(data, kind).map(drop),
             _ => {
-                let warning =
-                    self.warned.once("unknownEvent", kind, "passed over an event of the unknown type");
-                out.extend(warning.map(Decoded::Event));
-                // Nobody reads it, but broken JSON is broken all the same.
+                if !REPEATED.contains(&kind) {
+                    let warning =
+                        self.warned.once("unknownEvent", kind, "passed over an event of the unknown type");
+                    out.extend(warning.map(Decoded::Event));
+                }
+                // Broken JSON is an error even where nothing of it is used.
                 read::<serde::de::IgnoredAny>(data, kind).map(drop)
             }
         }
@@ -195,7 +192,19 @@ impl ResponseDecoder for Decoder {
 }
 
 impl Decoder {
-    fn begun(&mut self, response: &wire::Response) {
+    fn text(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<Decoded>) -> Done {
+        self.open(event.output_index)?.say(&event.delta).ok_or_else(|| misfit(event.output_index))?;
+        self.speak(event.output_index, &event.delta, out);
+        Ok(())
+    }
+
+    fn thought(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<Decoded>) -> Done {
+        self.open(event.output_index)?.think().ok_or_else(|| misfit(event.output_index))?;
+        self.think((event.output_index, event.summary_index), &event.delta, out);
+        Ok(())
+    }
+
+    fn begin(&mut self, response: &wire::Response) {
         self.response = response.id.clone().or(self.response.take());
         self.model = response.model.clone().or(self.model.take());
     }
@@ -295,7 +304,7 @@ impl Decoder {
     }
 
     fn end(&mut self, kind: &str, response: wire::Response, out: &mut Vec<Decoded>) -> Done {
-        self.begun(&response);
+        self.begin(&response);
         // Some servers say items only here.
         for (index, value) in response.output.unwrap_or_default().into_iter().enumerate() {
             let index = index as u64;

@@ -1,12 +1,13 @@
-//! The form in which a JSON Schema is asked for, and the way back from an answer in that form to one in the author's.
-//! Whether an answer fits the author's own schema is judged by those who called.
+//! The form in which structured output is requested, and the way back from an answer in that form to the author's schema.
+//! The engine validates the output against the author's schema.
 //!
-//! The vendor holds a model to a part of JSON Schema only: an object at the root, closed objects, all properties
-//! required. What can be said in that part is; a schema that needs more, such as an object with any keys, is asked for
-//! without being held to, and the author hears of it.
+//! The vendor enforces a part of JSON Schema only: an object at the root, closed objects, all properties required. A schema
+//! that needs more, such as an object with any keys, is requested without being enforced, and the author is warned.
 
 use inspan_protocol::StreamEvent;
 use serde_json::{Map, Value, json};
+
+use crate::api::schema::DEFINITIONS;
 
 mod back;
 mod strict;
@@ -96,9 +97,6 @@ fn wrapped(author: &Value) -> Value {
     root.insert("additionalProperties".to_owned(), json!(false));
     Value::Object(root)
 }
-
-/// Where schemas that others refer to stand.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// A schema for another place than the root of its document, but for the parts that go on to stand there.
 fn rebased(schema: &Value, place: &str, but: &[&str]) -> Value {

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::server::{McpServer, Way};
+use super::server::{McpServer, Transport};
 use super::toolbox::Close;
 use crate::transport::http::Http;
 
@@ -54,7 +54,7 @@ impl Connection {
         context: &ExecutionContext,
         http: &Http,
     ) -> Result<(Self, Vec<ToolSpec>, Vec<String>), AgentError> {
-        let McpServer { name, way, redactor, .. } = server;
+        let McpServer { name, transport, redactor, .. } = server;
         let told = |error: AgentError| {
             let message = format!("the MCP server `{name}` {}", error.message);
             AgentError { message: redactor.text(&message), ..error }
@@ -66,14 +66,14 @@ impl Connection {
             Implementation::new("inspan", env!("CARGO_PKG_VERSION")),
         )
         .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
-        let (service, watch) = match way {
-            Way::Stdio { command, arguments, environment } => {
+        let (service, watch) = match transport {
+            Transport::Stdio { command, arguments, environment } => {
                 let pipe = Pipe::start(&command, arguments, environment, context, &redactor).map_err(told)?;
                 let watch = pipe.watch();
                 let served = serve_client(us, pipe).await;
                 (served.map_err(|error| watch.fault().unwrap_or_else(|| fault::begin(&error))), Some(watch))
             }
-            Way::Http { url, headers } => {
+            Transport::Http { url, headers } => {
                 let client = http.client(&context.env).map_err(told)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.into_iter().collect::<HashMap<_, _>>())

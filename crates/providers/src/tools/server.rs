@@ -1,5 +1,4 @@
-//! What the options say of tools, and the MCP servers among it, in the form that Claude Code has for them.
-//! Connecting them is left to `mcp.rs`.
+//! The options about tools, with the MCP servers among them in the form that Claude Code has for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How long a server may take until it has told its tools, unless the options say otherwise.
+/// How long a server may take until it has listed its tools, unless the options say otherwise.
 const CONNECT: Duration = Duration::from_secs(30);
 /// How long one call of a tool may take, unless the options say otherwise.
 const CALL: Duration = Duration::from_secs(600);
@@ -35,7 +34,7 @@ pub(crate) struct ToolSettings<'a> {
 }
 
 impl ToolSettings<'_> {
-    /// How long a server may take until it has told its tools.
+    /// How long a server may take until it has listed its tools.
     pub(super) fn connect(&self) -> Duration {
         self.mcp_timeout_ms.map_or(CONNECT, Duration::from_millis)
     }
@@ -59,15 +58,15 @@ impl ToolSettings<'_> {
 /// One MCP server, its variables filled in. It may hold secrets.
 pub(super) struct McpServer {
     pub(super) name: String,
-    pub(super) way: Way,
-    /// How long one call may take, if the server's own entry says it.
-    pub(super) call: Option<Duration>,
-    /// Knows what of it must not be told.
+    pub(super) transport: Transport,
+    /// How long one call may take, if the entry of the server says it.
+    pub(super) call_limit: Option<Duration>,
+    /// Removes its secrets from texts.
     pub(super) redactor: Redactor,
 }
 
 /// How a server is reached.
-pub(super) enum Way {
+pub(super) enum Transport {
     /// As a program of ours.
     Stdio {
         command: String,
@@ -81,7 +80,7 @@ pub(super) enum Way {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Written {
+struct Entry {
     #[serde(rename = "type")]
     kind: Option<String>,
     command: Option<String>,
@@ -92,98 +91,120 @@ struct Written {
     timeout: Option<u64>,
 }
 
+/// Reads one entry of `mcpServers`.
+struct EntryReader<'a> {
+    name: &'a str,
+    environment: &'a Environment,
+}
+
 impl McpServer {
-    fn read(name: &str, written: &Value, environment: &Environment) -> Result<Self, AgentError> {
-        let invalid = |what: &str| {
-            let message = format!("the MCP server `{name}` {what}");
-            AgentError::new(ErrorCode::ConfigInvalid, message)
-                .with_kind(ErrorKind::McpServer)
-                .with("server", name)
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c);
-        if name.trim().is_empty() || name.len() > 64 || name.contains("__") || !name.chars().all(plain) {
-            return Err(invalid("needs a name of letters, digits, `.`, `_` and `-`, without `__`"));
-        }
-        // The words of the parser may quote a value, which may be a secret.
-        let unknown = written.as_object().and_then(|entries| {
-            const KNOWN: [&str; 7] = ["type", "command", "args", "env", "url", "headers", "timeout"];
-            entries.keys().find(|key| !KNOWN.contains(&key.as_str()))
-        });
-        if let Some(key) = unknown {
-            return Err(invalid(&format!("has the key `{key}`, which is not known")));
-        }
-        let written: Written = serde_json::from_value(written.clone()).map_err(|_| {
-            invalid("does not have the form `{ command, args, env }` or `{ type: http, url, headers }`")
-        })?;
-        let fill = |text: &str| {
-            expand(text, environment).map_err(|variable| {
-                let message =
-                    format!("the MCP server `{name}` needs the variable {variable}, which is not set");
-                AgentError::new(ErrorCode::ConfigMissing, message)
-                    .with_kind(ErrorKind::McpServer)
-                    .with("server", name)
-            })
-        };
-        let kind = match (written.kind.as_deref(), &written.url) {
+    fn read(name: &str, value: &Value, environment: &Environment) -> Result<Self, AgentError> {
+        let reader = EntryReader { name, environment };
+        let entry = reader.entry(value)?;
+        let kind = match (entry.kind.as_deref(), &entry.url) {
             (Some(kind), _) => kind,
             (None, Some(_)) => "http",
             (None, None) => "stdio",
         };
-        let mut secrets = Vec::new();
-        let mut named = Environment::default();
-        let way = match kind {
-            "stdio" => {
-                if written.url.is_some() || written.headers.is_some() {
-                    return Err(invalid("is a program and has `url` or `headers`"));
-                }
-                let command = written.command.as_deref().map(str::trim).filter(|command| !command.is_empty());
-                let command = fill(command.ok_or_else(|| invalid("has no `command`"))?)?;
-                let arguments =
-                    written.args.iter().flatten().map(|text| fill(text)).collect::<Result<_, _>>()?;
-                let mut set = BTreeMap::new();
-                for (variable, value) in written.env.iter().flatten() {
-                    let value = fill(value)?;
-                    named = named.with(variable, &value);
-                    set.insert(variable.clone(), value);
-                }
-                Way::Stdio { command, arguments, environment: set }
-            }
-            "http" | "streamable-http" => {
-                if written.command.is_some() || written.args.is_some() || written.env.is_some() {
-                    return Err(invalid("is reached over HTTP and has `command`, `args` or `env`"));
-                }
-                let url = fill(written.url.as_deref().ok_or_else(|| invalid("has no `url`"))?)?;
-                let url = Url::parse(url.trim()).ok();
-                let url = url
-                    .filter(|url| matches!(url.scheme(), "http" | "https"))
-                    .ok_or_else(|| invalid("has a `url` that begins with neither http:// nor https://"))?;
-                secrets.extend(url.password().map(str::to_owned));
-                secrets.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
-                let mut headers = Vec::new();
-                for (header, value) in written.headers.iter().flatten() {
-                    let value = fill(value)?;
-                    let known = HeaderName::try_from(header.as_str())
-                        .ok()
-                        .filter(|name| !OWN_HEADERS.contains(&name.as_str()))
-                        .ok_or_else(|| invalid(&format!("has the header `{header}`, which cannot be set")))?;
-                    let mut held = HeaderValue::from_str(&value).map_err(|_| {
-                        invalid(&format!("has a value for `{header}` that no header can have"))
-                    })?;
-                    held.set_sensitive(true);
-                    headers.push((known, held));
-                    // `Bearer` and the like are no secret, the word after it is.
-                    secrets.extend(value.split_whitespace().last().map(str::to_owned));
-                    secrets.push(value);
-                }
-                Way::Http { url, headers }
-            }
+        let (transport, redactor) = match kind {
+            "stdio" => reader.stdio(&entry)?,
+            "http" | "streamable-http" => reader.http(&entry)?,
             other => {
                 let other: String = other.chars().take(40).collect();
-                return Err(invalid(&format!("is of type `{other}`; there are `stdio` and `http` only")));
+                return Err(
+                    reader.invalid(&format!("is of type `{other}`; there are `stdio` and `http` only"))
+                );
             }
         };
-        let call = written.timeout.map(Duration::from_millis);
-        Ok(Self { name: name.to_owned(), way, call, redactor: Redactor::new(&named).with_values(secrets) })
+        let call_limit = entry.timeout.map(Duration::from_millis);
+        Ok(Self { name: name.to_owned(), transport, call_limit, redactor })
+    }
+}
+
+impl EntryReader<'_> {
+    fn error(&self, code: ErrorCode, message: String) -> AgentError {
+        AgentError::new(code, message).with_kind(ErrorKind::McpServer).with("server", self.name)
+    }
+
+    fn invalid(&self, what: &str) -> AgentError {
+        self.error(ErrorCode::ConfigInvalid, format!("the MCP server `{}` {what}", self.name))
+    }
+
+    /// A text with its variables filled in.
+    fn fill(&self, text: &str) -> Result<String, AgentError> {
+        expand(text, self.environment).map_err(|variable| {
+            let message =
+                format!("the MCP server `{}` needs the variable {variable}, which is not set", self.name);
+            self.error(ErrorCode::ConfigMissing, message)
+        })
+    }
+
+    fn entry(&self, value: &Value) -> Result<Entry, AgentError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c);
+        let name = self.name;
+        if name.trim().is_empty() || name.len() > 64 || name.contains("__") || !name.chars().all(plain) {
+            return Err(self.invalid("needs a name of letters, digits, `.`, `_` and `-`, without `__`"));
+        }
+        // The parser's message may quote a value, which may be a secret.
+        let unknown = value.as_object().and_then(|entries| {
+            const KNOWN: [&str; 7] = ["type", "command", "args", "env", "url", "headers", "timeout"];
+            entries.keys().find(|key| !KNOWN.contains(&key.as_str()))
+        });
+        if let Some(key) = unknown {
+            return Err(self.invalid(&format!("has the key `{key}`, which is not known")));
+        }
+        serde_json::from_value(value.clone()).map_err(|_| {
+            self.invalid("does not have the form `{ command, args, env }` or `{ type: http, url, headers }`")
+        })
+    }
+
+    fn stdio(&self, entry: &Entry) -> Result<(Transport, Redactor), AgentError> {
+        if entry.url.is_some() || entry.headers.is_some() {
+            return Err(self.invalid("is a program and has `url` or `headers`"));
+        }
+        let command = entry.command.as_deref().map(str::trim).filter(|command| !command.is_empty());
+        let command = self.fill(command.ok_or_else(|| self.invalid("has no `command`"))?)?;
+        let arguments = entry.args.iter().flatten().map(|text| self.fill(text)).collect::<Result<_, _>>()?;
+        let mut variables = BTreeMap::new();
+        for (variable, value) in entry.env.iter().flatten() {
+            variables.insert(variable.clone(), self.fill(value)?);
+        }
+        let redactor = Redactor::new(&variables.clone().into_iter().collect());
+        Ok((Transport::Stdio { command, arguments, environment: variables }, redactor))
+    }
+
+    fn http(&self, entry: &Entry) -> Result<(Transport, Redactor), AgentError> {
+        if entry.command.is_some() || entry.args.is_some() || entry.env.is_some() {
+            return Err(self.invalid("is reached over HTTP and has `command`, `args` or `env`"));
+        }
+        let url = self.fill(entry.url.as_deref().ok_or_else(|| self.invalid("has no `url`"))?)?;
+        let url = Url::parse(url.trim())
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+            .ok_or_else(|| self.invalid("has a `url` that begins with neither http:// nor https://"))?;
+        let mut secrets: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
+        secrets.extend(url.password().map(str::to_owned));
+        let mut headers = Vec::new();
+        for (header, value) in entry.headers.iter().flatten() {
+            let value = self.fill(value)?;
+            headers.push(self.header(header, &value)?);
+            // `Bearer` and the like are not secret, the word after it is.
+            secrets.extend(value.split_whitespace().last().map(str::to_owned));
+            secrets.push(value);
+        }
+        let redactor = Redactor::new(&Environment::default()).with_values(secrets);
+        Ok((Transport::Http { url, headers }, redactor))
+    }
+
+    fn header(&self, header: &str, value: &str) -> Result<(HeaderName, HeaderValue), AgentError> {
+        let name = HeaderName::try_from(header)
+            .ok()
+            .filter(|name| !OWN_HEADERS.contains(&name.as_str()))
+            .ok_or_else(|| self.invalid(&format!("has the header `{header}`, which cannot be set")))?;
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| self.invalid(&format!("has a value for `{header}` that no header can have")))?;
+        value.set_sensitive(true);
+        Ok((name, value))
     }
 }
 

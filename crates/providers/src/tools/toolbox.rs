@@ -57,13 +57,13 @@ impl Toolbox {
         let mut limits = Vec::new();
         let mut connecting = Vec::new();
         for server in servers {
-            limits.push(server.call.unwrap_or_else(|| settings.call()));
+            limits.push(server.call_limit.unwrap_or_else(|| settings.call()));
             let (name, limit) = (server.name.clone(), settings.connect());
             connecting.push(async move {
                 let connected = timeout(limit, Connection::open(server, context, http)).await;
                 connected.unwrap_or_else(|_| {
                     let message =
-                        format!("the MCP server `{name}` told no tools within {} ms", limit.as_millis());
+                        format!("the MCP server `{name}` listed no tools within {} ms", limit.as_millis());
                     let error = AgentError::new(ErrorCode::Timeout, message);
                     Err(error.with_kind(ErrorKind::McpServer).with("server", name))
                 })

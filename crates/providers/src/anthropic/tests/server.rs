@@ -1,11 +1,15 @@
-//! What the checks of an exchange have to know of this adapter. What is expected of a turn is left to them.
+//! What the tests of all APIs need to know about this one.
 
 use std::sync::Arc;
 
 use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
+use super::super::api::Messages;
+use super::super::history::History;
+use super::super::outcome::Wanted;
 use super::super::{AnthropicInput, AnthropicProvider};
+use crate::api::tests::replay::Case;
 use crate::api::tests::world;
 use crate::conversation::ConversationStore;
 use crate::output::TurnOutput;
@@ -14,16 +18,16 @@ use crate::output::TurnOutput;
 pub(super) type World = world::World<TestApi>;
 
 /// The adapter under the checks.
-pub(crate) struct TestApi;
+pub(super) struct TestApi;
 
 impl world::Vendor for TestApi {
+    type Api = Messages;
     type Provider = AnthropicProvider;
     type Input = AnthropicInput;
     type Output = TurnOutput;
 
-    const TYPE: &'static str = "anthropic";
+    const SHORT: usize = 4096;
     const KEY: (&'static str, &'static str) = ("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789");
-    const BASE_URL: &'static str = "ANTHROPIC_BASE_URL";
     const PATH: &'static str = "/v1/messages";
     const HEADER: (&'static str, &'static str) = ("x-api-key", "");
     const BEGUN: &'static str = concat!(
@@ -33,6 +37,15 @@ impl world::Vendor for TestApi {
     );
     const GARBAGE: &'static str = "data: {\"type\":\"content_bl\n\n";
     const REPEATS: &'static str = "invalid x-api-key";
+
+    fn history(case: &Case) -> History {
+        let wanted = if case.structured { Wanted::Structured } else { Wanted::Text };
+        History::new("s".into(), vec![], vec![], wanted)
+    }
+
+    fn stored(messages: &[Value]) -> Value {
+        messages.first().map_or(json!([]), |message| message["content"].clone())
+    }
 
     fn new() -> AnthropicProvider {
         AnthropicProvider::new()

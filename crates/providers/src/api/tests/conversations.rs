@@ -118,7 +118,10 @@ pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendo
         (whole[..whole.len() / 2].to_owned(), "sessionDamaged"),
         (whole.replace("\"settings\":{", "\"settings\":{\"maxTokens\":\"many\","), "sessionDamaged"),
         (
-            whole.replace(&format!("\"provider\":\"{}\"", R::TYPE), "\"provider\":\"other\""),
+            whole.replace(
+                &format!("\"provider\":\"{}\"", <R::Api as crate::api::Api>::PROVIDER),
+                "\"provider\":\"other\"",
+            ),
             "sessionNotFound",
         ),
     ] {

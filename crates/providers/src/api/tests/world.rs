@@ -14,20 +14,21 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::replay::Case;
+use crate::api::Api;
 use crate::conversation::ConversationStore;
 
 /// What the checks have to know of one adapter.
 pub(crate) trait Vendor {
+    type Api: Api<Input = Self::Input, Output = Self::Output>;
     type Provider: Provider<Input = Self::Input, Output = Self::Output> + Debug;
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
 
-    /// The provider's type.
-    const TYPE: &'static str;
+    /// Recorded streams up to this many bytes are also cut in two at every byte.
+    const SHORT: usize;
     /// The variable of the key, and a key that may stand nowhere but in the head of a request.
     const KEY: (&'static str, &'static str);
-    /// The variable of the address.
-    const BASE_URL: &'static str;
     /// Where the vendor is asked.
     const PATH: &'static str;
     /// The header of the key, and what stands before it there.
@@ -39,6 +40,10 @@ pub(crate) trait Vendor {
     /// Words in which the vendor repeats the key.
     const REPEATS: &'static str;
 
+    /// The empty conversation that a recorded response is added to.
+    fn history(case: &Case) -> <Self::Api as Api>::History;
+    /// What a conversation of one response stores of it.
+    fn stored(messages: &[Value]) -> Value;
     /// One that keeps its conversations as files.
     fn new() -> Self::Provider;
     /// One that keeps them here.
@@ -74,7 +79,7 @@ impl<R: Vendor> World<R> {
     pub(crate) fn new(address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (home, address) = (folder.path().display().to_string(), R::base_url(address));
-        let pairs = [R::KEY, (R::BASE_URL, address.as_str()), ("INSPAN_HOME", home.as_str())];
+        let pairs = [R::KEY, (R::Api::ADDRESS.variable, address.as_str()), ("INSPAN_HOME", home.as_str())];
         let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
         Self { folder, provider: R::new(), env }
     }
@@ -110,7 +115,7 @@ impl<R: Vendor> World<R> {
                 }
                 Err(error) => {
                     assert!(stream.next().await.is_none());
-                    assert_eq!(error.provider.as_deref(), Some(R::TYPE));
+                    assert_eq!(error.provider.as_deref(), Some(R::Api::PROVIDER));
                     return (events, Err(error));
                 }
             }

@@ -1,14 +1,13 @@
-//! From JSON Schema to the part of it that the vendor holds a model to. What cannot be said there is told to the model
-//! in descriptions where it only narrows an answer; where it would lose answers, the place is named instead.
+//! From JSON Schema to the part of it that the vendor enforces. A keyword outside that part goes into the description if it
+//! only narrows an answer. If answers would be lost without it, the conversion fails and names the place.
 
 use serde_json::{Map, Value, json};
 
-use super::{DEFINITIONS, WRAP};
+use super::WRAP;
+use crate::api::schema::{DEFINITIONS, FORMATS, describe, has_type};
 
-const FORMATS: [&str; 9] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
-/// What is held to as it is.
-const KEPT: [&str; 9] = [
+/// Keywords that the vendor enforces.
+const ENFORCED: [&str; 9] = [
     "description",
     "title",
     "multipleOf",
@@ -19,201 +18,203 @@ const KEPT: [&str; 9] = [
     "minItems",
     "maxItems",
 ];
-/// What says nothing to a model.
+/// Keywords that mean nothing to a model.
 const DROPPED: [&str; 5] = ["$schema", "$id", "$comment", "$anchor", "deprecated"];
-/// How deep schemas may lie in each other.
+/// How deep schemas may be nested.
 const DEPTH: usize = 64;
 
-/// The place that needs more, as a JSON pointer.
-type Loose = String;
+/// The place that the vendor cannot enforce, as a JSON pointer.
+type NotStrict = String;
+type Fields = Map<String, Value>;
 
 /// The schema in the vendor's part of JSON Schema.
-pub(super) fn strict(schema: &Value) -> Result<Value, Loose> {
-    part(schema, &mut Vec::new())
+pub(super) fn strict(schema: &Value) -> Result<Value, NotStrict> {
+    Converter { place: Vec::new() }.convert(schema)
 }
 
-/// One schema within. `place` is the way to it.
-fn part(schema: &Value, place: &mut Vec<String>) -> Result<Value, Loose> {
-    let loose = |place: &[String]| place.iter().map(|step| format!("/{step}")).collect::<Loose>();
-    // `true` and `{}` are schemas too, but take anything.
-    let Value::Object(fields) = schema else { return Err(loose(place)) };
-    if place.len() > DEPTH {
-        return Err(loose(place));
+/// Converts one schema after the other. Each step moves keywords from the author's fields to the vendor's.
+struct Converter {
+    /// The way from the root to the schema at hand.
+    place: Vec<String>,
+}
+
+impl Converter {
+    fn not_strict(&self) -> NotStrict {
+        self.place.iter().map(|step| format!("/{step}")).collect()
     }
-    let mut rest = fields.clone();
-    let mut out = Map::new();
-    rest.retain(|key, _| !DROPPED.contains(&key.as_str()));
-    for definitions in DEFINITIONS {
-        if let Some(Value::Object(parts)) = rest.remove(definitions) {
-            out.insert(definitions.to_owned(), Value::Object(each(&parts, definitions, place)?));
+
+    fn convert(&mut self, schema: &Value) -> Result<Value, NotStrict> {
+        // `true` and `{}` are schemas too, but they allow anything.
+        let Value::Object(fields) = schema else { return Err(self.not_strict()) };
+        if self.place.len() > DEPTH {
+            return Err(self.not_strict());
         }
+        let mut rest = fields.clone();
+        let mut out = Map::new();
+        rest.retain(|key, _| !DROPPED.contains(&key.as_str()));
+        for definitions in DEFINITIONS {
+            if let Some(Value::Object(parts)) = rest.remove(definitions) {
+                out.insert(definitions.to_owned(), Value::Object(self.each(&parts, definitions)?));
+            }
+        }
+        let is_list = |name: &&str| rest.get(*name).is_some_and(Value::is_array);
+        if rest.contains_key("$ref") {
+            self.reference(&mut out, &mut rest)?;
+        } else if is_list(&"allOf") {
+            return self.all_of(out, rest);
+        } else if let Some(name) = ["anyOf", "oneOf"].into_iter().find(is_list) {
+            self.choice(name, &mut out, &mut rest)?;
+        } else if rest.contains_key("enum") || rest.contains_key("const") {
+            self.literals(&mut out, &mut rest)?;
+        } else {
+            self.typed(&mut out, &mut rest)?;
+        }
+        let (enforced, rest): (Fields, Fields) =
+            rest.into_iter().partition(|(name, value)| ENFORCED.contains(&name.as_str()) && !value.is_null());
+        out.extend(enforced);
+        describe(&mut out, rest);
+        Ok(Value::Object(out))
     }
-    if let Some(reference) = rest.remove("$ref") {
-        if !reference.as_str().is_some_and(is_kept_in_place) {
-            return Err(loose(place));
-        }
+
+    fn reference(&self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+        let reference = rest.remove("$ref").filter(|reference| reference.as_str().is_some_and(is_kept));
+        let reference = reference.ok_or_else(|| self.not_strict())?;
         // Nothing may stand beside a reference.
         if rest.is_empty() {
             out.insert("$ref".to_owned(), reference);
         } else {
             out.insert("anyOf".to_owned(), json!([{ "$ref": reference }]));
         }
-        tell(&mut out, rest);
-        return Ok(Value::Object(out));
+        Ok(())
     }
-    if let Some(Value::Array(parts)) = rest.get("allOf") {
-        // One is the schema itself; more would have to be made into one.
-        let [Value::Object(only)] = parts.as_slice() else { return Err(loose(place)) };
-        let only = only.clone();
-        rest.remove("allOf");
+
+    /// One schema in `allOf` is merged with its parent; several would have to be made into one.
+    fn all_of(&mut self, mut out: Fields, mut rest: Fields) -> Result<Value, NotStrict> {
+        let only = match rest.remove("allOf") {
+            Some(Value::Array(mut parts)) if parts.len() == 1 => parts.remove(0),
+            _ => Value::Null,
+        };
+        let Value::Object(only) = only else { return Err(self.not_strict()) };
         if only.keys().any(|key| rest.contains_key(key) && !matches!(key.as_str(), "title" | "description")) {
-            return Err(loose(place));
+            return Err(self.not_strict());
         }
         for (key, value) in only {
             rest.entry(key).or_insert(value);
         }
         out.extend(rest);
-        return part(&Value::Object(out), place);
+        self.convert(&Value::Object(out))
     }
-    for choice in ["anyOf", "oneOf"] {
-        let Some(Value::Array(parts)) = rest.remove(choice) else { continue };
+
+    fn choice(&mut self, name: &str, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+        let branches = rest.remove(name);
         if ["properties", "items", "$ref", "anyOf", "oneOf"].iter().any(|key| rest.contains_key(*key)) {
-            return Err(loose(place));
+            return Err(self.not_strict());
         }
-        // Its branches say what it is.
+        // The branches have types of their own.
         rest.remove("type");
-        let parts = parts
-            .iter()
-            .enumerate()
-            .map(|(index, branch)| within(place, &[choice, &index.to_string()], |place| part(branch, place)));
-        out.insert("anyOf".to_owned(), Value::Array(parts.collect::<Result<_, _>>()?));
-        tell(&mut out, rest);
-        return Ok(Value::Object(out));
+        let mut converted = Vec::new();
+        for (index, branch) in branches.iter().filter_map(Value::as_array).flatten().enumerate() {
+            converted.push(self.within(&[name, &index.to_string()], branch)?);
+        }
+        out.insert("anyOf".to_owned(), Value::Array(converted));
+        Ok(())
     }
-    if let Some(value) = rest.remove("const") {
-        rest.insert("enum".to_owned(), json!([value]));
-    }
-    if let Some(values) = rest.remove("enum") {
-        let values = values.as_array().filter(|values| !values.is_empty()).ok_or_else(|| loose(place))?;
+
+    fn literals(&self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+        if let Some(value) = rest.remove("const") {
+            rest.insert("enum".to_owned(), json!([value]));
+        }
+        let values = match rest.remove("enum") {
+            Some(Value::Array(values)) if !values.is_empty() => values,
+            _ => return Err(self.not_strict()),
+        };
         if values.iter().any(|value| value.is_object() || value.is_array()) {
-            return Err(loose(place));
+            return Err(self.not_strict());
         }
-        out.insert("type".to_owned(), rest.remove("type").unwrap_or_else(|| types_of(values)));
+        out.insert("type".to_owned(), rest.remove("type").unwrap_or_else(|| types_of(&values)));
         out.insert("enum".to_owned(), json!(values));
-        tell(&mut out, rest);
-        return Ok(Value::Object(out));
+        Ok(())
     }
-    let kind = rest.remove("type").or_else(|| implied(&rest)).ok_or_else(|| loose(place))?;
-    let is = |wanted: &str| match &kind {
-        Value::String(kind) => kind == wanted,
-        Value::Array(kinds) => kinds.iter().any(|kind| kind == wanted),
-        _ => false,
-    };
-    let (object, array, text) = (is("object"), is("array"), is("string"));
-    out.insert("type".to_owned(), kind);
-    if object {
-        object_of(&mut out, &mut rest, place)?;
-    }
-    if array {
-        let items = rest.remove("items").ok_or_else(|| loose(place))?;
-        if rest.contains_key("prefixItems") {
-            return Err(loose(place));
+
+    fn typed(&mut self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+        let kind = rest.remove("type").or_else(|| implied(rest)).ok_or_else(|| self.not_strict())?;
+        out.insert("type".to_owned(), kind.clone());
+        if has_type(Some(&kind), "object") {
+            self.object(out, rest)?;
         }
-        out.insert("items".to_owned(), within(place, &["items"], |place| part(&items, place))?);
-    }
-    if text {
-        if rest.get("format").and_then(Value::as_str).is_some_and(|format| FORMATS.contains(&format)) {
-            out.extend(rest.remove_entry("format"));
+        if has_type(Some(&kind), "array") {
+            let items = rest.remove("items").ok_or_else(|| self.not_strict())?;
+            if rest.contains_key("prefixItems") {
+                return Err(self.not_strict());
+            }
+            out.insert("items".to_owned(), self.within(&["items"], &items)?);
         }
-        // The vendor takes no pattern that looks around.
-        if rest.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !pattern.contains("(?")) {
-            out.extend(rest.remove_entry("pattern"));
+        if has_type(Some(&kind), "string") {
+            let text = |name: &str| rest.get(name).and_then(Value::as_str);
+            let format = text("format").is_some_and(|format| FORMATS.contains(&format));
+            // The vendor refuses patterns that look around.
+            let pattern = text("pattern").is_some_and(|pattern| !pattern.contains("(?"));
+            out.extend(format.then(|| rest.remove_entry("format")).flatten());
+            out.extend(pattern.then(|| rest.remove_entry("pattern")).flatten());
         }
+        Ok(())
     }
-    tell(&mut out, rest);
-    Ok(Value::Object(out))
+
+    /// Objects are closed, and all properties are required. An optional property may be null instead.
+    fn object(&mut self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+        let properties = match rest.remove("properties") {
+            Some(Value::Object(parts)) => parts,
+            _ => Map::new(),
+        };
+        let any_keys = match rest.remove("additionalProperties") {
+            Some(Value::Bool(false)) => false,
+            // An object with named properties can be closed; one without them would be empty.
+            None | Some(Value::Bool(true)) => properties.is_empty(),
+            Some(_) => true,
+        };
+        if any_keys || rest.contains_key("patternProperties") {
+            return Err(self.not_strict());
+        }
+        let required: Vec<String> = match rest.remove("required") {
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        if required.iter().any(|name| !properties.contains_key(name)) {
+            return Err(self.not_strict());
+        }
+        let mut parts = self.each(&properties, "properties")?;
+        for (name, part) in &mut parts {
+            if !required.contains(name) && !takes_null(part) {
+                *part = json!({ "anyOf": [part.take(), { "type": "null" }] });
+            }
+        }
+        out.insert("required".to_owned(), json!(parts.keys().collect::<Vec<_>>()));
+        out.insert("properties".to_owned(), Value::Object(parts));
+        out.insert("additionalProperties".to_owned(), json!(false));
+        Ok(())
+    }
+
+    fn each(&mut self, parts: &Fields, key: &str) -> Result<Fields, NotStrict> {
+        parts.iter().map(|(name, part)| Ok((name.clone(), self.within(&[key, name], part)?))).collect()
+    }
+
+    fn within(&mut self, steps: &[&str], schema: &Value) -> Result<Value, NotStrict> {
+        let length = self.place.len();
+        self.place.extend(steps.iter().map(|step| (*step).to_owned()));
+        let converted = self.convert(schema);
+        self.place.truncate(length);
+        converted
+    }
 }
 
-/// The parts of an object: closed, and all required. One that may be missing may be null instead.
-fn object_of(
-    out: &mut Map<String, Value>,
-    rest: &mut Map<String, Value>,
-    place: &mut Vec<String>,
-) -> Result<(), Loose> {
-    let loose = |place: &[String]| place.iter().map(|step| format!("/{step}")).collect::<Loose>();
-    let properties = match rest.remove("properties") {
-        Some(Value::Object(parts)) => parts,
-        _ => Map::new(),
-    };
-    let any_keys = match rest.remove("additionalProperties") {
-        Some(Value::Bool(false)) => false,
-        // Closing it leaves the properties that are named, which is what was asked for, if any are.
-        None | Some(Value::Bool(true)) => properties.is_empty(),
-        Some(_) => true,
-    };
-    if any_keys || rest.contains_key("patternProperties") {
-        return Err(loose(place));
-    }
-    let required: Vec<String> = match rest.remove("required") {
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        _ => Vec::new(),
-    };
-    if required.iter().any(|name| !properties.contains_key(name)) {
-        return Err(loose(place));
-    }
-    let mut parts = each(&properties, "properties", place)?;
-    for (name, part) in &mut parts {
-        if !required.contains(name) && !takes_null(part) {
-            *part = json!({ "anyOf": [part.take(), { "type": "null" }] });
-        }
-    }
-    out.insert("required".to_owned(), json!(parts.keys().collect::<Vec<_>>()));
-    out.insert("properties".to_owned(), Value::Object(parts));
-    out.insert("additionalProperties".to_owned(), json!(false));
-    Ok(())
-}
-
-fn each(parts: &Map<String, Value>, key: &str, place: &mut Vec<String>) -> Result<Map<String, Value>, Loose> {
-    let parts = parts.iter().map(|(name, one)| {
-        let one = within(place, &[key, name], |place| part(one, place))?;
-        Ok((name.clone(), one))
-    });
-    parts.collect()
-}
-
-fn within<T>(place: &mut Vec<String>, steps: &[&str], work: impl FnOnce(&mut Vec<String>) -> T) -> T {
-    let length = place.len();
-    place.extend(steps.iter().map(|step| (*step).to_owned()));
-    let done = work(place);
-    place.truncate(length);
-    done
-}
-
-/// Whether a reference leads to what still stands there afterwards.
-fn is_kept_in_place(reference: &str) -> bool {
+/// Whether the target of a reference stays where it is.
+fn is_kept(reference: &str) -> bool {
     let root = reference == "#" || reference == format!("#/properties/{WRAP}");
     root || DEFINITIONS.iter().any(|name| {
         reference
             .strip_prefix(&format!("#/{name}/"))
             .is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
     })
-}
-
-/// Keeps what the vendor holds to, and tells the rest in words.
-fn tell(out: &mut Map<String, Value>, rest: Map<String, Value>) {
-    let (kept, told): (Vec<_>, Vec<_>) =
-        rest.into_iter().partition(|(name, value)| KEPT.contains(&name.as_str()) && !value.is_null());
-    out.extend(kept);
-    if told.is_empty() {
-        return;
-    }
-    let said: Vec<String> = told.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let told = format!("{{{}}}", said.join(", "));
-    let description = match out.get("description").and_then(Value::as_str) {
-        Some(description) => format!("{description}\n\n{told}"),
-        None => told,
-    };
-    out.insert("description".to_owned(), json!(description));
 }
 
 /// The type that keywords stand for where none is given.

@@ -1,11 +1,16 @@
-//! What the checks of an exchange have to know of this adapter. What is expected of a turn is left to them.
+//! What the tests of all APIs need to know about this one.
 
 use std::sync::Arc;
 
 use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
+use super::super::api::Responses;
+use super::super::history::History;
+use super::super::request::Thread;
+use super::super::schema::Form;
 use super::super::{OpenAiInput, OpenAiOutput, OpenAiProvider};
+use crate::api::tests::replay::Case;
 use crate::api::tests::world;
 use crate::conversation::ConversationStore;
 
@@ -13,16 +18,16 @@ use crate::conversation::ConversationStore;
 pub(super) type World = world::World<TestApi>;
 
 /// The adapter under the checks.
-pub(crate) struct TestApi;
+pub(super) struct TestApi;
 
 impl world::Vendor for TestApi {
+    type Api = Responses;
     type Provider = OpenAiProvider;
     type Input = OpenAiInput;
     type Output = OpenAiOutput;
 
-    const TYPE: &'static str = "openai";
+    const SHORT: usize = 2048;
     const KEY: (&'static str, &'static str) = ("OPENAI_API_KEY", "sk-proj-planted-0123456789");
-    const BASE_URL: &'static str = "OPENAI_BASE_URL";
     const PATH: &'static str = "/v1/responses";
     const HEADER: (&'static str, &'static str) = ("authorization", "Bearer ");
     const BEGUN: &'static str = concat!(
@@ -32,6 +37,14 @@ impl world::Vendor for TestApi {
     );
     const GARBAGE: &'static str = "data: {\"type\":\"response.out\n\n";
     const REPEATS: &'static str = "Incorrect API key provided:";
+
+    fn history(case: &Case) -> History {
+        History::new(Thread::Own("s".into()), vec![], vec![], case.schema.as_ref().map(Form::of))
+    }
+
+    fn stored(messages: &[Value]) -> Value {
+        json!(messages)
+    }
 
     fn new() -> OpenAiProvider {
         OpenAiProvider::new()

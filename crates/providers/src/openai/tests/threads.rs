@@ -9,10 +9,12 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::server::World;
 use crate::api::tests::world::{scripted, told};
 
-/// The bytes of a recorded answer.
-fn recorded(case: &str) -> Vec<u8> {
-    std::fs::read(inspan_testkit::fixture_dir().join("providers/openai").join(case).join("transcript.sse"))
-        .unwrap()
+/// The body of a recorded error.
+fn recorded_error(case: &str) -> String {
+    let table = inspan_testkit::fixture_dir().join("providers/openai/responses.jsonl");
+    let rows: Vec<Value> = inspan_testkit::read_jsonl(table).unwrap();
+    let row = rows.iter().find(|row| row["case"] == case).unwrap();
+    row["body"].as_str().unwrap().to_owned()
 }
 
 async fn vendor(answer: ResponseTemplate) -> MockServer {
@@ -27,7 +29,9 @@ async fn asked(server: &MockServer) -> Value {
 }
 
 fn stream(case: &str) -> ResponseTemplate {
-    ResponseTemplate::new(200).set_body_raw(recorded(case), "text/event-stream")
+    let case = inspan_testkit::fixture_dir().join("providers/openai").join(case);
+    let bytes = std::fs::read(case.join("transcript.sse")).unwrap();
+    ResponseTemplate::new(200).set_body_raw(bytes, "text/event-stream")
 }
 
 fn sessions(events: &[StreamEvent]) -> Vec<String> {
@@ -89,8 +93,8 @@ async fn a_conversation_that_the_vendor_does_not_have_is_named() {
     let world = World::new(&never.base_url());
     let turn = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
-    let words = String::from_utf8(recorded("http_404_conversation")).unwrap();
-    let server = vendor(ResponseTemplate::new(404).set_body_string(words)).await;
+    let body = recorded_error("http_404_conversation");
+    let server = vendor(ResponseTemplate::new(404).set_body_string(body)).await;
     let world = World::new(&server.uri());
     let turn = world.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
     assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));

@@ -6,9 +6,9 @@ use super::*;
 
 const PLANTED: &str = "planted-secret-0123456789";
 
-fn read(name: &str, written: Value) -> Result<McpServer, AgentError> {
+fn read(name: &str, entry: Value) -> Result<McpServer, AgentError> {
     let pairs = [("TOKEN", PLANTED), ("PORT", "81")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let settings = BTreeMap::from([(name.to_owned(), written)]);
+    let settings = BTreeMap::from([(name.to_owned(), entry)]);
     let settings = ToolSettings { mcp_servers: Some(&settings), ..ToolSettings::default() };
     settings.servers(&pairs.into_iter().collect()).map(|mut servers| servers.remove(0))
 }
@@ -19,8 +19,10 @@ fn entries_have_the_form_of_claude_code() {
         "command": "herd", "args": ["--port", "${PORT}", "${OTHER:-none}"], "env": { "API_KEY": "${TOKEN}" }, "timeout": 5,
     });
     let server = read("my herd", program).unwrap();
-    let Way::Stdio { command, arguments, environment } = &server.way else { panic!("no program") };
-    assert_eq!((command.as_str(), server.call), ("herd", Some(Duration::from_millis(5))));
+    let Transport::Stdio { command, arguments, environment } = &server.transport else {
+        panic!("no program")
+    };
+    assert_eq!((command.as_str(), server.call_limit), ("herd", Some(Duration::from_millis(5))));
     assert_eq!(arguments, &["--port", "81", "none"]);
     assert_eq!(environment["API_KEY"], PLANTED);
     assert_eq!(server.redactor.known(&format!("a {PLANTED} b")), "a [redacted API_KEY] b");
@@ -29,12 +31,15 @@ fn entries_have_the_form_of_claude_code() {
         "type": "http", "url": "http://127.0.0.1:${PORT}/mcp?token=planted-query", "headers": { "X-Any": "Bearer ${TOKEN}" },
     });
     let server = read("far", remote).unwrap();
-    let Way::Http { url, headers } = &server.way else { panic!("no address") };
+    let Transport::Http { url, headers } = &server.transport else { panic!("no address") };
     assert_eq!((url.port(), headers.len()), (Some(81), 1));
     assert!(!format!("{headers:?}").contains(PLANTED));
     let told = format!("Bearer {PLANTED}; {PLANTED}; planted-query");
     assert_eq!(server.redactor.known(&told), "[redacted]; [redacted]; [redacted]");
-    assert!(matches!(read("a", json!({ "url": "https://x.invalid" })).unwrap().way, Way::Http { .. }));
+    assert!(matches!(
+        read("a", json!({ "url": "https://x.invalid" })).unwrap().transport,
+        Transport::Http { .. }
+    ));
 }
 
 #[test]

@@ -106,7 +106,7 @@ async fn a_server_asks_like_any_other_tool() {
 #[tokio::test]
 async fn a_server_that_does_not_begin_is_named() {
     let rows = [
-        ("silent", ErrorCode::Timeout, "the MCP server `herd` told no tools within 700 ms"),
+        ("silent", ErrorCode::Timeout, "the MCP server `herd` listed no tools within 700 ms"),
         (
             "gone",
             ErrorCode::Process,
