@@ -31,6 +31,8 @@ pub struct Described {
     output: OnceLock<Option<Validator>>,
     /// The keys of its output, if its schema names them.
     pub(crate) outputs: Option<Arc<[String]>>,
+    /// Whether the schema of its input marks some value with one of our words.
+    pub(crate) has_marks: bool,
 }
 
 impl Described {
@@ -93,9 +95,29 @@ impl Registered {
     fn described(&self) -> &Arc<Described> {
         self.described.get_or_init(|| {
             let info = self.node_type.describe();
-            let outputs = output_keys(&info.output);
-            Arc::new(Described { info, input: OnceLock::new(), output: OnceLock::new(), outputs })
+            let (outputs, has_marks) = (output_keys(&info.output), has_marks(&info.input));
+            let (input, output) = (OnceLock::new(), OnceLock::new());
+            Arc::new(Described { info, input, output, outputs, has_marks })
         })
+    }
+}
+
+/// Marks a value of an input schema as a condition: it resolves to true or false.
+pub(crate) const CONDITION: &str = "x-when";
+/// Marks a value that is used as it is written: what looks like a template stays text.
+pub(crate) const RAW: &str = "x-raw";
+/// Marks a string that is a duration such as `30s`.
+pub(crate) const DURATION: &str = "x-time";
+
+/// Whether a schema marks some value.
+pub(crate) fn has_marks(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            [CONDITION, RAW, DURATION].iter().any(|mark| map.get(*mark) == Some(&Value::Bool(true)))
+                || map.values().any(has_marks)
+        }
+        Value::Array(items) => items.iter().any(has_marks),
+        _ => false,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    Condition, DescribeNode, NodeKind, NodeTypeInfo, Occupies,
+    Code, Condition, DescribeNode, NodeIx, NodeKind, NodeTypeInfo, Occupies,
     graph::{EdgeIx, Join, OnExhausted, Retry, RetryOn},
     testing::load,
 };

@@ -1,53 +1,38 @@
-//! `when` and its likes: the structure or the expression, read and checked.
+//! Conditions as written: a structure of `equals`, `not`, `and` and `or`, or an expression.
 
-use super::{World, names, names::User};
+use super::{Checker, names::Site};
 use crate::{
-    diagnostic::{Code, Problem, Sink, did_you_mean},
+    diagnostic::{Code, Problem, did_you_mean},
     expr::{Condition, Test, parse_condition, parse_variable},
     spec::{Data, Entry, Key, Yaml},
 };
 
 const WORDS: [&str; 4] = ["equals", "not", "and", "or"];
 
-/// Compiles the condition under `when`.
-pub(super) fn compile(
-    value: &Yaml,
-    user: &User<'_>,
-    world: &World<'_>,
-    sink: &mut Sink,
-) -> Option<Condition> {
-    compile_at(value, user, &Key::Field(&Key::Root, "when"), world, sink)
+impl Checker<'_> {
+    /// Parses and checks the condition under a key.
+    pub(super) fn condition(&mut self, value: &Yaml, site: &Site<'_>, key: &Key<'_>) -> Option<Condition> {
+        let test = ConditionParser { site, checker: self }.test(value, key)?;
+        Some(Condition::new(format!("{}, key `{key}`", site.owner).into(), test))
+    }
 }
 
-/// Compiles a condition under any key.
-pub(super) fn compile_at(
-    value: &Yaml,
-    user: &User<'_>,
-    key: &Key<'_>,
-    world: &World<'_>,
-    sink: &mut Sink,
-) -> Option<Condition> {
-    let test = Reader { user, world, sink }.test(value, key)?;
-    Some(Condition::new(format!("{}, key `{key}`", user.whose).into(), test))
+struct ConditionParser<'p, 'c> {
+    site: &'p Site<'p>,
+    checker: &'p mut Checker<'c>,
 }
 
-struct Reader<'r, 'w> {
-    user: &'r User<'r>,
-    world: &'r World<'w>,
-    sink: &'r mut Sink,
-}
-
-impl Reader<'_, '_> {
+impl ConditionParser<'_, '_> {
     fn test(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
         match &value.data {
             Data::Bool(held) => Some(Test::Constant(*held)),
-            Data::Text(text) => match parse_condition(text, self.world) {
+            Data::Text(text) => match parse_condition(text, self.checker.flow) {
                 Ok((test, uses)) => {
-                    names::check(&uses, value, self.user, key, self.world, self.sink);
+                    self.checker.names(&uses, value, self.site, key);
                     Some(test)
                 }
                 Err(fault) => {
-                    names::refuse(fault, Code::ConditionSyntax, value, self.user, key, self.sink);
+                    self.checker.syntax_error(fault, Code::ConditionSyntax, value, self.site, key);
                     None
                 }
             },
@@ -128,19 +113,19 @@ impl Reader<'_, '_> {
             self.report(Problem::error(Code::WrongType, variable.span, message), &key);
             return None;
         };
-        match parse_variable(text, expected.json(), self.world) {
+        match parse_variable(text, expected.json(), self.checker.flow) {
             Ok((test, uses)) => {
-                names::check(&uses, variable, self.user, &key, self.world, self.sink);
+                self.checker.names(&uses, variable, self.site, &key);
                 Some(test)
             }
             Err(fault) => {
-                names::refuse(fault, Code::ConditionSyntax, variable, self.user, &key, self.sink);
+                self.checker.syntax_error(fault, Code::ConditionSyntax, variable, self.site, &key);
                 None
             }
         }
     }
 
     fn report(&mut self, problem: Problem, key: &Key<'_>) {
-        self.sink.push(self.user.told(problem, key));
+        self.checker.sink.push(self.site.locate(problem, key));
     }
 }

@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use petgraph::{algo::kosaraju_scc, graph::DiGraph};
 
-use super::edges::{Links, name, reach};
 use crate::{
+    compile::resolve::{Links, name, reach},
     diagnostic::{Code, Problem, Sink},
     graph::{Cycle, EdgeIx, NodeIx},
     spec::Spec,
@@ -17,7 +17,7 @@ use crate::{
 
 /// All loops of a flow.
 #[derive(Default)]
-pub(super) struct Loops {
+pub(in crate::compile) struct Loops {
     all: Vec<Loop>,
     /// The loops whose body each node is in.
     around: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ impl Loops {
     }
 
     /// What an edge carries if it closes a cycle, and the loop edges that it has to wait for.
-    pub(super) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
+    pub(in crate::compile) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
         let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();
         let cycle = place.and_then(|place| self.all[place].cycle.take());
         let leaves = self.leaves.get(&edge).into_iter().flatten();

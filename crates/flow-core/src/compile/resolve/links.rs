@@ -1,47 +1,46 @@
-//! Edges: their ends resolved, cycles without a bound found, conditions compiled.
+//! The edges of a flow with their ends resolved. Cycles without a limit are reported.
 
 use std::collections::{HashMap, HashSet};
 
 use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 
-use super::{
-    World, condition, exits,
-    loops::Loops,
-    names::{User, Whose},
-};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{Edge, EdgeIx, Node, NodeIx},
+    graph::NodeIx,
     spec::{EdgeSpec, Spec, Text},
 };
 
-/// All edges of a flow, those of `dependsOn` after those written.
-pub(super) struct Links<'a> {
-    pub(super) links: Vec<Link<'a>>,
+/// All edges of a flow: those under `edges` first, then those from `dependsOn`.
+pub(in crate::compile) struct Links<'a> {
+    pub(in crate::compile) links: Vec<Link<'a>>,
     /// The sources of all edges into each node, those that close cycles included.
     before: Vec<Vec<NodeIx>>,
-    /// Over edges that close no cycle: the targets of each node, and the sources. Only loops ask for them.
-    pub(super) onward: Vec<Vec<NodeIx>>,
-    pub(super) back: Vec<Vec<NodeIx>>,
+    /// Over edges that close no cycle, the targets and the sources of each node; empty if the flow has no loops.
+    pub(in crate::compile) onward: Vec<Vec<NodeIx>>,
+    pub(in crate::compile) back: Vec<Vec<NodeIx>>,
 }
 
-pub(super) struct Link<'a> {
-    pub(super) from: NodeIx,
-    pub(super) to: NodeIx,
+pub(in crate::compile) struct Link<'a> {
+    pub(in crate::compile) from: NodeIx,
+    pub(in crate::compile) to: NodeIx,
     /// The edge as written; none for `dependsOn`.
-    pub(super) spec: Option<&'a EdgeSpec<'a>>,
-    pub(super) span: Span,
+    pub(in crate::compile) spec: Option<&'a EdgeSpec<'a>>,
+    pub(in crate::compile) span: Span,
 }
 
 impl Link<'_> {
-    pub(super) fn is_loop(&self) -> bool {
+    pub(in crate::compile) fn is_loop(&self) -> bool {
         self.spec.is_some_and(|spec| spec.max_iterations.is_some())
     }
 }
 
 impl<'a> Links<'a> {
-    pub(super) fn read(spec: &'a Spec<'a>, index: &HashMap<NodeId, NodeIx>, sink: &mut Sink) -> Self {
+    pub(in crate::compile) fn read(
+        spec: &'a Spec<'a>,
+        index: &HashMap<NodeId, NodeIx>,
+        sink: &mut Sink,
+    ) -> Self {
         let mut links: Vec<Link<'a>> = Vec::new();
         let mut seen: HashMap<(NodeIx, NodeIx), Span> = HashMap::new();
         for edge in &spec.edges {
@@ -98,7 +97,7 @@ impl<'a> Links<'a> {
     }
 
     /// Whether one node can have run before another, or before itself on another pass.
-    pub(super) fn precedes(&self, first: NodeIx, then: NodeIx) -> bool {
+    pub(in crate::compile) fn precedes(&self, first: NodeIx, then: NodeIx) -> bool {
         let direct = &self.before[then.0 as usize];
         if direct.contains(&first) {
             return true;
@@ -133,7 +132,7 @@ impl<'a> Links<'a> {
             }
             graph.add_edge(places[link.from.0 as usize], places[link.to.0 as usize], at);
         }
-        // Of the two this is the one that does not call itself for every node on a way, and a way may be long.
+        // Unlike `tarjan_scc`, this one does not recurse along a path, which may be long.
         for part in kosaraju_scc(&graph).into_iter().filter(|part| part.len() > 1) {
             let inside: HashSet<_> = part.iter().copied().collect();
             let Some(&start) = part.iter().min() else { continue };
@@ -152,7 +151,7 @@ impl<'a> Links<'a> {
                 at = edge.target();
             };
             let cycle = &path[closed..];
-            let mut words: Vec<String> = cycle.iter().map(|&(node, _)| plain(spec, node.index())).collect();
+            let mut words: Vec<String> = cycle.iter().map(|&(node, _)| id_of(spec, node.index())).collect();
             words.extend(words.first().cloned());
             let Some(last) =
                 cycle.iter().map(|&(_, link)| &self.links[link]).max_by_key(|link| link.span.start)
@@ -167,7 +166,7 @@ impl<'a> Links<'a> {
 }
 
 /// All nodes that can be reached from one, itself included.
-pub(super) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
+pub(in crate::compile) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
     let mut open = vec![start];
     found[start.0 as usize] = true;
@@ -199,51 +198,13 @@ fn end(
     found
 }
 
-pub(super) fn plain(spec: &Spec<'_>, at: usize) -> String {
+pub(in crate::compile) fn id_of(spec: &Spec<'_>, at: usize) -> String {
     let id = spec.nodes.get(at).and_then(|node| node.id.as_ref());
     id.map_or_else(|| format!("nodes[{at}]"), ToString::to_string)
 }
 
-pub(super) fn name(spec: &Spec<'_>, node: NodeIx) -> String {
-    format!("`{}`", plain(spec, node.0 as usize))
-}
-
-/// Compiles the edges: their conditions and the loops that they close.
-pub(super) fn compile(world: &World<'_>, sink: &mut Sink) -> Vec<Edge> {
-    let spec = world.spec;
-    let mut loops = Loops::find(spec, &world.links, sink);
-    exits::check(spec, &world.links, &loops, sink);
-    let mut edges = Vec::with_capacity(world.links.links.len());
-    for (at, link) in world.links.links.iter().enumerate() {
-        let when = link.spec.and_then(|edge| {
-            let when = edge.when?;
-            let (from, to) = (plain(spec, link.from.0 as usize), plain(spec, link.to.0 as usize));
-            let whose = Whose::Edge(&from, &to, edge.at);
-            let user = User { node: Some(link.from), whose, after: true };
-            condition::compile(when, &user, world, sink)
-        });
-        let (cycle, leaves) = loops.take(at);
-        edges.push(Edge { from: link.from, to: link.to, when, cycle, leaves });
-    }
-    edges
-}
-
-/// Tells each node its edges.
-pub(super) fn connect(nodes: &mut [Node], edges: &[Edge]) {
-    for (at, edge) in edges.iter().enumerate() {
-        let Ok(at) = u32::try_from(at).map(EdgeIx) else { continue };
-        if let Some(cycle) = &edge.cycle {
-            nodes[edge.from.0 as usize].loops.push(at);
-            nodes[edge.to.0 as usize].body = cycle.body.clone();
-        } else {
-            nodes[edge.from.0 as usize].outgoing.push(at);
-            nodes[edge.to.0 as usize].incoming.push(at);
-        }
-    }
-    let rank = |at: &EdgeIx| edges[at.0 as usize].cycle.as_ref().map(|cycle| cycle.rank);
-    for node in nodes.iter_mut().filter(|node| node.loops.len() > 1) {
-        node.loops.sort_by_key(rank);
-    }
+pub(in crate::compile) fn name(spec: &Spec<'_>, node: NodeIx) -> String {
+    format!("`{}`", id_of(spec, node.0 as usize))
 }
 
 #[cfg(test)]
@@ -252,7 +213,7 @@ mod tests {
 
     use crate::{Loaded, compile, nodes::builtin_catalog};
 
-    /// An overflow of the stack cannot be caught: it would take the whole program of who embeds us with it.
+    /// A stack overflow cannot be caught: it would end the program that uses this crate.
     #[test]
     fn a_long_chain_takes_no_more_stack_than_a_short_one() {
         const NODES: usize = 30_000;

@@ -1,17 +1,16 @@
 //! What is wrong with the arguments of a program, as far as they show it: a line meant for a shell, and templates in a
 //! script.
 
-use super::World;
 use crate::{
     diagnostic::{Code, Problem, Sink},
-    spec::{NodeSpec, Yaml},
+    spec::{Header, NodeSpec, Yaml},
 };
 
 /// Programs that read a script from the argument after `-c`.
 const SHELLS: [&str; 7] = ["sh", "bash", "zsh", "dash", "ksh", "fish", "ash"];
 
 /// Warns of what `argv` will not do.
-pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: &mut Sink) {
+pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink: &mut Sink) {
     let Some(argv) = input.get("argv") else { return };
     let items = argv.items();
     let Some(program) = items.first().and_then(|item| item.text()) else { return };
@@ -51,7 +50,7 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, world: &World<'_>, sink: 
         for (at, item) in items.iter().enumerate() {
             let Some(variable) = item.text().and_then(variable) else { continue };
             let key = variable.trim_matches(['$', '{', '}']).to_lowercase();
-            let declared = world.spec.header.input.contains_key(&key);
+            let declared = header.input.contains_key(&key);
             let help = if declared {
                 format!("use `{{{{ flow.input.{key} }}}}`")
             } else {

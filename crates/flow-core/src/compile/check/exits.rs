@@ -4,11 +4,9 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::{
-    edges::{Link, Links, name},
-    loops::{Loop, Loops},
-};
+use super::loops::{Loop, Loops};
 use crate::{
+    compile::resolve::{Link, Links, name},
     diagnostic::{Code, Problem, Sink},
     graph::{NodeIx, OnExhausted},
     spec::{Spec, Yaml},

@@ -1,5 +1,4 @@
-//! A node's input held against the schema of its type: what is written is checked now, what is bound when
-//! the node runs.
+//! The input of a node against the schema of its type. What is bound to a template is checked when the node runs.
 
 use inspan_protocol::{InputProblem, NodeId};
 use jsonschema::{
@@ -8,27 +7,27 @@ use jsonschema::{
 };
 use serde_json::Value;
 
-use super::types::Schema;
 use crate::{
+    compile::resolve::InputSchema,
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     spec::{Data, Yaml, either},
 };
 
-/// The input of one node.
-pub(super) struct Subject<'v> {
+/// The input of one node, to be checked.
+pub(super) struct SchemaCheck<'v> {
     pub(super) input: &'v Yaml,
     pub(super) json: &'v Value,
-    /// The places whose values are not known yet.
+    /// The JSON pointers of the values that are not known yet.
     pub(super) bound: &'v [String],
-    pub(super) schema: &'v Schema,
+    pub(super) schema: &'v InputSchema,
     pub(super) node_type: &'v str,
     pub(super) id: Option<&'v NodeId>,
-    /// The node's place in the list.
+    /// The position of the node in the list.
     pub(super) at: usize,
 }
 
-impl Subject<'_> {
-    /// Reports what does not fit.
+impl SchemaCheck<'_> {
+    /// Reports what does not match.
     pub(super) fn check(&self, sink: &mut Sink) {
         let Some(validator) = self.schema.validator() else { return };
         if validator.is_valid(self.json) {
@@ -39,8 +38,8 @@ impl Subject<'_> {
         }
     }
 
-    /// Reports what the node's type found, but where the value is not known yet.
-    pub(super) fn refuse(&self, problems: Vec<InputProblem>, sink: &mut Sink) {
+    /// Reports what the node type found, except where the value is not known yet.
+    pub(super) fn report_all(&self, problems: Vec<InputProblem>, sink: &mut Sink) {
         for InputProblem { pointer, message } in problems {
             if self.bound.iter().any(|bound| within(&pointer, bound)) {
                 continue;

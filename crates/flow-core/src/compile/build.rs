@@ -1,0 +1,169 @@
+//! The last pass: a graph of what was resolved and checked.
+
+use std::{borrow::Cow, sync::Arc};
+
+use inspan_protocol::NodeId;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{
+    check::{Checked, CheckedNode, Loops},
+    resolve::{Resolved, ResolvedNode},
+};
+use crate::{
+    expr::{Condition, Template},
+    graph::{Edge, EdgeIx, Graph, Join, Node, NodePolicy, Retry, RetryOn},
+    node::{NodeKind, Occupies},
+    source::{Drawn, Loaded},
+    spec::PolicySpec,
+};
+
+/// Builds the graph, which is only good if no error was reported.
+pub(super) fn build(resolved: Resolved<'_>, checked: Checked, loaded: &Loaded) -> Graph {
+    let header = &resolved.spec.header;
+    let mut policies = SharedPolicies::default();
+    let nodes = resolved.nodes.iter().zip(checked.nodes);
+    let mut nodes: Vec<Node> =
+        nodes.map(|(node, checked)| build_node(node, checked, &mut policies)).collect();
+    let edges = edges(&resolved, checked.conditions, checked.loops);
+    connect(&mut nodes, &edges);
+    let hash = hash(loaded);
+    Graph {
+        source: Arc::new(loaded.source(&header.name, &hash)),
+        name: header.name.clone(),
+        description: header.description.clone(),
+        version: header.version.clone(),
+        hash,
+        folder: loaded.folder.clone(),
+        phase: header.phase.clone().unwrap_or_else(|| "Run Flow".to_owned()),
+        input: header.input.clone(),
+        input_schema: resolved.input_schema,
+        needs: checked.needs,
+        state: header.state.clone(),
+        secrets: header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        policy: header.policy.clone(),
+        nodes,
+        edges,
+        index: resolved.index,
+    }
+}
+
+fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, policies: &mut SharedPolicies) -> Node {
+    let info = node.node_type.as_ref().map(|known| known.info());
+    let kind = node.kind().unwrap_or(NodeKind::Plain);
+    Node {
+        id: node.spec.id.clone().unwrap_or_else(placeholder),
+        node_type: info.map_or_else(|| "".into(), |info| info.name.clone()),
+        input: Template::new(node.spec.id.clone(), checked.input),
+        when: checked.when,
+        policy: policies.of(node.spec.policy.as_deref(), kind),
+        effects: node.spec.effects,
+        session: node.session,
+        kind,
+        join: if kind == NodeKind::Merge { join(&node.json) } else { Join::Resolved },
+        occupies: info.map_or(Occupies::Slot, |info| info.occupies),
+        incoming: Vec::new(),
+        outgoing: Vec::new(),
+        loops: Vec::new(),
+        body: Arc::default(),
+    }
+}
+
+/// Stands in for an id that was refused, in a graph that is refused too.
+fn placeholder() -> NodeId {
+    static PLACEHOLDER: std::sync::LazyLock<Option<NodeId>> =
+        std::sync::LazyLock::new(|| NodeId::new("_").ok());
+    PLACEHOLDER.clone().unwrap_or_else(placeholder)
+}
+
+fn join(input: &Value) -> Join {
+    match input.get("mode").and_then(Value::as_str) {
+        Some("any") => Join::Any,
+        _ => Join::All,
+    }
+}
+
+/// The default policies, which all nodes without a `policy` of a kind share.
+#[derive(Default)]
+struct SharedPolicies {
+    agent: Option<Arc<NodePolicy>>,
+    plain: Option<Arc<NodePolicy>>,
+}
+
+impl SharedPolicies {
+    fn of(&mut self, written: Option<&PolicySpec>, kind: NodeKind) -> Arc<NodePolicy> {
+        let Some(written) = written else {
+            let shared = if kind == NodeKind::Agent { &mut self.agent } else { &mut self.plain };
+            return shared.get_or_insert_with(|| Arc::new(policy(&PolicySpec::default(), kind))).clone();
+        };
+        Arc::new(policy(written, kind))
+    }
+}
+
+fn policy(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
+    let default = Retry::default();
+    let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
+    NodePolicy {
+        timeout: written.timeout,
+        retry: Retry {
+            max_attempts: written.max_attempts.unwrap_or(default.max_attempts),
+            backoff: written.backoff.unwrap_or(default.backoff),
+            factor: written.factor.unwrap_or(default.factor),
+            max_backoff: written.max_backoff,
+            on: written.on.unwrap_or(on),
+        },
+        on_failure: written.on_failure,
+        budget: written.budget,
+        on_limit: written.on_limit,
+    }
+}
+
+fn edges(resolved: &Resolved<'_>, conditions: Vec<Option<Condition>>, mut loops: Loops) -> Vec<Edge> {
+    let links = resolved.links.links.iter().zip(conditions).enumerate();
+    let edges = links.map(|(at, (link, when))| {
+        let (cycle, leaves) = loops.take(at);
+        Edge { from: link.from, to: link.to, when, cycle, leaves }
+    });
+    edges.collect()
+}
+
+/// Adds the edges to the nodes that they leave and enter.
+fn connect(nodes: &mut [Node], edges: &[Edge]) {
+    for (at, edge) in edges.iter().enumerate() {
+        let Ok(at) = u32::try_from(at).map(EdgeIx) else { continue };
+        if let Some(cycle) = &edge.cycle {
+            nodes[edge.from.0 as usize].loops.push(at);
+            nodes[edge.to.0 as usize].body = cycle.body.clone();
+        } else {
+            nodes[edge.from.0 as usize].outgoing.push(at);
+            nodes[edge.to.0 as usize].incoming.push(at);
+        }
+    }
+    let rank = |at: &EdgeIx| edges[at.0 as usize].cycle.as_ref().map(|cycle| cycle.rank);
+    for node in nodes.iter_mut().filter(|node| node.loops.len() > 1) {
+        node.loops.sort_by_key(rank);
+    }
+}
+
+/// SHA-256 over the text of the flow, each file that it includes and each change made for the run. Each is preceded by
+/// its length, so that no two flows give the same bytes. Line ends do not count.
+fn hash(loaded: &Loaded) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |text: &str| {
+        let text = if text.contains('\r') { text.replace("\r\n", "\n").into() } else { Cow::Borrowed(text) };
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text.as_bytes());
+    };
+    add(&loaded.text);
+    for (path, drawn) in &loaded.files {
+        if let Drawn::Text(text) = drawn {
+            add(path);
+            add(text);
+        }
+    }
+    for change in &loaded.changes {
+        add(&serde_json::to_string(change).unwrap_or_default());
+    }
+    let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+}

@@ -1,0 +1,174 @@
+//! The input of a node: strings are parsed as templates; conditions and durations are recognised by the marks of the
+//! schema.
+
+use serde_json::Value;
+
+use super::{Checker, names::Site};
+use crate::{
+    catalog::{CONDITION, DURATION, RAW},
+    compile::resolve::InputSchema,
+    diagnostic::{Code, Problem},
+    expr::{Draft, parse_template},
+    spec::{Data, Key, Yaml, parse_time},
+};
+
+/// A parsed input.
+pub(super) struct ParsedInput {
+    pub(super) draft: Draft,
+    /// The JSON pointers of the values that are known only when the node runs.
+    pub(super) bound: Vec<String>,
+}
+
+impl Checker<'_> {
+    /// Parses the strings of an input.
+    pub(super) fn input(
+        &mut self,
+        input: &Yaml,
+        schema: Option<&InputSchema>,
+        site: &Site<'_>,
+    ) -> ParsedInput {
+        let whole = schema.map(InputSchema::json);
+        // Most schemas have no marks, and then the schema of a part is not looked up.
+        let marked = whole.filter(|_| schema.is_some_and(InputSchema::has_marks));
+        let root = marked.unwrap_or(&Value::Null);
+        let mut parser = InputParser { site, checker: self, root, whole, bound: Vec::new() };
+        let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), marked);
+        ParsedInput { draft, bound: parser.bound }
+    }
+}
+
+struct InputParser<'p, 'c> {
+    site: &'p Site<'p>,
+    checker: &'p mut Checker<'c>,
+    root: &'p Value,
+    whole: Option<&'p Value>,
+    bound: Vec<String>,
+}
+
+impl InputParser<'_, '_> {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> Draft {
+        if marked(schema, CONDITION) {
+            self.bound.push(pointer(key));
+            let found = self.checker.condition(value, self.site, key);
+            return found.map_or(Draft::Literal(Value::Null), Draft::Condition);
+        }
+        if marked(schema, RAW) {
+            return Draft::Literal(value.json());
+        }
+        match &value.data {
+            Data::Text(text) => {
+                if marked(schema, DURATION) && !text.contains('{') {
+                    self.duration(text, value, key);
+                }
+                self.text(text, value, key)
+            }
+            Data::List(items) => Draft::list(
+                items
+                    .iter()
+                    .enumerate()
+                    .map(|(at, item)| {
+                        let schema = part(self.root, schema, "items", None);
+                        self.draft(item, &Key::Index(key, at), schema)
+                    })
+                    .collect(),
+            ),
+            Data::Map(entries) => Draft::object(
+                entries
+                    .iter()
+                    .map(|entry| {
+                        let schema = part(self.root, schema, "properties", Some(&entry.key));
+                        let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema);
+                        (entry.key.clone(), value)
+                    })
+                    .collect(),
+            ),
+            _ => Draft::Literal(value.json()),
+        }
+    }
+
+    fn duration(&mut self, text: &str, value: &Yaml, key: &Key<'_>) {
+        if let Err(help) = parse_time(text) {
+            let message = format!("`{}` must be a duration", key.last());
+            let problem = Problem::error(Code::InvalidValue, value.span, message).help(help.to_owned());
+            self.checker.sink.push(self.site.locate(problem, key));
+        }
+    }
+
+    /// Whether the value under a key can only be a string.
+    fn takes_only_text(&self, key: &Key<'_>) -> bool {
+        let Some(root) = self.whole else { return false };
+        at(root, key).and_then(|schema| schema.get("type")).is_some_and(|kind| match kind {
+            Value::String(kind) => kind == "string",
+            Value::Array(kinds) => kinds.iter().all(|kind| kind == "string" || kind == "null"),
+            _ => false,
+        })
+    }
+
+    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> Draft {
+        match parse_template(text, self.checker.flow) {
+            Ok(None) => Draft::Literal(Value::String(text.to_owned())),
+            Ok(Some((binding, uses))) => {
+                self.bound.push(pointer(key));
+                self.checker.names(&uses, value, self.site, key);
+                if binding.is_whole() && self.takes_only_text(key) {
+                    Draft::Text(binding)
+                } else {
+                    Draft::Bound(binding)
+                }
+            }
+            Err(fault) => {
+                self.bound.push(pointer(key));
+                self.checker.syntax_error(fault, Code::TemplateSyntax, value, self.site, key);
+                Draft::Literal(Value::Null)
+            }
+        }
+    }
+}
+
+/// The JSON pointer of a key, relative to the input.
+fn pointer(key: &Key<'_>) -> String {
+    match key {
+        Key::Root | Key::Field(Key::Root, _) => String::new(),
+        Key::Field(parent, name) => {
+            format!("{}/{}", pointer(parent), name.replace('~', "~0").replace('/', "~1"))
+        }
+        Key::Index(parent, at) => format!("{}/{at}", pointer(parent)),
+    }
+}
+
+/// The schema of the value under a key of an input.
+fn at<'s>(root: &'s Value, key: &Key<'_>) -> Option<&'s Value> {
+    match key {
+        Key::Root | Key::Field(Key::Root, _) => Some(root),
+        Key::Field(parent, name) => {
+            let above = at(root, parent)?;
+            part(root, Some(above), "properties", Some(name))
+                .or_else(|| above.get("additionalProperties").filter(|schema| schema.is_object()))
+        }
+        Key::Index(parent, _) => part(root, at(root, parent), "items", None),
+    }
+}
+
+/// The schema of a part of a value, as far as it can be known without the value.
+fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option<&str>) -> Option<&'s Value> {
+    let schema = schema?;
+    if let Some(path) = schema.get("$ref").and_then(Value::as_str) {
+        let target = root.pointer(path.strip_prefix('#')?)?;
+        // A reference to a reference is not followed, so that a cycle ends.
+        return if target.get("$ref").is_some() { None } else { part(root, Some(target), word, name) };
+    }
+    let direct = schema.get(word).and_then(|part| match name {
+        Some(name) => part.get(name),
+        None => Some(part),
+    });
+    direct.or_else(|| {
+        let branches =
+            ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|word| schema.get(word)?.as_array());
+        let plain = branches.flatten().filter(|branch| branch.get("$ref").is_none());
+        plain.into_iter().find_map(|branch| part(root, Some(branch), word, name))
+    })
+}
+
+fn marked(schema: Option<&Value>, word: &str) -> bool {
+    schema.and_then(|schema| schema.get(word)) == Some(&Value::Bool(true))
+}

@@ -1,0 +1,297 @@
+//! The second pass: names become indices, node types are looked up, and files take the place of their names.
+
+mod files;
+mod links;
+
+use std::{collections::HashMap, sync::Arc};
+
+use inspan_protocol::NodeId;
+use jsonschema::Validator;
+use serde_json::Value;
+
+pub(super) use files::check_schema;
+pub(super) use links::{Link, Links, id_of, name, reach};
+
+use crate::{
+    catalog::{Described, NodeCatalog, has_marks},
+    diagnostic::{Code, Problem, Sink, did_you_mean},
+    graph::NodeIx,
+    node::{DescribeNode, NodeKind, NodeTypeInfo},
+    source::Loaded,
+    spec::{Header, NodeSpec, Spec, Yaml},
+};
+
+/// A flow with its names resolved.
+pub(super) struct Resolved<'a> {
+    pub(super) spec: &'a Spec<'a>,
+    pub(super) index: HashMap<NodeId, NodeIx>,
+    pub(super) links: Links<'a>,
+    pub(super) input_schema: Option<Value>,
+    pub(super) nodes: Vec<ResolvedNode<'a>>,
+}
+
+/// A node with its names resolved; what could not be resolved is absent and was reported.
+pub(super) struct ResolvedNode<'a> {
+    pub(super) spec: &'a NodeSpec<'a>,
+    pub(super) node_type: Option<KnownType>,
+    /// The input with the files that it names put in place.
+    pub(super) input: Option<Yaml>,
+    /// The same as JSON.
+    pub(super) json: Value,
+    /// The schema of the input.
+    pub(super) schema: Option<InputSchema>,
+    /// The node whose conversation it continues.
+    pub(super) session: Option<NodeIx>,
+    /// The keys that its structured output is declared to have, if all are known.
+    pub(super) structured_keys: Option<Vec<String>>,
+}
+
+/// A node type, described.
+#[derive(Clone)]
+pub(super) struct KnownType {
+    pub(super) describe: Arc<dyn DescribeNode>,
+    described: Arc<Described>,
+}
+
+/// The schema of the input of a node.
+#[derive(Clone)]
+pub(super) enum InputSchema {
+    /// The one of its type.
+    OfType(Arc<Described>),
+    /// One that depends on the input.
+    Own(Arc<OwnSchema>),
+}
+
+pub(super) struct OwnSchema {
+    json: Value,
+    validator: Option<Validator>,
+    has_marks: bool,
+}
+
+impl ResolvedNode<'_> {
+    /// The kind of the node, if its type is known.
+    pub(super) fn kind(&self) -> Option<NodeKind> {
+        Some(self.node_type.as_ref()?.info().kind)
+    }
+
+    /// The keys of its output, if its type names them.
+    pub(super) fn output_keys(&self) -> Option<&[String]> {
+        self.node_type.as_ref()?.described.outputs.as_deref()
+    }
+}
+
+impl KnownType {
+    pub(super) fn info(&self) -> &NodeTypeInfo {
+        &self.described.info
+    }
+}
+
+impl InputSchema {
+    pub(super) fn json(&self) -> &Value {
+        match self {
+            Self::OfType(described) => &described.info.input,
+            Self::Own(own) => &own.json,
+        }
+    }
+
+    /// Whether some value is marked with `x-when`, `x-raw` or `x-time`.
+    pub(super) fn has_marks(&self) -> bool {
+        match self {
+            Self::OfType(described) => described.has_marks,
+            Self::Own(own) => own.has_marks,
+        }
+    }
+
+    /// None if the schema itself is broken, which is the fault of its maker and not of the author.
+    pub(super) fn validator(&self) -> Option<&Validator> {
+        match self {
+            Self::OfType(described) => described.input(),
+            Self::Own(own) => own.validator.as_ref(),
+        }
+    }
+}
+
+/// Resolves the names of a flow, and reports those that name nothing.
+pub(super) fn resolve<'a>(
+    spec: &'a Spec<'a>,
+    loaded: &Loaded,
+    catalog: &NodeCatalog,
+    sink: &mut Sink,
+) -> Resolved<'a> {
+    let index = ids(&spec.nodes, sink);
+    check_packs(&spec.header, catalog, sink);
+    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, &spec.header, catalog, sink)).collect();
+    let sessions: Vec<_> = spec
+        .nodes
+        .iter()
+        .zip(&types)
+        .map(|(node, of)| session(node, of.as_ref(), &types, &index, sink))
+        .collect();
+    let mut own_schemas = HashMap::new();
+    let nodes = spec.nodes.iter().zip(types).zip(sessions).map(|((node, node_type), session)| {
+        let input = files::input(node, loaded, sink);
+        let json = input.as_ref().map_or(Value::Null, Yaml::json);
+        let schema = node_type.as_ref().map(|of| schema(of, &json, &mut own_schemas));
+        let structured_keys = structured_keys(&json);
+        ResolvedNode { spec: node, node_type, input, json, schema, session, structured_keys }
+    });
+    let nodes = nodes.collect();
+    let links = Links::read(spec, &index, sink);
+    let input_schema = files::input_schema(&spec.header, loaded, sink);
+    Resolved { spec, index, links, input_schema, nodes }
+}
+
+/// The indices of the nodes by their ids; the first of two with one id keeps it.
+fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
+    let mut index = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        let (Some(id), Ok(at)) = (&node.id, u32::try_from(at)) else { continue };
+        if let Some(NodeIx(first)) = index.get(id) {
+            let line = nodes[*first as usize].id_span.start.line;
+            let message = format!("duplicate node id `{id}`; it is first used on line {line}");
+            let problem = Problem::error(Code::DuplicateId, node.id_span, message);
+            sink.push(problem.node(Some(id)).key(format!("nodes[{}].id", node.at)));
+        } else {
+            index.insert(id.clone(), NodeIx(at));
+        }
+    }
+    index
+}
+
+fn check_packs(header: &Header<'_>, catalog: &NodeCatalog, sink: &mut Sink) {
+    let Some(packs) = &header.packs else { return };
+    let mut known: Vec<&str> = catalog.describe().iter().map(|info| info.pack).collect();
+    known.sort_unstable();
+    known.dedup();
+    for (pack, span) in packs.iter().filter(|(pack, _)| !known.contains(pack)) {
+        let help = did_you_mean(pack, known.iter().copied())
+            .unwrap_or_else(|| format!("available: {}", known.join(", ")));
+        let message = format!("unknown node pack `{pack}`");
+        sink.push(Problem::error(Code::UnknownPack, *span, message).help(help).key("nodePacks"));
+    }
+}
+
+/// The type that a node names.
+fn node_type(
+    node: &NodeSpec<'_>,
+    header: &Header<'_>,
+    catalog: &NodeCatalog,
+    sink: &mut Sink,
+) -> Option<KnownType> {
+    let (name, span) = node.node_type()?;
+    let mut report = |problem: Problem| {
+        sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].type", node.at)));
+    };
+    let Some((describe, described)) = catalog.find(name) else {
+        let agent = format!("{name}.agent");
+        let help = advice(name, catalog)
+            .or_else(|| did_you_mean(name, catalog.names()))
+            .or_else(|| catalog.get(&agent).map(|_| format!("did you mean `{agent}`?")))
+            .unwrap_or_else(|| "`inspan nodes` lists the node types".to_owned());
+        report(Problem::error(Code::UnknownNodeType, span, format!("unknown node type `{name}`")).help(help));
+        return None;
+    };
+    let pack = described.info.pack;
+    if header.packs.as_ref().is_some_and(|packs| packs.iter().all(|(listed, _)| *listed != pack)) {
+        let message = format!("`{name}` is in the pack `{pack}`, which `nodePacks` does not list");
+        let help = format!("add `{pack}` to `nodePacks`");
+        report(Problem::error(Code::PackNotListed, span, message).help(help));
+    }
+    Some(KnownType { describe: describe.clone(), described: described.clone() })
+}
+
+/// What to write instead of the name of a node type of other tools.
+fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
+    let name = name.to_lowercase();
+    let (to, how) = match name.as_str() {
+        "shell" | "bash" | "sh" | "command" | "cmd" | "run" | "script" | "program" | "process" => {
+            ("exec", "`exec` runs a program: `input: { argv: [cargo, test] }`")
+        }
+        "agent" | "llm" | "ai" | "prompt" | "model" => {
+            ("agent.run", "`agent.run` runs an agent, and so does `NAME.agent`, such as `claude.agent`")
+        }
+        "human" | "approval" | "approve" | "ask" | "input" | "confirm" | "gate" => {
+            ("human.input", "`human.input` asks a person")
+        }
+        "http" | "http.request" | "fetch" | "curl" | "webhook" => {
+            ("exec", "use `exec` to run a program such as `curl`")
+        }
+        "foreach" | "control.foreach" | "for" | "map" | "loop" | "control.loop" | "while" | "repeat"
+        | "matrix" => {
+            ("control.merge", "to repeat nodes, add an edge that leads back, with `when` and `maxIterations`")
+        }
+        "flow" | "flow.run" | "subflow" | "control.subflow" | "workflow" | "call" => {
+            ("exec", "use `exec` to run another flow: `argv: [inspan, run, other.yaml, --json]`")
+        }
+        "if" | "condition" | "branch" => ("control.if", "`control.if`, or `when` on an edge, decides"),
+        "switch" | "router" | "route" => ("control.switch", "did you mean `control.switch`?"),
+        "wait" | "sleep" | "delay" => ("control.wait", "did you mean `control.wait`?"),
+        "fail" | "error" | "throw" => ("control.fail", "did you mean `control.fail`?"),
+        "merge" | "join" | "parallel" => (
+            "control.merge",
+            "`control.merge` joins branches; nodes without a path between them run in parallel",
+        ),
+        _ => return None,
+    };
+    catalog.get(to).map(|_| how.to_owned())
+}
+
+/// The node that `session` names, if both are agents.
+fn session(
+    node: &NodeSpec<'_>,
+    node_type: Option<&KnownType>,
+    types: &[Option<KnownType>],
+    index: &HashMap<NodeId, NodeIx>,
+    sink: &mut Sink,
+) -> Option<NodeIx> {
+    let (name, span) = node.session()?;
+    let mut report = |code, message: String, help: Option<String>| {
+        let problem = Problem::error(code, span, message).help(help);
+        sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].session", node.at)));
+    };
+    let is_agent = |node_type: &KnownType| node_type.info().kind == NodeKind::Agent;
+    if node_type.is_some_and(|of| !is_agent(of)) {
+        let owner = quoted(node.id.as_ref());
+        report(Code::NotAnAgent, format!("{owner} is not an agent node and cannot have a `session`"), None);
+        return None;
+    }
+    let Some(target) = index.get(name).copied() else {
+        let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
+        names.sort_unstable();
+        let help = did_you_mean(name, names);
+        report(Code::UnknownNode, format!("`session` names unknown node `{name}`"), help);
+        return None;
+    };
+    if types[target.0 as usize].as_ref().is_some_and(|of| !is_agent(of)) {
+        report(Code::NotAnAgent, format!("`session` names `{name}`, which is not an agent node"), None);
+        return None;
+    }
+    Some(target)
+}
+
+/// The schema of an input; those that depend on the input are compiled once for each different one.
+fn schema(node_type: &KnownType, input: &Value, own: &mut HashMap<String, InputSchema>) -> InputSchema {
+    let Some(json) = node_type.describe.input_schema_for(input) else {
+        return InputSchema::OfType(node_type.described.clone());
+    };
+    let compiled = |json| {
+        let (validator, has_marks) = (jsonschema::validator_for(&json).ok(), has_marks(&json));
+        InputSchema::Own(Arc::new(OwnSchema { json, validator, has_marks }))
+    };
+    own.entry(json.to_string()).or_insert_with(|| compiled(json)).clone()
+}
+
+/// The keys that a structured output has by its declared schema, if it names them all.
+fn structured_keys(input: &Value) -> Option<Vec<String>> {
+    let schema = input.get("options")?.get("outputSchema")?.as_object()?;
+    let opens = ["$ref", "anyOf", "oneOf", "allOf", "patternProperties", "if"];
+    let is_open = opens.iter().any(|word| schema.contains_key(*word))
+        || schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+    let properties = schema.get("properties")?.as_object().filter(|_| !is_open)?;
+    Some(properties.keys().cloned().collect())
+}
+
+/// "node `review`", for a message.
+pub(super) fn quoted(id: Option<&NodeId>) -> String {
+    id.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"))
+}

@@ -1,0 +1,187 @@
+//! Files that a flow includes: the content of each takes the place of the key that names it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span},
+    source::{Drawn, Loaded},
+    spec::{Data, Entry, Header, Layout, NodeSpec, Text, Yaml, schema_key},
+};
+
+/// The input with the files that it names put in place; none if it is not a mapping.
+pub(super) fn input(node: &NodeSpec<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Yaml> {
+    let mut input = match node.input {
+        None => Yaml::empty(Span { end: node.span.start, ..node.span }),
+        Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
+        Some(input) => {
+            let message = format!("`input` must be a mapping, found {}", input.kind());
+            let problem = Problem::error(Code::WrongType, input.span, message);
+            sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
+            return None;
+        }
+    };
+    let mut includes = Includes { node, loaded, sink };
+    includes.schemas(&mut input, "input");
+    if input.get("options").is_some_and(has_schema_files)
+        && let Some(options) = input.get_mut("options")
+    {
+        includes.schemas(options, "input.options");
+    }
+    if let Some(file) = node.prompt_file() {
+        includes.prompt(&mut input, file);
+    }
+    Some(input)
+}
+
+fn has_schema_files(map: &Yaml) -> bool {
+    map.entries().iter().any(|entry| schema_key(&entry.key).is_some())
+}
+
+/// Puts files in place of the keys that name them.
+struct Includes<'i, 'a> {
+    node: &'i NodeSpec<'a>,
+    loaded: &'i Loaded,
+    sink: &'i mut Sink,
+}
+
+impl Includes<'_, '_> {
+    fn prompt(&mut self, input: &mut Yaml, file: Text<'_>) {
+        let (at, id) = (self.node.at, self.node.id.as_ref());
+        let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
+        if input.get("prompt").is_some() {
+            let message = "`input.prompt` and `promptFile` are both set; keep one";
+            self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
+            return;
+        }
+        let value = match text(file, self.loaded, finish, self.sink) {
+            Some(text) => {
+                // Editors end a file with a line end that is not part of the prompt.
+                let text =
+                    text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
+                let span = Span::at(self.sink.source(file.0), 1, 1);
+                Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
+            }
+            None => Yaml::new(file.1, Data::Text(String::new())),
+        };
+        input.set("prompt", file.1, value);
+    }
+
+    /// Puts the schemas of files where their keys stand.
+    fn schemas(&mut self, map: &mut Yaml, owner: &str) {
+        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some();
+        let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();
+        for Entry { key: written, key_span, value } in files {
+            let Some(key) = schema_key(&written) else { continue };
+            let place = format!("nodes[{}].{owner}.{written}", self.node.at);
+            let id = self.node.id.as_ref();
+            let finish = |problem: Problem| problem.node(id).key(&place);
+            if map.get(key).is_some() {
+                let message = format!("`{key}` and `{written}` are both set; keep one");
+                self.sink.push(finish(Problem::error(Code::FileConflict, key_span, message)));
+            }
+            let found = match value.text() {
+                Some(path) => schema((path, value.span), self.loaded, finish, self.sink),
+                None => {
+                    let message = format!("`{written}` must be a path, found {}", value.kind());
+                    self.sink.push(finish(Problem::error(Code::WrongType, value.span, message)));
+                    None
+                }
+            };
+            let found = found.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+            map.remove(&written);
+            map.set(key, key_span, Yaml::new(value.span, Data::Json(Arc::new(found))));
+        }
+    }
+}
+
+/// The text of a file, or a problem at the place that names it.
+fn text<'l>(
+    (path, span): Text<'_>,
+    loaded: &'l Loaded,
+    finish: impl Fn(Problem) -> Problem,
+    sink: &mut Sink,
+) -> Option<&'l str> {
+    let (code, message) = match loaded.files.get(path) {
+        Some(Drawn::Text(text)) => return Some(text),
+        Some(Drawn::Outside) => {
+            (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
+        }
+        Some(Drawn::TooLarge) => (
+            Code::TooLarge,
+            format!(
+                "`{path}` is larger than 8 MiB, or the files of the flow are larger than 64 MiB together"
+            ),
+        ),
+        Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("cannot read `{path}`: {reason}")),
+        Some(Drawn::Missing) | None => (Code::FileMissing, format!("file `{path}` not found")),
+    };
+    let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
+        true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
+        false => "paths are relative to the folder of the flow file".to_owned(),
+    });
+    sink.push(finish(Problem::error(code, span, message).help(help)));
+    None
+}
+
+/// The JSON Schema in a file.
+fn schema(
+    file: Text<'_>,
+    loaded: &Loaded,
+    finish: impl Fn(Problem) -> Problem,
+    sink: &mut Sink,
+) -> Option<Value> {
+    let text = text(file, loaded, &finish, sink)?;
+    let source = sink.source(file.0);
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => {
+            let place = |number: usize| u32::try_from(number.max(1)).unwrap_or(u32::MAX);
+            let span = Span::at(source, place(error.line()), place(error.column()));
+            let words = error.to_string();
+            let reason = words.split(" at line ").next().unwrap_or(&words);
+            let message = format!("invalid JSON: {reason}");
+            sink.push(finish(Problem::error(Code::InvalidSchema, span, message)));
+            return None;
+        }
+    };
+    check_schema(&value, Span::at(source, 1, 1), finish, sink).then_some(value)
+}
+
+/// Whether a value is a JSON Schema.
+pub(in crate::compile) fn check_schema(
+    value: &Value,
+    span: Span,
+    finish: impl Fn(Problem) -> Problem,
+    sink: &mut Sink,
+) -> bool {
+    let reason = match jsonschema::validator_for(value) {
+        Ok(_) => return true,
+        Err(error) => match error.instance_path().as_str() {
+            "" => error.to_string(),
+            path => format!("at `{path}`: {error}"),
+        },
+    };
+    sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("invalid JSON Schema: {reason}"))));
+    false
+}
+
+/// The schema of the flow's input, from either place.
+pub(super) fn input_schema(header: &Header<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Value> {
+    let inline = header.input_schema.map(|schema: &Yaml| (schema, schema.json()));
+    if let (Some((_, span)), Some(_)) = (header.input_schema_file, &inline) {
+        let message = "`inputSchema` and `inputSchemaFile` are both set; keep one";
+        sink.push(Problem::error(Code::FileConflict, span, message).key("inputSchemaFile"));
+    }
+    if let Some((yaml, json)) = inline {
+        let finish = |problem: Problem| problem.key("inputSchema");
+        if !matches!(yaml.data, Data::Map(_) | Data::Bool(_)) {
+            let message = format!("`inputSchema` must be a JSON Schema, found {}", yaml.kind());
+            sink.push(finish(Problem::error(Code::WrongType, yaml.span, message)));
+            return None;
+        }
+        return check_schema(&json, yaml.span, finish, sink).then_some(json);
+    }
+    schema(header.input_schema_file?, loaded, |problem| problem.key("inputSchemaFile"), sink)
+}
