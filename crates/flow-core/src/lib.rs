@@ -41,5 +41,5 @@ pub use schedule::{
 pub use source::{Change, Drawn, FlowSource, Loaded};
 pub use spec::{flow_schema, parse_time};
 pub use state::{
-    CONTINUE, Conversation, EdgeState, Ending, FACTS, NodeState, RunState, SnapshotError, wait_before_retry,
+    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, NodeState, SnapshotError, wait_before_retry,
 };

@@ -1,10 +1,10 @@
-//! What runs next. [`Run::next`] makes one decision at a time from the folded state; carrying it out, and
-//! feeding what happened back by [`Run::apply`], is the runtime's. Nothing here waits, and time comes in
-//! as a parameter.
+//! What runs next. [`Run::next`] makes one decision at a time from the facts; the runtime carries it out and reports what
+//! happened by [`Run::apply`]. Nothing here waits, and time is a parameter.
 //!
 //! The order of decisions: begin the session, end early or pause if there is cause, resolve the edges of what
 //! has ended, start what is ready in the order of the graph, wait, end.
 
+mod agenda;
 mod budget;
 mod conclude;
 mod end;
@@ -14,7 +14,11 @@ mod resume;
 mod reuse;
 mod settle;
 
-use std::{borrow::Cow, cmp::Reverse, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply,
@@ -25,8 +29,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     expr::Scope,
     graph::{EdgeIx, Graph, NodeIx},
-    state::{Conversation, Ending, RunState},
+    state::{Conversation, Facts},
 };
+pub(crate) use agenda::Agenda;
 pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 
 /// A run: its graph, what it was given, and the fold of its facts.
@@ -39,19 +44,22 @@ pub struct Run {
     /// What `frame` is in a first pass.
     first_pass: Value,
     max_concurrency: u32,
-    state: RunState,
+    facts: Facts,
+    agenda: Agenda,
+    /// When the newest decision was asked for.
+    looked_at: Timestamp,
     /// Attempts that were told to end, by node: a decision is given once.
     cancelled: Vec<(NodeIx, u32, CancelReason)>,
-    /// Nodes whose doubt was put to a person by this process.
-    asked: Vec<NodeIx>,
+    /// Nodes about which this process has asked a person, with the attempt that was cut short.
+    asked: BTreeMap<NodeIx, u32>,
     /// Agents that wait for money that is laid aside for others, and the newest fact when they were last looked at.
-    held: Vec<NodeIx>,
+    held: BTreeSet<NodeIx>,
     held_at: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
     /// looked at.
     going_back: Vec<EdgeIx>,
     going_back_at: u64,
-    /// For whom it was said that a price is unknown: nodes, and the flow.
+    /// Nodes, and the flow, of which a log entry says that a price is unknown.
     warned: Vec<Option<NodeIx>>,
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
@@ -169,7 +177,8 @@ impl Run {
         let flow = json!({ "name": graph.name, "sessionId": session, "input": input });
         let vars = graph.state.clone().into();
         let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
-        let state = RunState::new(&graph);
+        let facts = Facts::new(&graph);
+        let agenda = Agenda::rebuild(&graph, &facts);
         let has_node_budgets = graph.nodes.iter().any(|node| node.policy.budget.is_some());
         Self {
             graph,
@@ -178,10 +187,12 @@ impl Run {
             vars,
             first_pass: frame(1),
             max_concurrency: limit,
-            state,
+            facts,
+            agenda,
+            looked_at: Timestamp::default(),
             cancelled: Vec::new(),
-            asked: Vec::new(),
-            held: Vec::new(),
+            asked: BTreeMap::new(),
+            held: BTreeSet::new(),
             held_at: 0,
             going_back: Vec::new(),
             going_back_at: 0,
@@ -198,8 +209,8 @@ impl Run {
     }
 
     /// The fold so far.
-    pub fn state(&self) -> &RunState {
-        &self.state
+    pub fn state(&self) -> &Facts {
+        &self.facts
     }
 
     /// How many attempts may work at once.
@@ -214,63 +225,67 @@ impl Run {
 
     /// Takes one event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
-        self.state.apply(&self.graph, envelope);
+        let Envelope { seq, timestamp, context, event, .. } = envelope;
+        self.take(*seq, *timestamp, context.task.as_ref(), event);
+    }
+
+    /// As `apply`, with only what counts of an envelope.
+    fn take(&mut self, seq: u64, at: Timestamp, task: Option<&NodePath>, event: &Event) {
+        if seq > self.facts.last_seq {
+            self.facts.take(&self.graph, seq, at, task, event);
+            self.agenda.update(&self.graph, &self.facts);
+        }
     }
 
     /// Puts the next decision into `actions`, which is empty before; it stays so if there is nothing to do
     /// until something happens. Every emitted event must be applied before this is called again.
     pub fn next(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.state.status == SessionStatus::Idle {
+        if self.facts.status == SessionStatus::Idle {
             actions.push(emit(Event::HarnessStart { name: self.graph.name.clone() }));
             return;
         }
-        if !self.state.phase_begun {
+        if !self.facts.phase_begun {
             actions.push(emit(Event::PhaseStart { name: self.graph.phase.clone(), phase_number: Some(1) }));
             return;
         }
-        if self.state.outcome.is_some() || self.state.status == SessionStatus::Paused {
+        if self.facts.outcome.is_some() || self.facts.status == SessionStatus::Paused {
             return;
         }
-        if self.state.phase_ended {
+        if self.facts.phase_ended {
             // The process died between the end of the phase and that of the session.
-            let ending = self.state.ending.clone();
+            let ending = self.facts.ending.clone();
             let (outcome, error) = ending.map_or((Outcome::Success, None), |end| (end.outcome, end.error));
             return self.finish(outcome, error, now, actions);
         }
-        self.look_again();
+        self.looked_at = now;
+        if self.held_at != self.facts.last_seq {
+            self.held_at = self.facts.last_seq;
+            self.held.clear();
+        }
         self.look_at_time(now, actions);
         if actions.is_empty() {
             self.look_at_money(actions);
         }
-        if actions.is_empty() && self.state.ending.is_some() {
-            self.wind_down(now, actions);
+        if !actions.is_empty() {
             return;
         }
-        if actions.is_empty() && self.state.pausing.is_some() {
-            self.come_to_rest(actions);
-            return;
+        if self.facts.ending.is_some() {
+            return self.wind_down(now, actions);
         }
+        if self.facts.pausing.is_some() {
+            return self.come_to_rest(actions);
+        }
+        while let Some(node) = self.next_ended() {
+            actions.append(&mut self.settle(node));
+            if !actions.is_empty() {
+                return;
+            }
+        }
+        self.go_back(actions);
         while actions.is_empty()
-            && let Some(node) = self.state.settling.pop_front()
+            && let Some(node) = self.candidate(now)
         {
-            self.settle(node, actions);
-            if self.state.ending.is_some() {
-                return self.next(now, actions);
-            }
-        }
-        if actions.is_empty() {
-            self.go_back(actions);
-            if self.state.ending.is_some() {
-                return self.next(now, actions);
-            }
-        }
-        while actions.is_empty()
-            && let Some(node) = self.candidate()
-        {
-            self.consider(node, now, actions);
-            if self.state.ending.is_some() {
-                return self.next(now, actions);
-            }
+            self.consider(node, actions);
         }
         if actions.is_empty() {
             self.rest(now, actions);
@@ -279,42 +294,42 @@ impl Run {
 
     /// The fold as data; `input` is what the flow was given.
     pub fn snapshot(&self, input: &Map<String, Value>) -> RunSnapshot {
-        self.state.snapshot(&self.graph, &self.session, input)
+        self.facts.snapshot(&self.graph, &self.session, input)
     }
 
     /// Begins with a state that was saved, in place of an empty one.
     pub fn restore(&mut self, snapshot: &RunSnapshot) {
-        self.state = RunState::restore(&self.graph, snapshot);
+        self.facts = Facts::restore(&self.graph, snapshot);
+        self.agenda = Agenda::rebuild(&self.graph, &self.facts);
         self.going_back.clear();
     }
 
     /// When to ask again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        let node = self.state.timers.peek().map(|Reverse((at, _))| *at);
+        let node = self.agenda.next_timer(self.looked_at);
         let flow =
-            self.flow_deadline().filter(|_| self.state.ending.is_none() && self.state.outcome.is_none());
+            self.flow_deadline().filter(|_| self.facts.ending.is_none() && self.facts.outcome.is_none());
         node.into_iter().chain(flow).min()
     }
 
     /// The attempts that must be in flight now.
     pub fn outstanding(&self) -> Vec<StartNode> {
-        let running =
-            self.state.nodes.iter().enumerate().filter(|(_, node)| node.status == NodeStatus::Running);
-        running.map(|(ix, node)| self.attempt(NodeIx(ix as u32), node.attempt)).collect()
+        let running = self.facts.nodes.entries().filter(|(_, node)| node.status == NodeStatus::Running);
+        running.map(|(ix, node)| self.attempt(ix, node.attempt)).collect()
     }
 
     fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
         let node = self.graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
+        let state = &self.facts.nodes[ix];
         let input = node.input.resolve(&self.scope(&self.locals(ix))).map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(ix)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(ix);
         let source = own.or(node.session);
-        let conversation = source.and_then(|source| self.state.nodes[source.0 as usize].conversation.clone());
+        let conversation = source.and_then(|source| self.facts.nodes[source].conversation.clone());
         let mail = state.more.as_ref().filter(|_| own.is_none());
         StartNode {
             node: ix,
-            path: self.state.path(&self.graph, ix),
+            path: self.facts.path(&self.graph, ix),
             attempt,
             input,
             conversation,
@@ -323,18 +338,15 @@ impl Run {
         }
     }
 
-    /// Takes up again what was put off, if anything has happened since.
-    fn look_again(&mut self) {
-        if self.held_at != self.state.last_seq {
-            self.held_at = self.state.last_seq;
-            for ix in std::mem::take(&mut self.held) {
-                self.state.propose(&self.graph, ix);
-            }
-        }
+    /// The next node whose edges can be resolved. One whose loop is about to go round waits for that.
+    fn next_ended(&self) -> Option<NodeIx> {
+        let goes_back =
+            |ix: &NodeIx| self.graph.node(*ix).loops.iter().any(|edge| self.going_back.contains(edge));
+        self.agenda.ended().find(|ix| self.going_back.is_empty() || !goes_back(ix))
     }
 
     fn cancel(&mut self, node: NodeIx, reason: CancelReason, actions: &mut Vec<Action>) {
-        let attempt = self.state.nodes[node.0 as usize].attempt;
+        let attempt = self.facts.nodes[node].attempt;
         if !self.cancelled.iter().any(|&(ix, n, _)| ix == node && n == attempt) {
             self.cancelled.push((node, attempt, reason));
             actions.push(Action::Cancel { node, attempt, reason });
@@ -342,43 +354,32 @@ impl Run {
     }
 
     fn flow_deadline(&self) -> Option<Timestamp> {
-        let left = self.graph.policy.timeout?.saturating_sub(self.state.used);
-        Some(self.state.started_at? + self.state.rested + left)
+        let left = self.graph.policy.timeout?.saturating_sub(self.facts.used);
+        Some(self.facts.started_at? + self.facts.rested + left)
     }
 
-    /// Takes what is due: retries become candidates, late attempts are cancelled, the flow's own time ends.
+    /// Cancels attempts whose time is up, and ends the run if its own is.
     fn look_at_time(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.state.ending.is_none() && self.flow_deadline().is_some_and(|deadline| deadline <= now) {
+        if self.facts.ending.is_none() && self.flow_deadline().is_some_and(|deadline| deadline <= now) {
             let limit = self.graph.policy.timeout.unwrap_or_default();
             let message = format!("flow `{}` did not end within its timeout of {limit:?}", self.graph.name);
             let error = AgentError::new(ErrorCode::Timeout, message);
-            self.state.end_early(Ending { outcome: Outcome::TimedOut, error: Some(error) });
+            return actions.push(ending(Outcome::TimedOut, error));
         }
-        while let Some(&Reverse((at, node))) = self.state.timers.peek() {
-            let state = &self.state.nodes[node.0 as usize];
-            let pending = matches!(state.status, NodeStatus::Pending | NodeStatus::Waiting);
-            let retries = pending && state.retry_at == Some(at);
-            let expires = state.status == NodeStatus::Running && state.deadline == Some(at);
-            if at > now && (retries || expires) {
-                break;
-            }
-            self.state.timers.pop();
-            if retries {
-                self.state.propose(&self.graph, node);
-            } else if expires {
-                self.cancel(node, CancelReason::TimedOut, actions);
-            }
+        let expired = self.agenda.due(now).filter(|ix| self.facts.nodes[*ix].status == NodeStatus::Running);
+        for ix in expired.collect::<Vec<_>>() {
+            self.cancel(ix, CancelReason::TimedOut, actions);
         }
     }
 
     /// What expressions see now.
     pub(crate) fn scope<'a>(&'a self, locals: &'a Value) -> Scope<'a> {
-        Scope { outputs: &self.state.outputs, flow: &self.flow, state: &self.vars, locals }
+        Scope { outputs: &self.facts.outputs, flow: &self.flow, state: &self.vars, locals }
     }
 
     /// What the expressions of a node, and of the edges out of it, see beside that.
     pub(crate) fn locals(&self, ix: NodeIx) -> Cow<'_, Value> {
-        match self.state.nodes[ix.0 as usize].pass {
+        match self.facts.nodes[ix].pass {
             0 | 1 => Cow::Borrowed(&self.first_pass),
             pass => Cow::Owned(frame(pass)),
         }
@@ -391,6 +392,11 @@ fn frame(pass: u32) -> Value {
 
 fn emit(event: Event) -> Action {
     Action::Emit { task: None, event }
+}
+
+/// The decision to end the run before its time.
+fn ending(outcome: Outcome, error: AgentError) -> Action {
+    emit(Event::FlowEnding { outcome, error: Some(error) })
 }
 
 fn edge_name(graph: &Graph, edge: &crate::graph::Edge) -> String {

@@ -1,5 +1,5 @@
-//! The state of a run: a fold over the facts in its event log, and nothing else. Live, resumed, recovered,
-//! replayed and forked runs all come here by [`RunState::apply`].
+//! The facts of a run: a fold over its event log, and nothing else. Live, resumed, recovered, replayed and forked runs
+//! all come here by [`Facts::apply`]. What may be decided next follows from the facts and is kept in the agenda.
 //!
 //! | Fact | From | To |
 //! |---|---|---|
@@ -26,17 +26,13 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PauseCause, Prompt,
-    PromptKind, SessionStatus, SkipReason, Spending, Timestamp, Usage,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome,
+    PauseCause, Prompt, PromptKind, ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp, Usage,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use node::{Conversation, EdgeState, NodeState};
@@ -45,7 +41,10 @@ pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
 
-use crate::graph::{Graph, NodeIx, Occupies};
+use crate::{
+    graph::{EdgeIx, Graph, NodeIx},
+    ids::IndexVec,
+};
 
 /// The events that are facts of a run; all others change nothing here.
 pub const FACTS: &[&str] = &[
@@ -77,18 +76,17 @@ pub const FACTS: &[&str] = &[
     "flow:paused",
     "flow:resumed",
     "flow:waiting",
+    "flow:ending",
     "limit:wait",
     "budget:spent",
     "budget:exceeded",
     "budget:carried",
 ];
 
-/// Nodes, least index first.
-pub(crate) type Candidates = BinaryHeap<Reverse<NodeIx>>;
-
 /// The fold of a run's facts.
-#[derive(Debug)]
-pub struct RunState {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
     pub(crate) status: SessionStatus,
     pub(crate) outcome: Option<Outcome>,
     pub(crate) started_at: Option<Timestamp>,
@@ -103,9 +101,10 @@ pub struct RunState {
     pub(crate) last_seq: u64,
     /// How often something has come to an end: an attempt, or a turn of an agent.
     pub(crate) progress: u64,
-    pub(crate) nodes: Vec<NodeState>,
-    pub(crate) edges: Vec<EdgeState>,
-    pub(crate) outputs: Vec<Option<Arc<Value>>>,
+    pub(crate) nodes: IndexVec<NodeIx, NodeState>,
+    pub(crate) edges: IndexVec<EdgeIx, EdgeState>,
+    #[serde(with = "optional")]
+    pub(crate) outputs: IndexVec<NodeIx, Option<Arc<Value>>>,
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) usage: Usage,
     pub(crate) cost_usd: f64,
@@ -136,18 +135,13 @@ pub struct RunState {
     /// Attempts that run, and how many of them take a place for work.
     pub(crate) running: u32,
     pub(crate) slots: u32,
-    /// Nodes that may have become ready and would work; entries can be stale.
-    pub(crate) workers: Candidates,
-    /// Nodes that may have become ready and would only wait: they need no place; entries can be stale.
-    pub(crate) waiters: Candidates,
-    /// Nodes that ended and whose edges are to be resolved; entries can be stale.
-    pub(crate) settling: VecDeque<NodeIx>,
-    /// Moments at which something may be due; entries can be stale.
-    pub(crate) timers: BinaryHeap<Reverse<(Timestamp, NodeIx)>>,
+    /// The nodes that the newest event may have changed.
+    #[serde(skip)]
+    pub(crate) touched: Vec<NodeIx>,
 }
 
 /// A wish to pause.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pause {
     pub(crate) reason: Option<String>,
     /// The event that asked for it.
@@ -155,7 +149,7 @@ pub(crate) struct Pause {
 }
 
 /// Why a run ends before its time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
     /// How the session ends.
     pub outcome: Outcome,
@@ -163,7 +157,7 @@ pub struct Ending {
     pub error: Option<AgentError>,
 }
 
-impl RunState {
+impl Facts {
     /// The state before the first fact.
     pub fn new(graph: &Graph) -> Self {
         let nodes = graph
@@ -184,8 +178,8 @@ impl RunState {
             last_seq: 0,
             progress: 0,
             nodes,
-            edges: vec![EdgeState::default(); graph.edges.len()],
-            outputs: vec![None; graph.nodes.len()],
+            edges: graph.edges.iter().map(|_| EdgeState::default()).collect(),
+            outputs: graph.nodes.iter().map(|_| None).collect(),
             prompts: Vec::new(),
             usage: Usage::default(),
             cost_usd: 0.0,
@@ -203,10 +197,7 @@ impl RunState {
             failure: None,
             running: 0,
             slots: 0,
-            workers: BinaryHeap::new(),
-            waiters: BinaryHeap::new(),
-            settling: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            touched: Vec::new(),
         }
     }
 
@@ -231,30 +222,75 @@ impl RunState {
         }
         self.last_seq = seq;
         let was_ending = self.ending.is_some();
+        self.touched.clear();
         match event {
-            Event::HarnessStart { .. }
-            | Event::PhaseStart { .. }
-            | Event::PhaseComplete { .. }
-            | Event::PhaseFailed { .. }
-            | Event::HarnessComplete { .. } => self.frame(graph, event, at),
-            Event::TaskStart { .. }
-            | Event::TaskComplete { .. }
-            | Event::TaskFailed { .. }
-            | Event::TaskCancelled { .. }
-            | Event::TaskSkipped { .. }
-            | Event::TaskReused { .. }
-            | Event::LimitWait { .. } => self.task(graph, task, event, at),
-            Event::EdgeFired { from, to } => self.fire(graph, from, to),
-            Event::EdgeSkipped { from, to } => self.skip(graph, from, to),
-            Event::LoopIterate { from, to, iteration, nodes } => {
-                self.iterate(graph, from.as_str(), to.as_str(), *iteration, nodes)
+            Event::HarnessStart { .. } => {
+                if self.started_at.is_none() {
+                    self.status = SessionStatus::Running;
+                    self.started_at = Some(at);
+                }
             }
-            Event::AgentStart { .. }
-            | Event::AgentTurn { .. }
-            | Event::AgentSteer { .. }
-            | Event::AgentSession { .. }
-            | Event::AgentUsage { .. }
-            | Event::AgentComplete { .. } => self.agent(graph, task, event),
+            Event::PhaseStart { .. } => self.phase_begun = true,
+            Event::PhaseComplete { .. } => self.phase_ended = true,
+            Event::PhaseFailed { error, .. } => self.fail_phase(error),
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
+                self.outcome = Some(*outcome);
+                self.duration_ms = *duration_ms;
+                self.status = SessionStatus::of_outcome(*outcome);
+            }
+            Event::TaskStart { attempt, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending, NodeStatus::Waiting]) {
+                    self.start(graph, ix, *attempt, at);
+                }
+            }
+            Event::TaskComplete { result, duration_ms, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
+                    self.outputs[ix] = Some(result.clone());
+                }
+            }
+            Event::TaskFailed { error, will_retry, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.fail(graph, ix, error, *will_retry, at);
+                }
+            }
+            Event::TaskCancelled { .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.end(graph, ix, NodeStatus::Cancelled, None);
+                }
+            }
+            Event::LimitWait { until, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.wait_for_limit(graph, ix, *until, at);
+                }
+            }
+            Event::TaskSkipped { reason, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending]) {
+                    self.skip_node(ix, *reason);
+                }
+            }
+            Event::TaskReused { result, session_id, .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending]) {
+                    self.reuse(graph, ix, result, session_id.as_ref());
+                }
+            }
+            Event::EdgeFired { from, to } => {
+                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired)
+            }
+            Event::EdgeSkipped { from, to } => {
+                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped);
+            }
+            Event::LoopIterate { from, to, iteration, nodes } => {
+                self.iterate(graph, from.as_str(), to.as_str(), *iteration, nodes);
+            }
+            Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
+                self.begin_run(graph, task, run_id, agent_name, *multi_turn);
+            }
+            Event::AgentTurn { .. } => self.begin_turn(graph, task),
+            Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
+            Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
+            Event::AgentUsage { usage, cost_usd, .. } => self.end_turn(graph, task, *usage, *cost_usd),
+            Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
@@ -279,17 +315,32 @@ impl RunState {
                 self.resume(graph, node_ids, message, messages, at);
             }
             Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
+            Event::FlowEnding { outcome, error } => {
+                self.end_early(Ending { outcome: *outcome, error: error.clone() });
+            }
             Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
-            Event::BudgetExceeded { .. } => match task {
+            Event::BudgetExceeded { .. } => match task.map(|path| graph.find(path.node())) {
                 None => self.budget_told = true,
-                Some(path) => {
-                    if let Some(ix) = graph.find(path.node()) {
-                        self.nodes[ix.0 as usize].more().budget_told = true;
-                    }
-                }
+                Some(Some(ix)) => self.nodes[ix].more().budget_told = true,
+                Some(None) => {}
             },
             Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
-            _ => return,
+            Event::AgentText { .. }
+            | Event::AgentThinking { .. }
+            | Event::AgentRetract { .. }
+            | Event::AgentToolStart { .. }
+            | Event::AgentToolComplete { .. }
+            | Event::AgentWarning { .. }
+            | Event::ExecOutput { .. }
+            | Event::SessionClose { .. }
+            | Event::SessionRejected { .. }
+            | Event::ChannelRegistered { .. }
+            | Event::ChannelStarted { .. }
+            | Event::ChannelStopped { .. }
+            | Event::ChannelUnregistered { .. }
+            | Event::ChannelFailed { .. }
+            | Event::Log { .. }
+            | Event::Unknown(_) => return,
         }
         // The end of the phase repeats a cause and is none itself.
         if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
@@ -298,84 +349,45 @@ impl RunState {
         self.last_at = at;
     }
 
-    fn frame(&mut self, graph: &Graph, event: &Event, at: Timestamp) {
-        match event {
-            Event::HarnessStart { .. } if self.started_at.is_none() => {
-                self.status = SessionStatus::Running;
-                self.started_at = Some(at);
-            }
-            Event::PhaseStart { .. } if !self.phase_begun => {
-                self.phase_begun = true;
-                let roots = graph.nodes.iter().enumerate().filter(|(_, node)| node.incoming.is_empty());
-                roots.for_each(|(ix, _)| self.propose(graph, NodeIx(ix as u32)));
-            }
-            Event::PhaseComplete { .. } => self.phase_ended = true,
-            Event::PhaseFailed { error, .. } => {
-                self.phase_ended = true;
-                // Between this and the end of the session nothing may begin, also after a crash.
-                let outcome = self.outcome_of(error);
-                self.end_early(Ending { outcome, error: Some(error.clone()) });
-                self.failure.get_or_insert_with(|| error.clone());
-            }
-            Event::HarnessComplete { outcome, duration_ms, .. } => {
-                self.outcome = Some(*outcome);
-                self.duration_ms = *duration_ms;
-                self.status = SessionStatus::of_outcome(*outcome);
-            }
-            _ => {}
-        }
+    /// Between the end of the phase and that of the session nothing may begin, also after a crash.
+    fn fail_phase(&mut self, error: &AgentError) {
+        self.phase_ended = true;
+        let outcome = self.outcome_of(error);
+        self.end_early(Ending { outcome, error: Some(error.clone()) });
+        self.failure.get_or_insert_with(|| error.clone());
     }
 
-    fn task(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event, at: Timestamp) {
-        let expected: &[NodeStatus] = match event {
-            Event::TaskStart { .. } => &[NodeStatus::Pending, NodeStatus::Waiting],
-            Event::TaskSkipped { .. } | Event::TaskReused { .. } => &[NodeStatus::Pending],
-            _ => &[NodeStatus::Running],
-        };
-        let Some(ix) = self.locate(graph, task, expected) else { return };
-        match event {
-            Event::TaskStart { attempt, .. } => self.start(graph, ix, *attempt, at),
-            Event::TaskComplete { result, duration_ms, .. } => {
-                self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
-                self.outputs[ix.0 as usize] = Some(result.clone());
-                self.settling.push_back(ix);
-            }
-            Event::TaskFailed { error, will_retry, .. } => self.fail(graph, ix, error, *will_retry, at),
-            Event::TaskCancelled { .. } => self.end(graph, ix, NodeStatus::Cancelled, None),
-            Event::LimitWait { until, .. } => self.wait_for_limit(graph, ix, *until, at),
-            Event::TaskSkipped { reason, .. } => {
-                let node = &mut self.nodes[ix.0 as usize];
-                node.status = NodeStatus::Skipped;
-                node.tainted = *reason == SkipReason::Failure;
-                self.outputs[ix.0 as usize] = None;
-                self.settling.push_back(ix);
-            }
-            Event::TaskReused { result, session_id, .. } => {
-                let node = &mut self.nodes[ix.0 as usize];
-                node.status = NodeStatus::Reused;
-                node.doubt = false;
-                if let Some(session_id) = session_id {
-                    node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
-                }
-                self.outputs[ix.0 as usize] = Some(result.clone());
-                self.settling.push_back(ix);
-                self.forget_prompts(graph, ix);
-                self.wake();
-            }
-            _ => {}
-        }
+    fn skip_node(&mut self, ix: NodeIx, reason: SkipReason) {
+        let node = &mut self.nodes[ix];
+        node.status = NodeStatus::Skipped;
+        node.tainted = reason == SkipReason::Failure;
+        node.settles = self.last_seq;
+        self.outputs[ix] = None;
+        self.touched.push(ix);
     }
 
-    /// Puts a node among those that may be ready.
-    pub(crate) fn propose(&mut self, graph: &Graph, ix: NodeIx) {
-        match graph.node(ix).occupies {
-            Occupies::Slot => self.workers.push(Reverse(ix)),
-            Occupies::Nothing => self.waiters.push(Reverse(ix)),
+    fn reuse(
+        &mut self,
+        graph: &Graph,
+        ix: NodeIx,
+        result: &Arc<Value>,
+        session_id: Option<&ProviderSessionId>,
+    ) {
+        let node = &mut self.nodes[ix];
+        node.status = NodeStatus::Reused;
+        node.doubt = false;
+        node.settles = self.last_seq;
+        if let Some(session_id) = session_id {
+            node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
         }
+        self.outputs[ix] = Some(result.clone());
+        self.touched.push(ix);
+        self.forget_prompts(graph, ix);
+        self.wake();
     }
 
     /// Ends the run before its time, unless it ends already.
-    pub(crate) fn end_early(&mut self, ending: Ending) {
+    fn end_early(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
     }
 
@@ -399,7 +411,7 @@ impl RunState {
     /// Where a node's next attempt or pass stands in the run.
     pub fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
         let root = NodePath::root(&graph.node(ix).id);
-        match self.nodes[ix.0 as usize].pass {
+        match self.nodes[ix].pass {
             0 | 1 => root,
             pass => root.with_pass(pass),
         }
@@ -413,12 +425,12 @@ impl RunState {
     pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
         let (node, pass) = task?.node_and_pass();
         let ix = graph.find(node)?;
-        (self.nodes[ix.0 as usize].pass == pass).then_some(ix)
+        (self.nodes[ix].pass == pass).then_some(ix)
     }
 
     fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {
         let ix = self.find(graph, task)?;
-        expected.contains(&self.nodes[ix.0 as usize].status).then_some(ix)
+        expected.contains(&self.nodes[ix].status).then_some(ix)
     }
 
     /// What was waiting goes on.
@@ -426,5 +438,26 @@ impl RunState {
         if self.status == SessionStatus::Waiting {
             self.status = SessionStatus::Running;
         }
+    }
+}
+
+/// An output may be `null`, which JSON cannot tell from an absent one: each is a list of at most one.
+mod optional {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::Value;
+
+    use crate::ids::{IndexVec, NodeIx};
+
+    type Outputs = IndexVec<NodeIx, Option<Arc<Value>>>;
+
+    pub(super) fn serialize<S: Serializer>(outputs: &Outputs, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(outputs.iter().map(Option::as_slice))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outputs, D::Error> {
+        let lists = Vec::<Vec<Arc<Value>>>::deserialize(deserializer)?;
+        Ok(lists.into_iter().map(|list| list.into_iter().next()).collect())
     }
 }

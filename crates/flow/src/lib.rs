@@ -15,11 +15,12 @@ pub use error::RunError;
 pub use inspan_flow_core::{
     About, Action, AttemptEnd, BindingError, Budget, CancelReason, Change, Code, Compiled, Computed,
     Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState, Effects,
-    Ending, Explanation, FACTS, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError, Interrupted, Join,
-    Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted,
-    OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Part, Plan, Planned, Position, Retry,
-    RetryOn, Reusable, Run, RunState, Scope, SessionRecord, Severity, SnapshotError, StartNode, Statement,
-    StatementKind, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
+    Ending, Explanation, FACTS, Facts, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError,
+    Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo,
+    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Part, Plan,
+    Planned, Position, Retry, RetryOn, Reusable, Run, Scope, SessionRecord, Severity, SnapshotError,
+    StartNode, Statement, StatementKind, Template, Why, check_input, compile, explain, flow_schema,
+    wait_before_retry,
 };
 pub use inspan_store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

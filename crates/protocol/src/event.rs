@@ -27,7 +27,6 @@ macro_rules! events {
         /// One thing that happened, written as `{"type": NAME, …}`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(tag = "type", remote = "Self")]
-        #[non_exhaustive]
         pub enum Event {
             $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
             $variant $payload, )*
@@ -406,6 +405,14 @@ events! {
         /// Until when, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
+    }
+    /// The flow is to end before all of it has run: what runs is cancelled, and then the session ends.
+    "flow:ending" FlowEnding {
+        /// How the session will end.
+        outcome: Outcome,
+        /// What went wrong, if something did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<AgentError>,
     }
     /// Money and tokens spent so far by the session.
     "budget:spent" BudgetSpent {

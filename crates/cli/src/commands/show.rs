@@ -2,7 +2,7 @@
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    FACTS, Graph, Liveness, NodeIx, NodeState, ParentKind, Run, RunState, Select, SessionEntry, SessionRecord,
+    FACTS, Facts, Graph, Liveness, NodeIx, NodeState, ParentKind, Run, Select, SessionEntry, SessionRecord,
 };
 use inspan_protocol::{NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
@@ -67,7 +67,7 @@ impl View {
         self.run.graph()
     }
 
-    fn state(&self) -> &RunState {
+    fn state(&self) -> &Facts {
         self.run.state()
     }
 

@@ -120,7 +120,7 @@ impl Walk<'_> {
         let (kind, reason, text) = match &spec.cycle {
             Some(cycle) if !fired && cycle.body.contains(&ix) => {
                 let reason = self.not_fired(edge);
-                let rounds = self.state().edges[edge.0 as usize].iterations;
+                let rounds = self.state().edges[edge].iterations;
                 let used_up = rounds >= cycle.max_iterations
                     && cycle.on_exhausted == OnExhausted::Continue
                     && spec.when.as_ref().is_none_or(|when| {

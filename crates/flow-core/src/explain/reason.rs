@@ -135,7 +135,9 @@ impl Walk<'_> {
                 format!("the budget of `{task}` is used up: {limit}")
             }
             Event::BudgetExceeded { limit } => format!("the budget of the flow is used up: {limit}"),
-            Event::PhaseFailed { error, .. } => in_short(error),
+            Event::PhaseFailed { error, .. } | Event::FlowEnding { error: Some(error), .. } => {
+                in_short(error)
+            }
             other => other.name().to_owned(),
         }
     }

@@ -117,7 +117,7 @@ impl Walk<'_> {
     fn say_open_edges(&mut self, ix: NodeIx) {
         let graph = self.graph();
         for &edge in &graph.node(ix).incoming {
-            if self.state().edges[edge.0 as usize].status != EdgeStatus::Pending {
+            if self.state().edges[edge].status != EdgeStatus::Pending {
                 continue;
             }
             let from = graph.edge(edge).from;

@@ -9,7 +9,7 @@ use super::{Statement, StatementKind};
 use crate::{
     graph::{EdgeIx, Graph, NodeIx},
     schedule::Run,
-    state::{NodeState, RunState},
+    state::{Facts, NodeState},
 };
 
 /// A log on replay.
@@ -42,7 +42,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    pub(super) fn state(&self) -> &RunState {
+    pub(super) fn state(&self) -> &Facts {
         self.run.state()
     }
 
@@ -51,7 +51,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn node(&self, ix: NodeIx) -> &NodeState {
-        &self.state().nodes[ix.0 as usize]
+        &self.state().nodes[ix]
     }
 
     pub(super) fn path(&self, ix: NodeIx) -> NodePath {

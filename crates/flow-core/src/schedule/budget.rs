@@ -3,11 +3,11 @@
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause};
 use serde_json::Map;
 
-use super::{Action, CancelReason, Planning, Run, emit};
+use super::{Action, CancelReason, Planning, Run, emit, ending};
 use crate::{
     graph::{Budget, NodeIx, OnExceeded, OnUnknown},
     node::NodeKind,
-    state::{Ending, NodeState},
+    state::NodeState,
 };
 
 /// Whether an agent may start, as far as money goes.
@@ -29,38 +29,38 @@ impl Run {
         if self.carry_over(actions) {
             return;
         }
-        if let Some(budget) = self.state.budget(&self.graph) {
-            let unpriced = self.state.unpriced && !self.state.unpriced_before;
+        if let Some(budget) = self.facts.budget(&self.graph) {
+            let unpriced = self.facts.unpriced && !self.facts.unpriced_before;
             if unpriced && self.warn(None, budget, actions) {
                 return;
             }
-            let tokens = self.state.usage.total();
-            if tokens != self.state.told_tokens {
-                let cost_usd = (!self.state.unpriced).then_some(self.state.cost_usd);
+            let tokens = self.facts.usage.total();
+            if tokens != self.facts.told_tokens {
+                let cost_usd = (!self.facts.unpriced).then_some(self.facts.cost_usd);
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }
-            if let Some(limit) = self.state.exceeded(&self.graph).filter(|_| self.state.ending.is_none()) {
-                if !self.state.budget_told {
+            if let Some(limit) = self.facts.exceeded(&self.graph).filter(|_| self.facts.ending.is_none()) {
+                if !self.facts.budget_told {
                     actions.push(emit(Event::BudgetExceeded { limit }));
                     return;
                 }
                 self.cancel_spenders(budget, actions);
             }
         }
-        if self.knows_node_budgets() && self.state.ending.is_none() {
+        if self.knows_node_budgets() && self.facts.ending.is_none() {
             self.cancel_over_budget(actions);
         }
     }
 
     /// Whether any node has a budget, so that runs without one need not look at each node.
     fn knows_node_budgets(&self) -> bool {
-        self.has_node_budgets || !self.state.raised.nodes.is_empty()
+        self.has_node_budgets || !self.facts.raised.nodes.is_empty()
     }
 
     /// Emits what an earlier session has spent that this one continues, once; gives whether it did.
     fn carry_over(&self, actions: &mut Vec<Action>) -> bool {
-        let Some(reusable) = self.reusable.as_ref().filter(|_| self.state.carried.is_none()) else {
+        let Some(reusable) = self.reusable.as_ref().filter(|_| self.facts.carried.is_none()) else {
             return false;
         };
         let (from, spent, nodes) = reusable.spending();
@@ -74,32 +74,31 @@ impl Run {
 
     /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
     fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
-        let nodes = self.state.nodes.iter().enumerate();
+        let nodes = self.facts.nodes.entries();
         let spend = nodes.filter(|(_, node)| node.status == NodeStatus::Running && node.spends());
-        let spenders: Vec<_> = spend.map(|(at, _)| NodeIx(at as u32)).collect();
+        let spenders: Vec<_> = spend.map(|(ix, _)| ix).collect();
         match budget.on_exceeded {
             OnExceeded::Pause => {
                 spenders.into_iter().for_each(|ix| self.cancel(ix, CancelReason::Pausing, actions));
             }
             OnExceeded::Fail if spenders.is_empty() => {}
-            OnExceeded::Fail => self.go_bankrupt(),
+            OnExceeded::Fail => actions.push(self.bankrupt()),
         }
     }
 
     fn cancel_over_budget(&mut self, actions: &mut Vec<Action>) {
-        for at in 0..self.state.nodes.len() {
-            let ix = NodeIx(at as u32);
-            let Some(budget) = self.state.node_budget(&self.graph, ix) else { continue };
-            let state = &self.state.nodes[at];
+        for ix in self.facts.nodes.places() {
+            let Some(budget) = self.facts.node_budget(&self.graph, ix) else { continue };
+            let state = &self.facts.nodes[ix];
             let spends = state.status == NodeStatus::Running && state.spends();
             let more = state.more.as_ref();
             let was_told = more.is_some_and(|more| more.budget_told);
             if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
                 self.warn(Some(ix), budget, actions);
             }
-            let Some(limit) = self.state.node_exceeded(&self.graph, ix) else { continue };
+            let Some(limit) = self.facts.node_exceeded(&self.graph, ix) else { continue };
             if !was_told {
-                let task = Some(self.state.path(&self.graph, ix));
+                let task = Some(self.facts.path(&self.graph, ix));
                 actions.push(Action::Emit { task, event: Event::BudgetExceeded { limit } });
             }
             if spends {
@@ -127,13 +126,13 @@ impl Run {
             "the price of a turn is unknown and counts as nothing in the budget of {whose}: {usd} USD"
         );
         let event = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
-        actions.push(Action::Emit { task: node.map(|ix| self.state.path(&self.graph, ix)), event });
+        actions.push(Action::Emit { task: node.map(|ix| self.facts.path(&self.graph, ix)), event });
         true
     }
 
-    fn go_bankrupt(&mut self) {
-        let ending = Ending { outcome: Outcome::BudgetExceeded, error: Some(self.flow_over_budget()) };
-        self.state.end_early(ending);
+    /// Ends the run because its budget is used up; `budget:exceeded` is in the log by now.
+    pub(super) fn bankrupt(&self) -> Action {
+        ending(Outcome::BudgetExceeded, self.flow_over_budget())
     }
 
     /// Whether there is enough left for this node.
@@ -141,43 +140,38 @@ impl Run {
         if self.graph.node(ix).kind != NodeKind::Agent || self.planning == Planning::On {
             return Afford::Yes;
         }
-        if let Some(budget) = self.state.node_budget(&self.graph, ix).filter(|_| self.knows_node_budgets())
-            && self.state.node_exceeded(&self.graph, ix).is_some()
+        if let Some(budget) = self.facts.node_budget(&self.graph, ix).filter(|_| self.knows_node_budgets())
+            && self.facts.node_exceeded(&self.graph, ix).is_some()
         {
             return match budget.on_exceeded {
                 OnExceeded::Pause => Afford::Later,
                 OnExceeded::Fail => Afford::Never(self.over_budget(ix)),
             };
         }
-        let Some(budget) = self.state.budget(&self.graph) else { return Afford::Yes };
-        if self.state.exceeded(&self.graph).is_some() {
+        let Some(budget) = self.facts.budget(&self.graph) else { return Afford::Yes };
+        if self.facts.exceeded(&self.graph).is_some() {
             return match budget.on_exceeded {
                 OnExceeded::Pause => Afford::Later,
                 OnExceeded::Fail => Afford::No,
             };
         }
         let Some(usd) = budget.usd else { return Afford::Yes };
-        let laid_aside = self.state.reserved();
-        let needs = self.state.estimate(&self.graph, ix);
-        if self.state.lays_aside() && self.state.spent().cost_usd + laid_aside + needs > usd {
+        let laid_aside = self.facts.reserved();
+        let needs = self.facts.estimate(&self.graph, ix);
+        if self.facts.lays_aside() && self.facts.spent().cost_usd + laid_aside + needs > usd {
             return Afford::Later;
         }
         Afford::Yes
     }
 
-    /// An agent that cannot be paid for ends the run; `budget:exceeded` is in the log by now.
-    pub(super) fn refuse_to_spend(&mut self) {
-        self.go_bankrupt();
-    }
-
     /// Pauses the session if only budgets keep it from going on: agents wait for money, or were cancelled in the
     /// middle of a turn for want of it. Gives whether it does.
     pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
-        let cut = |node: &NodeState| node.status == NodeStatus::Cancelled;
+        let cut = |(_, node): &(NodeIx, &NodeState)| node.status == NodeStatus::Cancelled;
         let waiting = self.held.first().copied();
-        let first = waiting.or_else(|| self.state.nodes.iter().position(cut).map(|at| NodeIx(at as u32)));
+        let first = waiting.or_else(|| self.facts.nodes.entries().find(cut).map(|(ix, _)| ix));
         let Some(first) = first else { return false };
-        let error = match self.state.node_exceeded(&self.graph, first) {
+        let error = match self.facts.node_exceeded(&self.graph, first) {
             Some(_) => self.over_budget(first),
             None => self.flow_over_budget(),
         };
@@ -188,13 +182,13 @@ impl Run {
     }
 
     fn flow_over_budget(&self) -> AgentError {
-        let limit = self.state.exceeded(&self.graph).unwrap_or_default();
+        let limit = self.facts.exceeded(&self.graph).unwrap_or_default();
         let message = format!("the budget of flow `{}` is used up: {limit}", self.graph.name);
         AgentError::new(ErrorCode::BudgetExceeded, message)
     }
 
     pub(super) fn over_budget(&self, node: NodeIx) -> AgentError {
-        let limit = self.state.node_exceeded(&self.graph, node).unwrap_or_default();
+        let limit = self.facts.node_exceeded(&self.graph, node).unwrap_or_default();
         let message = format!("the budget of node `{}` is used up: {limit}", self.graph.node(node).id);
         AgentError::new(ErrorCode::BudgetExceeded, message)
     }

@@ -19,14 +19,14 @@ impl Run {
         end: AttemptEnd,
         now: Timestamp,
     ) -> Option<(NodePath, Event)> {
-        let state = &self.state.nodes[node.0 as usize];
+        let state = &self.facts.nodes[node];
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return None;
         }
         let task_id = self.graph.node(node).id.clone();
-        let path = self.state.path(&self.graph, node);
+        let path = self.facts.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
-        let state = &self.state.nodes[node.0 as usize];
+        let state = &self.facts.nodes[node];
         let end = match end {
             AttemptEnd::Output(output) if is_too_deep(&output) => AttemptEnd::Error(AgentError::new(
                 ErrorCode::OutputInvalid,
@@ -44,7 +44,7 @@ impl Run {
             (AttemptEnd::Error(error), Some(CancelReason::Ending | CancelReason::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
-                let (reason, cause) = self.state.why_cancelled();
+                let (reason, cause) = self.facts.why_cancelled();
                 Event::TaskCancelled {
                     task_id,
                     session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
@@ -83,7 +83,7 @@ impl Run {
         let spec = self.graph.node(node);
         if spec.kind != NodeKind::Agent
             || spec.policy.on_limit != OnLimit::Wait
-            || self.state.ending.is_some()
+            || self.facts.ending.is_some()
         {
             return None;
         }
@@ -96,14 +96,14 @@ impl Run {
 
     fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
         let retry = &self.graph.node(node).policy.retry;
-        let tried = self.state.nodes[node.0 as usize].failures + 1;
+        let tried = self.facts.nodes[node].failures + 1;
         let again = match retry.on {
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),
         };
         again
             && tried < retry.max_attempts
-            && self.state.ending.is_none()
+            && self.facts.ending.is_none()
             && self.died_too_often(node).is_none()
     }
 

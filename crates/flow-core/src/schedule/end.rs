@@ -5,43 +5,41 @@ use inspan_protocol::{
 };
 
 use super::{Action, CancelReason, Run, emit};
-use crate::graph::NodeIx;
 
 impl Run {
     /// Cancels what runs, and ends the session once nothing does.
     pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.state.running > 0 {
+        if self.facts.running > 0 {
             self.cancel_all(CancelReason::Ending, actions);
             return;
         }
-        if let Some(ending) = self.state.ending.clone() {
+        if let Some(ending) = self.facts.ending.clone() {
             self.finish(ending.outcome, ending.error, now, actions);
         }
     }
 
     /// Cancels what runs, and lays the session to rest once nothing does.
     pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
-        if self.state.running > 0 {
+        if self.facts.running > 0 {
             self.cancel_all(CancelReason::Pausing, actions);
             return;
         }
-        let reason = self.state.pausing.clone().and_then(|pause| pause.reason);
+        let reason = self.facts.pausing.clone().and_then(|pause| pause.reason);
         let paused = self.paused(reason, None);
         actions.push(emit(paused));
         actions.push(Action::Finish);
     }
 
     pub(super) fn paused(&self, reason: Option<String>, cause: Option<PauseCause>) -> Event {
-        let nodes = self.state.nodes.iter().enumerate();
-        let cut = nodes.filter(|(_, node)| node.status == NodeStatus::Cancelled);
-        let node_ids = cut.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32))).collect();
+        let cut = self.facts.nodes.entries().filter(|(_, node)| node.status == NodeStatus::Cancelled);
+        let node_ids = cut.map(|(ix, _)| self.facts.path(&self.graph, ix)).collect();
         Event::FlowPaused { node_ids, reason, cause }
     }
 
     fn cancel_all(&mut self, reason: CancelReason, actions: &mut Vec<Action>) {
-        for ix in 0..self.state.nodes.len() {
-            if self.state.nodes[ix].status == NodeStatus::Running {
-                self.cancel(NodeIx(ix as u32), reason, actions);
+        for ix in self.facts.nodes.places() {
+            if self.facts.nodes[ix].status == NodeStatus::Running {
+                self.cancel(ix, reason, actions);
             }
         }
     }
@@ -54,7 +52,7 @@ impl Run {
         actions: &mut Vec<Action>,
     ) {
         let name = self.graph.phase.clone();
-        if !self.state.phase_ended {
+        if !self.facts.phase_ended {
             actions.push(emit(match (outcome, error) {
                 (Outcome::Success, _) => Event::PhaseComplete { name },
                 (_, Some(error)) => Event::PhaseFailed { name, error },
@@ -64,7 +62,7 @@ impl Run {
                 }
             }));
         }
-        let duration_ms = self.state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
+        let duration_ms = self.facts.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
         let success = outcome == Outcome::Success;
         actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms }));
         actions.push(Action::Finish);
@@ -72,11 +70,11 @@ impl Run {
 
     /// Nothing can be decided now: wait for what runs, or end.
     pub(super) fn rest(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        let state = &self.state;
+        let state = &self.facts;
         let (mut asking, mut doubts) = (0, 0);
         for prompt in state.waits_for_input() {
             let Some(ix) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
-            let node = &state.nodes[ix.0 as usize];
+            let node = &state.nodes[ix];
             // One that was cut short has asked, and the attempt in its place is about to ask again.
             let asks = node.more.as_ref().is_some_and(|more| more.asks);
             asking += u32::from(node.status == NodeStatus::Running && asks);
@@ -92,10 +90,10 @@ impl Run {
             }
             return;
         }
-        if state.running > 0 || !state.workers.is_empty() {
+        if state.running > 0 {
             return;
         }
-        if !state.timers.is_empty() {
+        if self.agenda.next_timer(now).is_some() {
             let limited = state.nodes.iter().filter(|node| node.status == NodeStatus::Waiting);
             let until = limited.filter_map(|node| node.retry_at).min();
             let retries = |node: &crate::state::NodeState| {
@@ -109,7 +107,7 @@ impl Run {
         if self.pause_for_budget(actions) {
             return;
         }
-        let state = &self.state;
+        let state = &self.facts;
         // It would be wrong to call this a success.
         let open: Vec<_> =
             state.nodes.iter().zip(&self.graph.nodes).filter(|(node, _)| !node.has_ended()).collect();

@@ -5,32 +5,29 @@ use std::cmp::Reverse;
 
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome};
 
-use super::{Action, Run, edge_name};
-use crate::{
-    graph::{EdgeIx, Join, NodeIx},
-    state::Ending,
-};
+use super::{Action, Run, edge_name, ending};
+use crate::graph::{EdgeIx, Join, NodeIx};
 
 impl Run {
     /// Fires the innermost of the loop edges that are to fire, if all else of its loop has come to its end.
     pub(super) fn go_back(&mut self, actions: &mut Vec<Action>) {
-        if self.going_back.is_empty() || self.going_back_at == self.state.last_seq {
+        if self.going_back.is_empty() || self.going_back_at == self.facts.last_seq {
             return;
         }
-        self.going_back_at = self.state.last_seq;
+        self.going_back_at = self.facts.last_seq;
         let graph = self.graph.clone();
         let rank = |edge: &EdgeIx| graph.edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
         self.going_back.sort_by_key(|edge| Reverse(rank(edge)));
         let stopped = self.stopped();
         let is_quiet = |edge: &EdgeIx| {
             let mut nodes = graph.edge(*edge).cycle.iter().flat_map(|cycle| &cycle.quiet);
-            nodes.all(|ix| stopped[ix.0 as usize] || self.state.nodes[ix.0 as usize].has_ended())
+            nodes.all(|ix| stopped[ix.0 as usize] || self.facts.nodes[*ix].has_ended())
         };
         let Some(place) = self.going_back.iter().rposition(is_quiet) else { return };
         let edge_ix = self.going_back.remove(place);
         let edge = graph.edge(edge_ix);
         let Some(cycle) = &edge.cycle else { return };
-        let iterations = self.state.edges[edge_ix.0 as usize].iterations;
+        let iterations = self.facts.edges[edge_ix].iterations;
         if iterations >= cycle.max_iterations {
             let message = format!(
                 "loop {} would begin another pass, and its `maxIterations` of {} is used up",
@@ -38,7 +35,7 @@ impl Run {
                 cycle.max_iterations
             );
             let error = AgentError::new(ErrorCode::LoopExhausted, message);
-            return self.state.end_early(Ending { outcome: Outcome::Failed, error: Some(error) });
+            return actions.push(ending(Outcome::Failed, error));
         }
         self.going_back.retain(|other| cycle.body.binary_search(&graph.edge(*other).from).is_err());
         let id = |ix: &NodeIx| graph.node(*ix).id.clone();
@@ -48,7 +45,7 @@ impl Run {
             iteration: iterations + 1,
             nodes: cycle.body.iter().map(id).collect(),
         };
-        actions.push(Action::Emit { task: Some(self.state.path(&graph, edge.from)), event });
+        actions.push(Action::Emit { task: Some(self.facts.path(&graph, edge.from)), event });
     }
 
     /// Whether each node can do nothing until one of the loop edges that are to fire has fired: their sources, and
@@ -68,14 +65,14 @@ impl Run {
             }
             for edge in edges {
                 let to = graph.edge(edge).to;
-                let is_pending = self.state.edges[edge.0 as usize].status == EdgeStatus::Pending;
+                let is_pending = self.facts.edges[edge].status == EdgeStatus::Pending;
                 if !is_pending || std::mem::replace(&mut held[edge.0 as usize], true) {
                     continue;
                 }
-                let node = &self.state.nodes[to.0 as usize];
+                let node = &self.facts.nodes[to];
                 let waits = node.status == NodeStatus::Pending && node.attempt == 0;
                 let may_come = |edge: &EdgeIx| {
-                    self.state.edges[edge.0 as usize].status == EdgeStatus::Pending && !held[edge.0 as usize]
+                    self.facts.edges[*edge].status == EdgeStatus::Pending && !held[edge.0 as usize]
                 };
                 let starts = graph.node(to).join == Join::Any
                     && (node.fired > 0 || graph.node(to).incoming.iter().any(may_come));

@@ -1,45 +1,57 @@
 //! Which node is next, and whether it is started, skipped, reused or asked about.
 
-use std::cmp::Reverse;
-
 use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SkipReason, Timestamp};
 
 use super::{Action, Run, budget::Afford};
-use crate::graph::{Join, NodeIx};
+use crate::{
+    graph::{Join, NodeIx},
+    node::Occupies,
+};
 
 /// How often in a row the process may die while a node is at work before the node is failed; `retry.maxAttempts` if that
 /// is more. Processes are killed from outside too, so it is not few.
 const MOST_DEATHS: u32 = 10;
 
 impl Run {
-    /// The next candidate in the order of the graph; one that only waits needs no free place.
-    pub(super) fn candidate(&mut self) -> Option<NodeIx> {
-        let is_full = self.state.slots >= self.max_concurrency;
-        let worker = self.state.workers.peek().filter(|_| !is_full).map(|Reverse(ix)| *ix);
-        let waiter = self.state.waiters.peek().map(|Reverse(ix)| *ix);
-        match (worker, waiter) {
-            (Some(worker), waiter) if waiter.is_none_or(|waiter| worker < waiter) => self.state.workers.pop(),
-            _ => self.state.waiters.pop(),
-        }
-        .map(|Reverse(ix)| ix)
+    /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place.
+    pub(super) fn candidate(&self, now: Timestamp) -> Option<NodeIx> {
+        let first = |occupies: Occupies| {
+            let can_start = |ix: &NodeIx| {
+                let node = &self.facts.nodes[*ix];
+                node.status != NodeStatus::Running && self.graph.node(*ix).occupies == occupies
+            };
+            let due = self.agenda.due(now).filter(can_start).filter(|ix| !self.is_put_off(*ix)).min();
+            let ready = self.agenda.ready(occupies).find(|ix| !self.is_put_off(*ix));
+            due.into_iter().chain(ready).min()
+        };
+        let is_full = self.facts.slots >= self.max_concurrency;
+        let worker = if is_full { None } else { first(Occupies::Slot) };
+        worker.into_iter().chain(first(Occupies::Nothing)).min()
     }
 
-    /// Starts or skips a candidate, unless it is stale.
-    pub(super) fn consider(&mut self, ix: NodeIx, now: Timestamp, actions: &mut Vec<Action>) {
+    /// Whether a node could start and waits for money, or for a person who was asked about it.
+    fn is_put_off(&self, ix: NodeIx) -> bool {
+        let node = &self.facts.nodes[ix];
+        let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
+        let is_asked = || self.asked.get(&ix) == Some(&node.attempts);
+        self.held.contains(&ix) || (node.doubt && !is_answered && is_asked())
+    }
+
+    /// Starts, skips or reuses a candidate, asks about it, or puts it off.
+    pub(super) fn consider(&mut self, ix: NodeIx, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let node = graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
-        let due = state.retry_at.is_none_or(|at| at <= now);
-        let resolved = state.unresolved == 0 || (node.join == Join::Any && state.fired > 0);
-        let pending = matches!(state.status, NodeStatus::Pending | NodeStatus::Waiting);
-        if !pending || !due || !resolved {
+        let state = &self.facts.nodes[ix];
+        // A retry may be due before its edges are resolved, in logs of older versions.
+        if state.unresolved > 0 && !(node.join == Join::Any && state.fired > 0) {
+            self.held.insert(ix);
             return;
         }
-        let path = self.state.path(&graph, ix);
+        let path = self.facts.path(&graph, ix);
         let task_id = node.id.clone();
         if let Some(reason) = self.skip_by_edges(ix) {
             let failures = match reason {
-                SkipReason::Failure => self.state.failures_before(&graph, ix),
+                SkipReason::Failure => self.facts.failures_before(&graph, ix),
                 _ => Vec::new(),
             };
             let event = Event::TaskSkipped { task_id, reason, failures };
@@ -60,7 +72,7 @@ impl Run {
                 Err(error) => start = Some(Err(AgentError::from(error))),
             }
         }
-        if self.state.nodes[ix.0 as usize].doubt {
+        if self.facts.nodes[ix].doubt {
             match self.settle_doubt(ix, &path, actions) {
                 Some(error) => start = Some(Err(error)),
                 None => return,
@@ -69,7 +81,7 @@ impl Run {
         if let Some(error) = self.died_too_often(ix) {
             start = Some(Err(error));
         }
-        let mut attempt = self.attempt(ix, self.state.nodes[ix.0 as usize].attempt + 1);
+        let mut attempt = self.attempt(ix, self.facts.nodes[ix].attempt + 1);
         attempt.input = start.unwrap_or(attempt.input);
         if let Some(event) = self.reuse(&mut attempt) {
             actions.push(Action::Emit { task: Some(path), event });
@@ -77,11 +89,11 @@ impl Run {
         }
         match self.afford(ix) {
             Afford::Yes => {}
-            Afford::Later => return self.held.push(ix),
-            Afford::No => {
-                self.state.propose(&graph, ix);
-                return self.refuse_to_spend();
+            Afford::Later => {
+                self.held.insert(ix);
+                return;
             }
+            Afford::No => return actions.push(self.bankrupt()),
             Afford::Never(error) => attempt.input = Err(error),
         }
         let node_type = node.node_type.clone();
@@ -93,7 +105,7 @@ impl Run {
     /// The failure of a node that was at work again and again when the process died, and may be the cause.
     pub(super) fn died_too_often(&self, ix: NodeIx) -> Option<AgentError> {
         let node = self.graph.node(ix);
-        let deaths = self.state.nodes[ix.0 as usize].deaths_in_a_row(self.state.progress);
+        let deaths = self.facts.nodes[ix].deaths_in_a_row(self.facts.progress);
         (deaths >= MOST_DEATHS.max(node.policy.retry.max_attempts)).then(|| {
             let message = format!(
                 "node `{}` was at work the last {deaths} times that the process died, and nothing finished in between: \
@@ -106,7 +118,7 @@ impl Run {
 
     fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
         let node = self.graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
+        let state = &self.facts.nodes[ix];
         if node.incoming.is_empty() {
             return None;
         }

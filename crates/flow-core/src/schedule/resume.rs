@@ -24,12 +24,12 @@ impl Run {
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
     ) -> Vec<Action> {
-        let state = &self.state;
+        let state = &self.facts;
         if state.status == SessionStatus::Idle || state.outcome.is_some() {
             return Vec::new();
         }
         let mut actions = Vec::new();
-        for (ix, node) in state.nodes.iter().enumerate() {
+        for (ix, node) in state.nodes.entries() {
             let Some(run) = node.run() else { continue };
             let event = Event::AgentComplete {
                 agent_name: run.agent_name.clone(),
@@ -39,7 +39,7 @@ impl Run {
                 usage: Default::default(),
                 duration_ms: 0,
             };
-            actions.push(Action::Emit { task: Some(state.path(&self.graph, NodeIx(ix as u32))), event });
+            actions.push(Action::Emit { task: Some(state.path(&self.graph, ix)), event });
         }
         let node_ids = state.to_continue(&self.graph);
         let own = |path: &NodePath| {
@@ -55,7 +55,7 @@ impl Run {
 
     /// What is left of the attempt that was cut short.
     pub(super) fn interrupted(&self, ix: NodeIx) -> Interrupted {
-        let node = &self.state.nodes[ix.0 as usize];
+        let node = &self.facts.nodes[ix];
         let Some(more) = &node.more else {
             return Interrupted { since: node.since, message: None, asked: None, reply: None };
         };
@@ -77,7 +77,7 @@ impl Run {
         path: &NodePath,
         actions: &mut Vec<Action>,
     ) -> Option<AgentError> {
-        let node = &self.state.nodes[ix.0 as usize];
+        let node = &self.facts.nodes[ix];
         let more = node.more.as_ref();
         let choice = more.and_then(|more| more.reply.as_ref()).and_then(|reply| reply.choice.as_deref());
         match choice {
@@ -96,18 +96,16 @@ impl Run {
                 Some(AgentError::new(ErrorCode::Aborted, message))
             }
             _ => {
-                if !self.asked.contains(&ix) {
-                    self.asked.push(ix);
-                    actions.push(Action::Ask {
-                        task: path.clone(),
-                        id: more.and_then(|more| more.asked.as_ref()).map(|asked| asked.prompt_id.clone()),
-                        prompt: format!(
-                            "{} was cut short and may have taken effect. What is to be done?",
-                            named(path)
-                        ),
-                        choices: [RUN_AGAIN, IT_IS_DONE, LET_IT_FAIL].map(str::to_owned).to_vec(),
-                    });
-                }
+                actions.push(Action::Ask {
+                    task: path.clone(),
+                    id: more.and_then(|more| more.asked.as_ref()).map(|asked| asked.prompt_id.clone()),
+                    prompt: format!(
+                        "{} was cut short and may have taken effect. What is to be done?",
+                        named(path)
+                    ),
+                    choices: [RUN_AGAIN, IT_IS_DONE, LET_IT_FAIL].map(str::to_owned).to_vec(),
+                });
+                self.asked.insert(ix, node.attempts);
                 None
             }
         }
@@ -116,7 +114,7 @@ impl Run {
     /// Whether an agent of this node is about to begin a run: its attempt has begun or goes on soon.
     pub fn is_about_to_talk(&self, node: &str) -> bool {
         let Some(ix) = self.graph.find(node) else { return false };
-        let state = &self.state.nodes[ix.0 as usize];
+        let state = &self.facts.nodes[ix];
         let begins = match state.status {
             NodeStatus::Running => true,
             NodeStatus::Pending => state.interrupted && !state.doubt,
@@ -132,8 +130,8 @@ impl Run {
 
     /// Whether any node's attempt is in doubt.
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
-        let nodes = self.state.nodes.iter().enumerate();
+        let nodes = self.facts.nodes.entries();
         let doubtful = nodes.filter(|(_, node)| node.doubt && node.status == NodeStatus::Pending);
-        doubtful.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)))
+        doubtful.map(|(ix, _)| self.facts.path(&self.graph, ix))
     }
 }

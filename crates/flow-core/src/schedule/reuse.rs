@@ -111,7 +111,7 @@ impl Reusable {
                     let before = tasks.remove(path);
                     let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
                     // An attempt that takes the place of one that was cut short goes on with what that one had.
-                    let cut = run.state.nodes[ix.0 as usize].interrupted;
+                    let cut = run.facts.nodes[ix].interrupted;
                     let conversation = before.filter(|_| cut).and_then(|task| task.conversation);
                     let task = Task { node_type, input, output: None, conversation, failed: false, cost_usd };
                     tasks.insert(path.clone(), task);
@@ -137,7 +137,7 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        let (spent, spent_by) = (run.state.spent(), run.state.spending(&graph));
+        let (spent, spent_by) = (run.facts.spent(), run.facts.spending(&graph));
         Self { session: run.session, tasks, again: None, spent, spent_by }
     }
 
@@ -206,7 +206,7 @@ impl Run {
                 result: output.clone(),
             });
         }
-        let fresh = self.state.nodes[ix.0 as usize].failures == 0 && !task.failed;
+        let fresh = self.facts.nodes[ix].failures == 0 && !task.failed;
         // Who has named a conversation in this session goes on in that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {
@@ -225,15 +225,12 @@ impl Run {
         if task.node_type != node.node_type {
             return Some(Why::Type);
         }
-        let state = &self.state.nodes[ix.0 as usize];
+        let state = &self.facts.nodes[ix];
         let ran = |edge: &EdgeIx| {
             let from = self.graph.edge(*edge).from;
             // What a merge did not wait for, it does not follow on.
-            self.state.edges[edge.0 as usize].status != EdgeStatus::Pending
-                && !matches!(
-                    self.state.nodes[from.0 as usize].status,
-                    NodeStatus::Reused | NodeStatus::Skipped
-                )
+            self.facts.edges[*edge].status != EdgeStatus::Pending
+                && !matches!(self.facts.nodes[from].status, NodeStatus::Reused | NodeStatus::Skipped)
         };
         if state.follows_work || node.incoming.iter().any(ran) {
             return Some(Why::Follows);
@@ -244,7 +241,7 @@ impl Run {
 
     /// What would become of each node if the session went on, after its whole log was applied.
     pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
-        let nodes = self.state.nodes.iter().enumerate();
+        let nodes = self.facts.nodes.entries();
         let ended = nodes.filter_map(|(ix, node)| {
             let fate = match node.status {
                 NodeStatus::Complete | NodeStatus::Failed => Fate::Finished,
@@ -253,13 +250,13 @@ impl Run {
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.state.path(&self.graph, NodeIx(ix as u32)), fate, cost_usd })
+            Some(Planned { path: self.facts.path(&self.graph, ix), fate, cost_usd })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
             if let Action::Emit { task, event } = action {
-                let seq = self.state.last_seq + 1;
-                self.state.take(&self.graph, seq, now, task.as_ref(), &event);
+                let seq = self.facts.last_seq + 1;
+                self.take(seq, now, task.as_ref(), &event);
             }
         }
         self.foresee(now, ended)
@@ -271,7 +268,7 @@ impl Run {
     }
 
     fn foresee(mut self, now: Timestamp, mut nodes: Vec<Planned>) -> Plan {
-        let mut seq = self.state.last_seq;
+        let mut seq = self.facts.last_seq;
         let mut actions = Vec::new();
         // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
         self.max_concurrency = u32::MAX;
@@ -293,7 +290,7 @@ impl Run {
                             nodes.push(self.planned(path.clone(), fate));
                         }
                         seq += 1;
-                        self.state.take(&self.graph, seq, now, task.as_ref(), &event);
+                        self.take(seq, now, task.as_ref(), &event);
                     }
                     Action::Start(start) => {
                         let fate = self.why(&start);
@@ -304,10 +301,10 @@ impl Run {
                 }
             }
         }
-        let open = self.state.nodes.iter().enumerate().filter(|(_, node)| {
+        let open = self.facts.nodes.entries().filter(|(_, node)| {
             matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.doubt
         });
-        let paths = open.map(|(ix, _)| self.state.path(&self.graph, NodeIx(ix as u32)));
+        let paths = open.map(|(ix, _)| self.facts.path(&self.graph, ix));
         nodes.extend(paths.map(|path| self.planned(path, Fate::Follows)).collect::<Vec<_>>());
         nodes.sort_by_key(|planned| (self.graph.find(planned.path.node()), planned.path.pass()));
         Plan { nodes }

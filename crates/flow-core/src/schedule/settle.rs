@@ -2,83 +2,91 @@
 
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome};
 
-use super::{Action, Run, edge_name};
-use crate::{
-    expr::Condition,
-    graph::{Edge, NodeIx, OnExhausted},
-    state::Ending,
-};
+use super::{Action, Run, edge_name, ending};
+use crate::graph::{Edge, EdgeIx, NodeIx, OnExhausted};
+
+/// What becomes of the loop edges of a node that has ended.
+enum Loops {
+    /// This one is to fire, once nothing else of its loop can run; until then no other edge of the node is resolved.
+    GoBack(EdgeIx),
+    /// None fires, and these events say so of those that were open.
+    Left(Vec<Action>),
+}
+
+/// A condition that cannot be worked out ends the run: the decision that says so.
+type Resolved<T> = Result<T, Action>;
 
 impl Run {
     /// Resolves the edges of a node that has ended, as far as they can be resolved by now.
-    pub(super) fn settle(&mut self, ix: NodeIx, actions: &mut Vec<Action>) {
-        let graph = self.graph.clone();
-        let node = graph.node(ix);
-        let state = &self.state.nodes[ix.0 as usize];
-        let fires = match state.status {
+    pub(super) fn settle(&mut self, ix: NodeIx) -> Vec<Action> {
+        let fires = match self.facts.nodes[ix].status {
             NodeStatus::Complete | NodeStatus::Reused => true,
             // A failure that nothing handles fires nothing; a handled one is an output.
-            NodeStatus::Failed => !state.tainted,
-            NodeStatus::Skipped => false,
-            _ => return,
+            NodeStatus::Failed => !self.facts.nodes[ix].tainted,
+            _ => false,
         };
-        if node.loops.iter().any(|edge| self.going_back.contains(edge)) {
-            return;
-        }
-        let resolved = |edge: &Edge, fires: bool| {
-            let (from, to) = (node.id.clone(), graph.node(edge.to).id.clone());
-            if fires { Event::EdgeFired { from, to } } else { Event::EdgeSkipped { from, to } }
-        };
-        let path = Some(self.state.path(&graph, ix));
-        for &edge_ix in &node.loops {
-            let edge = graph.edge(edge_ix);
-            let Some(cycle) = &edge.cycle else { continue };
-            let state = self.state.edges[edge_ix.0 as usize];
-            if state.status != EdgeStatus::Pending {
-                continue;
+        match self.resolve_loops(ix, fires) {
+            Ok(Loops::GoBack(edge)) => {
+                self.going_back.push(edge);
+                Vec::new()
             }
-            let goes_back = fires && self.holds(edge.when.as_ref(), ix, || edge_name(&graph, edge));
-            if self.state.ending.is_some() {
-                return;
-            }
-            let exhausted = state.iterations >= cycle.max_iterations;
-            if goes_back && !(exhausted && cycle.on_exhausted == OnExhausted::Continue) {
-                // Until it has fired, no other edge of this node is resolved.
-                actions.clear();
-                return self.going_back.push(edge_ix);
-            }
-            actions.push(Action::Emit { task: path.clone(), event: resolved(edge, false) });
-        }
-        if !actions.is_empty() {
-            // What waits for these loops comes back here once they are known to have ended.
-            return self.state.settling.push_front(ix);
-        }
-        for &edge_ix in &node.outgoing {
-            let edge = graph.edge(edge_ix);
-            let loops = || edge.leaves.iter().map(|left| self.state.edges[left.0 as usize].status);
-            if !self.state.is_open(&graph, edge_ix) || loops().any(|left| left != EdgeStatus::Skipped) {
-                continue;
-            }
-            let fires = fires && self.holds(edge.when.as_ref(), ix, || edge_name(&graph, edge));
-            if self.state.ending.is_some() {
-                return;
-            }
-            actions.push(Action::Emit { task: path.clone(), event: resolved(edge, fires) });
+            // What waits for these loops is looked at once they are known to have ended.
+            Ok(Loops::Left(skipped)) if !skipped.is_empty() => skipped,
+            Ok(Loops::Left(_)) => self.resolve_edges(ix, fires),
+            Err(ending) => vec![ending],
         }
     }
 
-    /// Whether the condition of an edge holds after its source has ended; one that cannot be worked out ends the run,
-    /// naming its place.
-    fn holds(&mut self, when: Option<&Condition>, source: NodeIx, place: impl Fn() -> String) -> bool {
-        let Some(when) = when else { return true };
-        match when.holds(&self.scope(&self.locals(source))) {
-            Ok(holds) => holds,
-            Err(error) => {
-                let message = format!("the condition of {} cannot be worked out: {error}", place());
-                let error = AgentError::new(ErrorCode::BindingFailed, message);
-                self.state.end_early(Ending { outcome: Outcome::Failed, error: Some(error) });
-                false
+    fn resolve_loops(&self, ix: NodeIx, fires: bool) -> Resolved<Loops> {
+        let mut skipped = Vec::new();
+        for &edge_ix in &self.graph.node(ix).loops {
+            let edge = self.graph.edge(edge_ix);
+            let state = self.facts.edges[edge_ix];
+            let Some(cycle) = edge.cycle.as_ref().filter(|_| state.status == EdgeStatus::Pending) else {
+                continue;
+            };
+            let goes_back = fires && self.holds(edge)?;
+            let exhausted = state.iterations >= cycle.max_iterations;
+            if goes_back && !(exhausted && cycle.on_exhausted == OnExhausted::Continue) {
+                return Ok(Loops::GoBack(edge_ix));
+            }
+            skipped.push(self.resolved(edge, false));
+        }
+        Ok(Loops::Left(skipped))
+    }
+
+    fn resolve_edges(&self, ix: NodeIx, fires: bool) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for &edge_ix in &self.graph.node(ix).outgoing {
+            let edge = self.graph.edge(edge_ix);
+            let mut loops = edge.leaves.iter().map(|left| self.facts.edges[*left].status);
+            if !self.facts.is_open(&self.graph, edge_ix) || loops.any(|left| left != EdgeStatus::Skipped) {
+                continue;
+            }
+            match if fires { self.holds(edge) } else { Ok(false) } {
+                Ok(fires) => actions.push(self.resolved(edge, fires)),
+                Err(ending) => {
+                    actions.push(ending);
+                    break;
+                }
             }
         }
+        actions
+    }
+
+    fn resolved(&self, edge: &Edge, fires: bool) -> Action {
+        let (from, to) = (self.graph.node(edge.from).id.clone(), self.graph.node(edge.to).id.clone());
+        let event = if fires { Event::EdgeFired { from, to } } else { Event::EdgeSkipped { from, to } };
+        Action::Emit { task: Some(self.facts.path(&self.graph, edge.from)), event }
+    }
+
+    /// Whether the condition of an edge holds after its source has ended.
+    fn holds(&self, edge: &Edge) -> Resolved<bool> {
+        let Some(when) = &edge.when else { return Ok(true) };
+        when.holds(&self.scope(&self.locals(edge.from))).map_err(|error| {
+            let name = edge_name(&self.graph, edge);
+            let message = format!("the condition of {name} cannot be worked out: {error}");
+            ending(Outcome::Failed, AgentError::new(ErrorCode::BindingFailed, message))
+        })
     }
 }

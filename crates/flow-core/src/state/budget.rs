@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use inspan_protocol::{BudgetLimits, NodeId, Spending};
 
-use super::RunState;
+use super::Facts;
 use crate::graph::{Budget, Graph, NodeIx, OnUnknown};
 use crate::node::NodeKind;
 
-impl RunState {
+impl Facts {
     /// What an attempt of this node may cost, as far as can be told: its own budget's rest, else the most that
     /// one attempt of an agent has cost in this session.
     pub(crate) fn estimate(&self, graph: &Graph, ix: NodeIx) -> f64 {
@@ -41,7 +41,7 @@ impl RunState {
         self.carried = Some(spent);
         for (id, spent) in nodes {
             if let Some(ix) = graph.find(id.as_str()) {
-                self.nodes[ix.0 as usize].more().carried = *spent;
+                self.nodes[ix].more().carried = *spent;
             }
         }
     }
@@ -55,7 +55,7 @@ impl RunState {
 
     /// What counts against a node's own budget.
     pub(crate) fn spent_by(&self, ix: NodeIx) -> Spending {
-        let Some(more) = &self.nodes[ix.0 as usize].more else { return Spending::default() };
+        let Some(more) = &self.nodes[ix].more else { return Spending::default() };
         let mut spent = more.carried;
         spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
         spent
@@ -63,8 +63,7 @@ impl RunState {
 
     /// What each node has spent that has spent something.
     pub(crate) fn spending(&self, graph: &Graph) -> BTreeMap<NodeId, Spending> {
-        let nodes = graph.nodes.iter().enumerate();
-        let spent = nodes.map(|(at, node)| (node.id.clone(), self.spent_by(NodeIx(at as u32))));
+        let spent = self.nodes.places().map(|ix| (graph.node(ix).id.clone(), self.spent_by(ix)));
         spent.filter(|(_, spent)| !spent.is_zero()).collect()
     }
 

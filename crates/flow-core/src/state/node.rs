@@ -4,9 +4,11 @@ use inspan_protocol::{
     AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, Spending,
     Timestamp,
 };
+use serde::{Deserialize, Serialize};
 
 /// Where one node stands.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeState {
     /// Where it stands.
     pub status: NodeStatus,
@@ -45,6 +47,8 @@ pub struct NodeState {
     pub(crate) follows_work: bool,
     /// Whether a loop edge into it fired last, and no edge of this pass decides whether it runs.
     pub(crate) sent_back: bool,
+    /// The event since which its edges can be resolved, once it has ended: those of the earliest are resolved first.
+    pub(crate) settles: u64,
     pub(crate) unresolved: u32,
     pub(crate) fired: u32,
     /// How often in a row the process died while an attempt was at work, and nothing came to an end in between; and
@@ -57,7 +61,8 @@ pub struct NodeState {
 }
 
 /// What only some nodes have: agents, questions, the interrupted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct More {
     /// The agent run that is open.
     pub(crate) run: Option<OpenRun>,
@@ -90,7 +95,8 @@ pub(crate) struct More {
 }
 
 /// An agent run that has begun and not ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct OpenRun {
     pub(crate) run_id: RunId,
     pub(crate) agent_name: String,
@@ -133,7 +139,8 @@ impl NodeState {
 }
 
 /// An agent's conversation, as far as it has gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Conversation {
     /// The vendor's id.
     pub session_id: ProviderSessionId,
@@ -142,7 +149,8 @@ pub struct Conversation {
 }
 
 /// Where one edge stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EdgeState {
     /// Where it stands in this pass.
     pub status: EdgeStatus,

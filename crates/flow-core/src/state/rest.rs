@@ -6,7 +6,7 @@ use inspan_protocol::{
     NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
 };
 
-use super::{RunState, node::More};
+use super::{Facts, node::More};
 use crate::graph::{Effects, Graph, NodeIx, Occupies};
 
 /// The answers to the question whether an attempt that was cut short has taken effect.
@@ -17,18 +17,19 @@ pub(crate) const LET_IT_FAIL: &str = "let it fail";
 /// What an agent is told that goes on, if nobody says anything else.
 pub const CONTINUE: &str = "continue";
 
-impl RunState {
+impl Facts {
     pub(super) fn ask(&mut self, graph: &Graph, prompt: Prompt) {
         self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())
         {
-            let node = &mut self.nodes[ix.0 as usize];
+            let node = &mut self.nodes[ix];
             let asks = node.status == NodeStatus::Running;
             let more = node.more();
             more.asks = asks;
             more.asked = Some(prompt.clone());
             more.reply = None;
+            self.touched.push(ix);
         }
         self.prompts.push(prompt);
     }
@@ -39,7 +40,7 @@ impl RunState {
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())
         {
-            let node = &mut self.nodes[ix.0 as usize];
+            let node = &mut self.nodes[ix];
             let reply = Reply { content: content.to_owned(), choice: choice.map(str::to_owned) };
             if node.doubt && choice == Some(RUN_AGAIN) {
                 node.doubt = false;
@@ -49,9 +50,7 @@ impl RunState {
             } else {
                 node.more().reply = Some(reply);
             }
-            if node.status == NodeStatus::Pending {
-                self.propose(graph, ix);
-            }
+            self.touched.push(ix);
         }
         self.wake();
     }
@@ -61,7 +60,7 @@ impl RunState {
             let id = graph.node(ix).id.as_str();
             self.prompts.retain(|prompt| prompt.task.as_ref().is_none_or(|task| task.node() != id));
         }
-        if let Some(more) = &mut self.nodes[ix.0 as usize].more {
+        if let Some(more) = &mut self.nodes[ix].more {
             (more.asked, more.reply) = (None, None);
         }
     }
@@ -72,7 +71,7 @@ impl RunState {
         self.pausing = None;
         for path in paths {
             if let Some(ix) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
-                self.nodes[ix.0 as usize].status = NodeStatus::Paused;
+                self.nodes[ix].status = NodeStatus::Paused;
             }
         }
     }
@@ -96,9 +95,8 @@ impl RunState {
         self.budget_told = false;
         self.status = SessionStatus::Running;
         self.unpriced_before = self.unpriced;
-        for at in 0..self.nodes.len() {
-            let ix = NodeIx(at as u32);
-            if let Some(more) = &mut self.nodes[at].more {
+        for ix in self.nodes.places() {
+            if let Some(more) = &mut self.nodes[ix].more {
                 more.unpriced_before = more.unpriced;
                 more.budget_told = false;
             }
@@ -106,7 +104,7 @@ impl RunState {
             let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
             if self.is_cut(ix) {
                 self.interrupt(graph, ix, told);
-            } else if let (Some(told), Some(more)) = (told, &mut self.nodes[at].more) {
+            } else if let (Some(told), Some(more)) = (told, &mut self.nodes[ix].more) {
                 more.tell(told);
             }
         }
@@ -117,7 +115,7 @@ impl RunState {
     fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
         let ends = self.ending.is_some();
         let progress = self.progress;
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         if node.status == NodeStatus::Running {
             // A process may leave a question that waits, and then it has not died.
             if !node.more.as_ref().is_some_and(|more| more.asks) {
@@ -126,6 +124,7 @@ impl RunState {
             self.running -= 1;
             self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
         }
+        self.touched.push(ix);
         node.deadline = None;
         if let Some(more) = &mut node.more {
             more.run = None;
@@ -141,12 +140,11 @@ impl RunState {
         if let Some(told) = told {
             node.more().tell(told);
         }
-        self.propose(graph, ix);
     }
 
     /// Whether an attempt was in flight when the session came to rest or its process died.
     fn is_cut(&self, ix: NodeIx) -> bool {
-        match self.nodes[ix.0 as usize].status {
+        match self.nodes[ix].status {
             NodeStatus::Running | NodeStatus::Paused => true,
             NodeStatus::Cancelled => self.ending.is_none(),
             _ => false,
@@ -155,16 +153,15 @@ impl RunState {
 
     /// The agents that go on in their own conversations when the session is resumed.
     pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
-        let indices = (0..self.nodes.len()).map(|at| NodeIx(at as u32));
         let goes_on = |ix: &NodeIx| {
-            let node = &self.nodes[ix.0 as usize];
+            let node = &self.nodes[*ix];
             let more = node.more.as_ref();
             let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
             // It waits for a limit, or the process died before it was started.
             let told = node.interrupted && more.is_some_and(|more| more.resume.is_some());
             told || (own && self.is_cut(*ix))
         };
-        indices.filter(goes_on).map(|ix| self.path(graph, ix)).collect()
+        self.nodes.places().filter(goes_on).map(|ix| self.path(graph, ix)).collect()
     }
 }
 

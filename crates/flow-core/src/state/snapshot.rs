@@ -1,6 +1,6 @@
 //! The fold, saved, and a fold that begins with one.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, RunSnapshot, SNAPSHOT_VERSION, SessionId,
@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::{Conversation, Ending, NodeState, RunState};
+use super::{Conversation, Ending, Facts, NodeState};
 use crate::graph::{EdgeIx, Graph, NodeIx};
 
 /// Why a snapshot cannot be gone on from.
@@ -39,7 +39,7 @@ pub enum SnapshotError {
     },
 }
 
-impl RunState {
+impl Facts {
     /// The fold as data. `input` is what the flow was given.
     pub(crate) fn snapshot(
         &self,
@@ -47,14 +47,13 @@ impl RunState {
         session: &SessionId,
         input: &Map<String, Value>,
     ) -> RunSnapshot {
-        let nodes = || self.nodes.iter().enumerate().map(|(ix, node)| (NodeIx(ix as u32), node));
+        let nodes = || self.nodes.entries();
         let path = |ix: NodeIx| self.path(graph, ix);
-        let edge = |ix: usize| {
-            let edge = graph.edge(EdgeIx(ix as u32));
+        let edge = |ix: EdgeIx| {
+            let edge = graph.edge(ix);
             format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
         };
-        let outputs =
-            nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix.0 as usize].as_deref()?.clone())));
+        let outputs = nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix].as_deref()?.clone())));
         let agents = nodes().filter_map(|(ix, node)| {
             let known = node.conversation.as_ref()?;
             let node_type = &graph.node(ix).node_type;
@@ -84,12 +83,11 @@ impl RunState {
             errors: nodes()
                 .filter_map(|(ix, node)| Some((path(ix), (**node.error.as_ref()?).clone())))
                 .collect(),
-            edge_status: self.edges.iter().enumerate().map(|(ix, state)| (edge(ix), state.status)).collect(),
+            edge_status: self.edges.entries().map(|(ix, state)| (edge(ix), state.status)).collect(),
             loop_counters: self
                 .edges
-                .iter()
-                .enumerate()
-                .filter(|(ix, _)| graph.edge(EdgeIx(*ix as u32)).cycle.is_some())
+                .entries()
+                .filter(|(ix, _)| graph.edge(*ix).cycle.is_some())
                 .map(|(ix, state)| (edge(ix), state.iterations))
                 .collect(),
             frames: Vec::new(),
@@ -130,8 +128,7 @@ impl RunState {
         state.prompts.clone_from(&snapshot.pending_prompts);
         for (path, status) in &snapshot.node_status {
             let Some(ix) = graph.find(path.node()) else { continue };
-            let at = ix.0 as usize;
-            let node = &mut state.nodes[at];
+            let node = &mut state.nodes[ix];
             node.pass = path.pass();
             node.status = match status {
                 NodeStatus::Running => NodeStatus::Paused,
@@ -151,32 +148,19 @@ impl RunState {
             {
                 node.more().asked = Some(asked.clone());
             }
-            state.outputs[at] = snapshot.outputs.get(path).cloned().map(Arc::new);
+            state.outputs[ix] = snapshot.outputs.get(path).cloned().map(Arc::new);
         }
         for (at, edge) in graph.edges.iter().enumerate() {
+            let ix = EdgeIx(at as u32);
             let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);
             let status = snapshot.edge_status.get(&key).copied().unwrap_or_default();
-            state.edges[at].status = status;
-            state.edges[at].pass = state.nodes[edge.from.0 as usize].pass;
-            state.edges[at].iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
+            state.edges[ix].status = status;
+            state.edges[ix].pass = state.nodes[edge.from].pass;
+            state.edges[ix].iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
             if edge.cycle.is_none() && status != EdgeStatus::Pending {
-                let node = &mut state.nodes[edge.to.0 as usize];
+                let node = &mut state.nodes[edge.to];
                 node.unresolved = node.unresolved.saturating_sub(1);
                 node.fired += u32::from(status == EdgeStatus::Fired);
-            }
-        }
-        for at in 0..state.nodes.len() {
-            let ix = NodeIx(at as u32);
-            match state.nodes[at].status {
-                NodeStatus::Pending | NodeStatus::Waiting => {
-                    let due = state.nodes[at].retry_at;
-                    state.timers.extend(due.map(|due| Reverse((due, ix))));
-                    state.propose(graph, ix);
-                }
-                NodeStatus::Complete | NodeStatus::Skipped | NodeStatus::Reused | NodeStatus::Failed => {
-                    state.settling.push_back(ix);
-                }
-                _ => {}
             }
         }
         state

@@ -1,19 +1,19 @@
 //! What becomes of nodes and edges when an attempt begins or ends, an edge is resolved, a loop goes round.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodeId, NodeStatus, Outcome, Timestamp,
 };
 use serde_json::json;
 
-use super::{Ending, NodeState, RunState, rest::CONTINUE};
+use super::{Ending, Facts, NodeState, rest::CONTINUE};
 use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure, Retry};
 
-impl RunState {
+impl Facts {
     pub(super) fn start(&mut self, graph: &Graph, ix: NodeIx, attempt: u32, at: Timestamp) {
         let reserved = self.estimate(graph, ix);
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         node.status = NodeStatus::Running;
         node.attempt = attempt;
         node.attempts += 1;
@@ -42,9 +42,7 @@ impl RunState {
             more.cost_before = more.cost_usd;
             more.asks = false;
         }
-        if let Some(deadline) = node.deadline {
-            self.timers.push(Reverse((deadline, ix)));
-        }
+        self.touched.push(ix);
         self.running += 1;
         if graph.node(ix).occupies == Occupies::Slot {
             self.slots += 1;
@@ -53,10 +51,12 @@ impl RunState {
     }
 
     pub(super) fn end(&mut self, graph: &Graph, ix: NodeIx, status: NodeStatus, duration_ms: Option<u64>) {
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         node.status = status;
         node.duration_ms = duration_ms;
         node.deadline = None;
+        node.settles = self.last_seq;
+        self.touched.push(ix);
         if let Some(more) = &mut node.more {
             more.reserved = 0.0;
             if status == NodeStatus::Complete {
@@ -84,32 +84,26 @@ impl RunState {
         will_retry: bool,
         at: Timestamp,
     ) {
-        let duration =
-            self.nodes[ix.0 as usize].started_at.map(|started| at.since(started).as_millis() as u64);
+        let duration = self.nodes[ix].started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, ix, status, duration);
         let policy = &graph.node(ix).policy;
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         node.failures += 1;
         node.failed_seq = self.last_seq;
         node.error = Some(Box::new(error.clone()));
         if will_retry {
-            let due = at + wait_before_retry(&policy.retry, node.failures, error);
-            node.retry_at = Some(due);
-            self.timers.push(Reverse((due, ix)));
+            node.retry_at = Some(at + wait_before_retry(&policy.retry, node.failures, error));
         } else if policy.on_failure == OnFailure::Continue {
-            self.outputs[ix.0 as usize] = Some(Arc::new(json!({ "failed": true, "error": error })));
-            self.settling.push_back(ix);
+            self.outputs[ix] = Some(Arc::new(json!({ "failed": true, "error": error })));
         } else {
             node.tainted = true;
-            self.outputs[ix.0 as usize] = None;
+            self.outputs[ix] = None;
             self.failure.get_or_insert_with(|| error.clone());
             if error.code == ErrorCode::BudgetExceeded {
                 self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
             } else if graph.policy.fail_fast == FailFast::On {
                 self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
-            } else {
-                self.settling.push_back(ix);
             }
         }
     }
@@ -119,42 +113,39 @@ impl RunState {
         // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
         let until = if until > at + LONGEST_WAIT { at } else { until };
         self.end(graph, ix, NodeStatus::Waiting, None);
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         node.interrupted = true;
         node.retry_at = Some(until);
         if node.conversation.is_some() && node.more().named {
             node.more().resume = Some(CONTINUE.to_owned());
         }
-        self.timers.push(Reverse((until, ix)));
     }
 
-    pub(super) fn fire(&mut self, graph: &Graph, from: &NodeId, to: &NodeId) {
-        self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired);
-    }
-
-    pub(super) fn skip(&mut self, graph: &Graph, from: &NodeId, to: &NodeId) {
-        self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped);
-    }
-
-    fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
+    pub(super) fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
         let Some((edge, to)) = find_edge(graph, from, to) else { return };
         if !self.is_open(graph, edge) {
             return;
         }
-        let source = &self.nodes[graph.edge(edge).from.0 as usize];
-        let tainted = source.tainted;
-        let state = &mut self.edges[edge.0 as usize];
+        let from = graph.edge(edge).from;
+        let source = &self.nodes[from];
+        let (tainted, pass) = (source.tainted, source.pass);
+        // What this loop held back comes after what is due already.
+        let cycle = graph.edge(edge).cycle.as_ref();
+        let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
+        let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(graph, *ix)).collect();
+        let state = &mut self.edges[edge];
         let before = std::mem::replace(&mut state.status, status);
-        state.pass = source.pass;
-        if let Some(cycle) = &graph.edge(edge).cycle {
-            let ended = cycle.releases.iter().filter(|ix| self.nodes[ix.0 as usize].has_ended());
-            self.settling.extend(ended);
+        state.pass = pass;
+        self.touched.extend([from, to]);
+        if cycle.is_some() {
+            held.iter().for_each(|ix| self.nodes[*ix].settles = self.last_seq);
+            self.touched.extend(held);
             return;
         }
         if before != EdgeStatus::Pending {
             return self.reopen(graph, to, status);
         }
-        let node = &mut self.nodes[to.0 as usize];
+        let node = &mut self.nodes[to];
         node.unresolved = node.unresolved.saturating_sub(1);
         node.fired += u32::from(status == EdgeStatus::Fired);
         node.tainted |= tainted && status == EdgeStatus::Skipped;
@@ -163,34 +154,47 @@ impl RunState {
             if node.status == NodeStatus::Pending && node.attempt == 0 {
                 self.clear(&graph.node(to).body);
             }
-            self.propose(graph, to);
         }
+    }
+
+    /// Whether a node has ended and some edge of it can be resolved now.
+    pub(crate) fn settles(&self, graph: &Graph, ix: NodeIx) -> bool {
+        let node = graph.node(ix);
+        if !self.nodes[ix].has_ended() {
+            return false;
+        }
+        let is_pending = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Pending;
+        let left = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Skipped;
+        node.loops.iter().any(is_pending)
+            || node
+                .outgoing
+                .iter()
+                .any(|edge| self.is_open(graph, *edge) && graph.edge(*edge).leaves.iter().all(left))
     }
 
     /// Whether an edge is to be resolved: not yet, or only in an earlier pass of its source. The latter is so in
     /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
     pub(crate) fn is_open(&self, graph: &Graph, edge: EdgeIx) -> bool {
-        let state = self.edges[edge.0 as usize];
-        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.edge(edge).from.0 as usize].pass
+        let state = self.edges[edge];
+        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.edge(edge).from].pass
     }
 
     /// An older version skipped this node in the first pass of a loop that it follows.
     fn reopen(&mut self, graph: &Graph, ix: NodeIx, status: EdgeStatus) {
-        let node = &self.nodes[ix.0 as usize];
+        let node = &self.nodes[ix];
         match node.status {
             NodeStatus::Skipped if status == EdgeStatus::Fired => self.begin_pass(graph, ix, false),
             NodeStatus::Pending if node.attempt == 0 => self.count_edges(graph, ix),
-            _ => return,
+            _ => {}
         }
-        self.propose(graph, ix);
     }
 
     /// A loop that is entered anew sees nothing of what it did when it was entered before.
     fn clear(&mut self, body: &[NodeIx]) {
         for ix in body {
-            let node = &self.nodes[ix.0 as usize];
+            let node = &self.nodes[*ix];
             if node.status == NodeStatus::Pending && node.attempt == 0 {
-                self.outputs[ix.0 as usize] = None;
+                self.outputs[*ix] = None;
             }
         }
     }
@@ -198,10 +202,10 @@ impl RunState {
     pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32, nodes: &[NodeId]) {
         let Some((edge, to)) = find_edge(graph, from, to) else { return };
         let Some(cycle) = &graph.edge(edge).cycle else { return };
-        if iteration <= self.edges[edge.0 as usize].iterations {
+        if iteration <= self.edges[edge].iterations {
             return;
         }
-        let source = &self.nodes[graph.edge(edge).from.0 as usize];
+        let source = &self.nodes[graph.edge(edge).from];
         let follows_work = source.follows_work || source.status != NodeStatus::Reused;
         let named: Vec<NodeIx> = nodes.iter().filter_map(|id| graph.find(id.as_str())).collect();
         let body = if named.is_empty() { &cycle.direct } else { &named };
@@ -210,19 +214,19 @@ impl RunState {
         for &ix in body {
             for &incoming in &graph.node(ix).incoming {
                 if inside[graph.edge(incoming).from.0 as usize] {
-                    self.edges[incoming.0 as usize].status = EdgeStatus::Pending;
+                    self.edges[incoming].status = EdgeStatus::Pending;
                 }
             }
             for &inner in &graph.node(ix).loops {
-                self.edges[inner.0 as usize].status = EdgeStatus::Pending;
+                self.edges[inner].status = EdgeStatus::Pending;
             }
         }
         for inner in &cycle.inner {
-            self.edges[inner.0 as usize].iterations = 0;
+            self.edges[*inner].iterations = 0;
         }
-        self.edges[edge.0 as usize].iterations = iteration;
+        self.edges[edge].iterations = iteration;
         for &ix in body {
-            let node = &mut self.nodes[ix.0 as usize];
+            let node = &mut self.nodes[ix];
             if !named.is_empty() && node.status == NodeStatus::Pending && node.attempt == 0 {
                 // It has this pass before it still.
                 node.follows_work |= follows_work;
@@ -231,18 +235,14 @@ impl RunState {
             } else {
                 self.begin_pass(graph, ix, follows_work);
             }
-            let node = &self.nodes[ix.0 as usize];
-            if graph.node(ix).join == Join::Any && node.fired > 0 {
-                self.propose(graph, ix);
-            }
         }
-        self.nodes[to.0 as usize].sent_back = true;
-        self.propose(graph, to);
+        self.nodes[to].sent_back = true;
+        self.touched.extend(body.iter().copied().chain([graph.edge(edge).from, to]));
     }
 
     /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
     fn begin_pass(&mut self, graph: &Graph, ix: NodeIx, follows_work: bool) {
-        let state = &mut self.nodes[ix.0 as usize];
+        let state = &mut self.nodes[ix];
         let mut more = state.more.take();
         if let Some(more) = &mut more {
             (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
@@ -264,14 +264,14 @@ impl RunState {
     fn count_edges(&mut self, graph: &Graph, ix: NodeIx) {
         let (mut unresolved, mut fired, mut tainted) = (0, 0, false);
         for &incoming in &graph.node(ix).incoming {
-            let source = &self.nodes[graph.edge(incoming).from.0 as usize];
-            match self.edges[incoming.0 as usize].status {
+            let source = &self.nodes[graph.edge(incoming).from];
+            match self.edges[incoming].status {
                 EdgeStatus::Fired => fired += 1,
                 EdgeStatus::Skipped => tainted |= source.tainted,
                 _ => unresolved += 1,
             }
         }
-        let node = &mut self.nodes[ix.0 as usize];
+        let node = &mut self.nodes[ix];
         (node.unresolved, node.fired, node.tainted) = (unresolved, fired, tainted);
     }
 }

@@ -9,10 +9,10 @@ use inspan_protocol::{
 
 use serde_json::Value;
 
-use super::{EdgeState, NodeState, RunState};
+use super::{EdgeState, Facts, NodeState};
 use crate::graph::{Graph, NodeIx};
 
-impl RunState {
+impl Facts {
     /// Where the session stands.
     pub fn status(&self) -> SessionStatus {
         self.status
@@ -35,7 +35,7 @@ impl RunState {
 
     /// The newest output of a node.
     pub fn output(&self, node: NodeIx) -> Option<&Value> {
-        self.outputs[node.0 as usize].as_deref()
+        self.outputs[node].as_deref()
     }
 
     /// How long it took, in milliseconds, once it has ended.
@@ -105,8 +105,8 @@ impl RunState {
         while let Some(ix) = next.pop() {
             for &edge in &graph.node(ix).incoming {
                 let from = graph.edge(edge).from;
-                let source = &self.nodes[from.0 as usize];
-                let is_skipped = self.edges[edge.0 as usize].status == EdgeStatus::Skipped;
+                let source = &self.nodes[from];
+                let is_skipped = self.edges[edge].status == EdgeStatus::Skipped;
                 if !is_skipped || !source.tainted || !seen.insert(from) {
                     continue;
                 }

@@ -67,7 +67,7 @@ edges:
         ]
     );
     // What was skipped in its last pass has no output, whatever it had before.
-    assert!(sim.run.state().outputs[1].is_none());
+    assert!(sim.run.state().outputs[crate::NodeIx(1)].is_none());
     assert_eq!(sim.run.state().outcome, Some(Outcome::Success));
 }
 
@@ -313,7 +313,7 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
     };
     let graph = sim.run.graph();
     let end = |at: usize| {
-        let node = &state.nodes[at];
+        let node = &state.nodes[crate::NodeIx(at as u32)];
         let status = match node.status {
             NodeStatus::Complete => "complete",
             NodeStatus::Failed if graph.nodes[at].policy.on_failure == OnFailure::Continue => "handled",
@@ -321,7 +321,7 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
             NodeStatus::Skipped => "skipped",
             _ => "pending",
         };
-        let output = state.outputs[at]
+        let output = state.outputs[crate::NodeIx(at as u32)]
             .as_ref()
             .map(|output| output.get("value").and_then(Value::as_str).unwrap_or("f").to_owned());
         (status, node.pass, node.attempts, output)

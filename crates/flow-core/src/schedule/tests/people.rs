@@ -83,7 +83,7 @@ fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
         // The failure that a person wants is not tried again.
         let started: Vec<_> =
             sim.started.iter().map(|start| format!("{}: {}", start.path, start.input.is_ok())).collect();
-        (state.nodes[0].status, started.join(", "), state.outcome.unwrap())
+        (state.nodes[crate::NodeIx(0)].status, started.join(", "), state.outcome.unwrap())
     });
     assert_eq!(
         ends,

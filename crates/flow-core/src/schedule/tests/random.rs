@@ -31,7 +31,7 @@ proptest! {
         sim.check();
         prop_assert!(sim.most <= shape.limit + shape.waiters(), "{} ran at once\n{}", sim.most, text);
         let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();
-        prop_assert_eq!(facts(&Sim::new(&graph, &doubled).run.state), facts(&sim.run.state));
+        prop_assert_eq!(facts(&Sim::new(&graph, &doubled).run.facts), facts(&sim.run.facts));
     }
 
     #[test]
@@ -89,7 +89,7 @@ proptest! {
         }
         let wish = sim.log.len();
         sim.emit(None, Event::SessionAbort { reason: None });
-        let ended_already = sim.run.state.ending.as_ref().is_some_and(|end| end.outcome != inspan_protocol::Outcome::Stopped);
+        let ended_already = sim.run.facts.ending.as_ref().is_some_and(|end| end.outcome != inspan_protocol::Outcome::Stopped);
         while !over {
             over = sim.step(&world);
         }

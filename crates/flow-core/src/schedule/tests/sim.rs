@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::{
     graph::{Graph, NodeIx},
-    schedule::{Action, AttemptEnd, Reusable, Run, StartNode},
-    state::{FACTS, RunState},
+    schedule::{Action, Agenda, AttemptEnd, Reusable, Run, StartNode},
+    state::{FACTS, Facts},
 };
 
 /// What an attempt does next.
@@ -66,7 +66,7 @@ pub(super) struct Sim {
     pub(super) answer: Option<&'static str>,
     /// Budgets that the next resume raises.
     pub(super) budget: BudgetRaise,
-    shadow: RunState,
+    shadow: Facts,
     ids: CountingIds,
     chance: u64,
     doing: Vec<Doing>,
@@ -82,7 +82,7 @@ impl Sim {
         for envelope in log {
             run.apply(envelope);
         }
-        let mut shadow = RunState::new(&run.graph);
+        let mut shadow = Facts::new(&run.graph);
         log.iter().for_each(|envelope| shadow.apply(&run.graph, envelope));
         Self {
             run,
@@ -122,7 +122,7 @@ impl Sim {
     pub(super) fn restored(graph: &Arc<Graph>, snapshot: &RunSnapshot, now: Timestamp) -> Self {
         let mut sim = Self::new(graph, &[]);
         sim.run.restore(snapshot);
-        sim.shadow = RunState::restore(graph, snapshot);
+        sim.shadow = Facts::restore(graph, snapshot);
         sim.now = now;
         sim.resume(None, &BTreeMap::new());
         sim
@@ -150,7 +150,7 @@ impl Sim {
     fn put(&mut self, task: Option<NodePath>, agent: Option<RunId>, event: Event) {
         let is_fact = FACTS.contains(&event.name());
         let context = EventContext { task, agent, ..EventContext::session(self.run.session.clone()) };
-        let last = self.run.state.last_seq.max(self.log.last().map_or(0, |last| last.seq));
+        let last = self.run.facts.last_seq.max(self.log.last().map_or(0, |last| last.seq));
         let envelope = Envelope {
             v: ENVELOPE_VERSION,
             id: self.ids.event_id(self.now),
@@ -169,7 +169,14 @@ impl Sim {
             }
         }
         self.log.push(envelope);
-        assert_eq!(facts(&self.run.state), facts(&self.shadow), "{}", story(&self.log));
+        assert_eq!(facts(&self.run.facts), facts(&self.shadow), "{}", story(&self.log));
+        self.check_agenda();
+    }
+
+    /// What may be decided follows from the facts alone, whatever was decided before.
+    fn check_agenda(&self) {
+        let rebuilt = Agenda::rebuild(&self.run.graph, &self.shadow);
+        assert_eq!(self.run.agenda, rebuilt, "{}", story(&self.log));
     }
 
     /// Does one thing; gives whether the session is over.
@@ -177,6 +184,8 @@ impl Sim {
         let mut actions = Vec::new();
         self.run.next(self.now, &mut actions);
         let decided = !actions.is_empty();
+        assert_eq!(facts(&self.run.facts), facts(&self.shadow), "a decision changes no fact");
+        self.check_agenda();
         for action in actions {
             match action {
                 Action::Emit { task, event } => self.emit(task, event),
@@ -209,7 +218,7 @@ impl Sim {
     }
 
     fn start(&mut self, start: StartNode, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) {
-        self.most = self.most.max(self.run.state.running);
+        self.most = self.most.max(self.run.facts.running);
         let steps = match &start.input {
             Ok(_) => world(&start, &self.run),
             Err(error) => vec![Step::End(AttemptEnd::Error(error.clone()))],
@@ -365,7 +374,7 @@ impl Sim {
 
     /// How it ended: the outcome, and every output unless a failure cut the rest short.
     pub(super) fn end(&self) -> String {
-        let state = &self.run.state;
+        let state = &self.run.facts;
         let finished = matches!(state.outcome, Some(Outcome::Success | Outcome::Partial));
         format!("{:?} {:?}", state.outcome, finished.then_some(&state.outputs))
     }
@@ -399,7 +408,7 @@ fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: 
 }
 
 /// All of a state that follows from the facts alone, and not from how far the scheduler has looked.
-pub(super) fn facts(state: &RunState) -> String {
+pub(super) fn facts(state: &Facts) -> String {
     format!(
         "{:?}\n{:?}\n{:?}\n{:?} {:?} {:?} {:?}\n{:?} {:?} {:?} {:?}\n{:?}",
         state.nodes,
@@ -413,7 +422,7 @@ pub(super) fn facts(state: &RunState) -> String {
         (state.cost_usd, state.unpriced, state.dearest),
         (state.told_tokens, state.budget_told, state.carried, &state.raised, state.paused_by),
         state.last_at,
-        (),
+        state.ending,
     )
 }
 
@@ -434,7 +443,7 @@ pub(super) fn story(log: &[Envelope]) -> String {
 /// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
 pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
     let id = run.graph().node(start.node).id.as_str();
-    let state = &run.state().nodes[start.node.0 as usize];
+    let state = &run.state().nodes[start.node];
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
         || (id.starts_with("twice") && state.failures == 0);
