@@ -18,7 +18,6 @@ mod invocation;
 mod safe;
 mod settings;
 mod store;
-mod supervise;
 mod terminal;
 
 pub use console_channel::ConsoleChannel;
@@ -29,7 +28,7 @@ use invocation::Invocation;
 /// The `inspan` program: reads the command line and the environment, hands the verb to its command, and gives its exit
 /// code. Before all that it looks whether it is to be a supervisor, which has a main of its own.
 pub fn program() -> ExitCode {
-    if let Some(exit) = supervise::if_asked() {
+    if let Some(exit) = inspan_process::run_as_guard() {
         return exit;
     }
     let cli = match Cli::try_parse() {

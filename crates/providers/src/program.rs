@@ -14,7 +14,7 @@ use inspan_protocol::{
 use tokio::time::Instant;
 
 use crate::output::TurnOutput;
-use crate::transport::process::{Exit, Process};
+use inspan_process::{Exit, Process};
 
 pub(crate) mod exit;
 pub(crate) mod info;

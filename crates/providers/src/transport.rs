@@ -7,7 +7,6 @@ pub(crate) mod environment;
 pub(crate) mod http;
 pub(crate) mod json_rpc;
 pub(crate) mod lines;
-pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod sse;
 

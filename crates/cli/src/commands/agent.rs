@@ -14,7 +14,6 @@ use crate::{
     failure::{Failure, Shown},
     invocation::{Form, Invocation},
     settings::Settings,
-    supervise,
     terminal::{self, Person},
 };
 use talk::{Between, Talk};
@@ -102,7 +101,7 @@ pub(super) fn options(
     let mut options = AgentOptions::new()
         .env(invocation.env.clone())
         .permissions(permissions)
-        .supervisor(supervise::supervisor())
+        .supervisor(inspan_process::guard())
         .retry(Retry::times(how.attempts));
     if let Some(cwd) = &invocation.cwd {
         options = options.cwd(cwd);

@@ -17,7 +17,6 @@ use crate::{
     failure::Failure,
     invocation::{Form, Invocation},
     settings::Settings,
-    supervise,
     terminal::{self, Colour, Person, Progress},
 };
 
@@ -54,10 +53,10 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
     let env = &invocation.env;
     let (claude, codex, opencode, others) = runtime.block_on(async {
         tokio::join!(
-            probe_claude(env, supervise::supervisor()),
-            probe_codex(env, supervise::supervisor()),
-            probe_opencode(env, supervise::supervisor()),
-            probe_acp(env, supervise::supervisor()),
+            probe_claude(env, inspan_process::guard()),
+            probe_codex(env, inspan_process::guard()),
+            probe_opencode(env, inspan_process::guard()),
+            probe_acp(env, inspan_process::guard()),
         )
     });
     let statuses =

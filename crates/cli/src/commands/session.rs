@@ -15,7 +15,6 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    supervise,
     terminal::Person,
 };
 use events::Events;
@@ -146,7 +145,7 @@ impl Session {
         if let Some(limit) = self.settings.max_concurrency {
             builder = builder.max_concurrency(limit);
         }
-        if let Some(supervisor) = supervise::supervisor() {
+        if let Some(supervisor) = inspan_process::guard() {
             builder = builder.supervisor(supervisor);
         }
         Ok(builder)

@@ -22,7 +22,7 @@ use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Received, Turn};
 use crate::program::{Agent, Call, Conversation, Ending};
 use crate::transport::json_rpc::{Incoming, Peer, refuse};
-use crate::transport::process::{Exit, Process, Start};
+use inspan_process::{Exit, Process, Start};
 
 /// The process and its decoder.
 pub(super) struct AcpAgent {
@@ -96,14 +96,16 @@ impl Agent for AcpAgent {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let redactor = launch.redactor();
-        let peer = Peer::start(Start {
-            program: launch.program.clone(),
-            arguments: launch.arguments.clone(),
-            environment: launch.environment.clone(),
-            cwd: Some(launch.root.clone()),
-            supervisor: context.supervisor.clone(),
-            redactor: redactor.clone(),
-        })?;
+        let peer = Peer::start(
+            Start {
+                program: launch.program.clone(),
+                arguments: launch.arguments.clone(),
+                environment: launch.environment.clone(),
+                cwd: Some(launch.root.clone()),
+                supervisor: context.supervisor.clone(),
+            },
+            redactor.clone(),
+        )?;
         Ok(Self {
             peer,
             decoder: Decoder::default(),

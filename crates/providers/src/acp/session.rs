@@ -15,7 +15,7 @@ use super::launch::{Launch, Transport, invalid};
 use super::wire;
 use crate::program::{Agent, Conversation};
 use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
-use crate::transport::process::Stdin;
+use inspan_process::Stdin;
 
 /// Some agents answer before they have sent all of an earlier conversation again. It is over when they are silent for
 /// this long, or when they talk beyond the limit.

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::files::{FAILED, INVALID, Refusal, within};
 use super::wire::CreateTerminal;
-use crate::transport::process::{Exit, Process, Start};
+use inspan_process::{Exit, Process, Start};
 
 /// Commands that an agent may have at once, ended ones that it did not let go of included.
 const COUNT_LIMIT: usize = 16;
@@ -74,14 +74,16 @@ impl Terminals {
         };
         arguments.push(wanted.command.clone());
         arguments.extend(wanted.args.iter().cloned());
-        let process = Process::start(Start {
-            program: PathBuf::from("/bin/sh"),
-            arguments,
-            environment,
-            cwd: Some(cwd),
-            supervisor: surroundings.supervisor.clone(),
-            redactor: surroundings.redactor.clone(),
-        })
+        let process = Process::start(
+            Start {
+                program: PathBuf::from("/bin/sh"),
+                arguments,
+                environment,
+                cwd: Some(cwd),
+                supervisor: surroundings.supervisor.clone(),
+            },
+            surroundings.redactor.clone(),
+        )
         .map_err(|error| Refusal::new(FAILED, error.message))?;
         let asked = wanted
             .output_byte_limit

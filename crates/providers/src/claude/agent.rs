@@ -21,7 +21,7 @@ use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Received, Turn};
 use crate::program::{Agent, Call, Cancelled, Conversation, conclude};
-use crate::transport::process::{Exit, Process, Start, Stdin};
+use inspan_process::{Exit, Process, Start, Stdin};
 
 /// The process and its decoder.
 #[derive(Debug)]
@@ -111,14 +111,16 @@ impl Agent for ClaudeAgent {
             arguments.push(format!("--mcp-config={}", file.0.display()));
         }
         let redactor = launch.redactor();
-        let process = Process::start(Start {
-            program: launch.program.clone(),
-            arguments,
-            environment: launch.environment.clone(),
-            cwd: launch.cwd.clone(),
-            supervisor: context.supervisor.clone(),
-            redactor: redactor.clone(),
-        })?;
+        let process = Process::start(
+            Start {
+                program: launch.program.clone(),
+                arguments,
+                environment: launch.environment.clone(),
+                cwd: launch.cwd.clone(),
+                supervisor: context.supervisor.clone(),
+            },
+            redactor.clone(),
+        )?;
         let decoder = Decoder::with_session(conversation.id().clone());
         Ok(Self { process, decoder, redactor, _mcp_config: mcp_config })
     }

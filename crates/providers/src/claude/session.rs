@@ -16,7 +16,7 @@ use crate::program::pool::Session as _;
 use crate::program::session::{NotReady, Session};
 use crate::program::turn::Turn;
 use crate::program::{Agent, Conversation};
-use crate::transport::process::Stdin;
+use inspan_process::Stdin;
 
 /// One conversation and the process that holds it. Dropping it kills the process and everything it started.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Interruption, Received, Turn};
 use crate::program::{Agent, Call, Conversation, Ending};
 use crate::transport::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
-use crate::transport::process::{Exit, Process, Start};
+use inspan_process::{Exit, Process, Start};
 
 /// How long the program may take to end the commands that an interrupted turn left running.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -76,14 +76,16 @@ pub(super) enum Frame {
 impl CodexAgent {
     fn launched(launch: &Launch, store: Store, supervisor: Option<Supervisor>) -> Result<Self, AgentError> {
         let redactor = launch.redactor();
-        let peer = Peer::start(Start {
-            program: launch.program.clone(),
-            arguments: launch.arguments(store),
-            environment: launch.environment(store),
-            cwd: launch.cwd.clone(),
-            supervisor: supervisor.clone(),
-            redactor: redactor.clone(),
-        })?;
+        let peer = Peer::start(
+            Start {
+                program: launch.program.clone(),
+                arguments: launch.arguments(store),
+                environment: launch.environment(store),
+                cwd: launch.cwd.clone(),
+                supervisor: supervisor.clone(),
+            },
+            redactor.clone(),
+        )?;
         Ok(Self {
             peer,
             decoder: Decoder::default(),

@@ -20,7 +20,7 @@ use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, Received, Turn};
 use crate::program::{Agent, Call, Conversation, Ending};
 use crate::transport::http::{Answer, Broken, Clocks, Http};
-use crate::transport::process::{Exit, Process, Start};
+use inspan_process::{Exit, Process, Start};
 
 /// How long the stream of events may take to begin.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -134,14 +134,16 @@ impl Agent for OpenCodeAgent {
         let redactor = launch.redactor(&password);
         let mut environment = launch.environment.clone();
         environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
-        let process = Process::start(Start {
-            program: launch.program.clone(),
-            arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
-            environment,
-            cwd: launch.cwd.clone(),
-            supervisor: context.supervisor.clone(),
-            redactor: redactor.clone(),
-        })?;
+        let process = Process::start(
+            Start {
+                program: launch.program.clone(),
+                arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
+                environment,
+                cwd: launch.cwd.clone(),
+                supervisor: context.supervisor.clone(),
+            },
+            redactor.clone(),
+        )?;
         Ok(Self {
             process,
             redactor,

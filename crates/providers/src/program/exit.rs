@@ -3,8 +3,8 @@
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind};
 use serde_json::json;
 
-pub(crate) use crate::transport::process::Exit;
-use crate::transport::process::Process;
+pub(crate) use inspan_process::Exit;
+use inspan_process::Process;
 
 /// The error for a program that ended before its turn did, whatever its exit code. `explain` knows the vendor's own
 /// words.
@@ -13,8 +13,7 @@ pub(crate) fn died(
     exit: Exit,
     explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
 ) -> AgentError {
-    let refused = process.refused(exit);
-    refused.unwrap_or_else(|| exited(exit, &process.stderr(), explain))
+    process.refused().unwrap_or_else(|| exited(exit, &process.stderr(), explain))
 }
 
 /// As [`died`], of a program with this output on stderr.

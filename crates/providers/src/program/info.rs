@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use crate::status::ProgramStatus;
 use crate::transport::environment::{Vendor, for_vendor};
-use crate::transport::process::{Process, Start};
 use crate::transport::program::{Wanted, find};
+use inspan_process::{Process, Start};
 
 /// How long a program may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(15);
@@ -93,14 +93,10 @@ impl ProgramInfo {
     ) -> Result<String, AgentError> {
         let environment = for_vendor(environment, self.vendor);
         let redactor = Redactor::new(&environment.iter().cloned().collect());
-        let mut process = Process::start(Start {
-            program,
-            arguments: vec!["--version".to_owned()],
-            environment,
-            cwd: None,
-            supervisor,
+        let mut process = Process::start(
+            Start { program, arguments: vec!["--version".to_owned()], environment, cwd: None, supervisor },
             redactor,
-        })?;
+        )?;
         let mut output = Vec::new();
         let reading = async {
             while let Some(bytes) = process.read().await {
@@ -109,7 +105,7 @@ impl ProgramInfo {
         };
         let in_time = timeout(VERSION_LIMIT, reading).await.is_ok();
         let exit = process.end().await;
-        if let Some(refused) = process.refused(exit) {
+        if let Some(refused) = process.refused() {
             return Err(refused);
         }
         let fault = |message: String| AgentError::new(ErrorCode::Process, message);

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind};
+use inspan_process::{Process, Start, Stdin};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Redactor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +16,6 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::lines::{Line, LineSplitter};
-use super::process::{Process, Start, Stdin};
 
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
@@ -174,8 +174,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a program. Must be called within a tokio runtime.
-    pub(crate) fn start(start: Start) -> Result<Self, AgentError> {
-        let process = Process::start(start)?;
+    pub(crate) fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
+        let process = Process::start(start, redactor)?;
         Ok(Self {
             process,
             codec: Codec::default(),

@@ -12,7 +12,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    supervise, terminal,
+    terminal,
 };
 
 pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -24,7 +24,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     let settings = Settings {
         env: invocation.env.clone(),
-        supervisor: supervise::supervisor(),
+        supervisor: inspan_process::guard(),
         filter: args.behavior.clone(),
     };
     if invocation.form == Form::Text {

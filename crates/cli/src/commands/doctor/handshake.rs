@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{commands::registries, invocation::Invocation, supervise};
+use crate::{commands::registries, invocation::Invocation};
 
 /// How long a vendor may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Gree
         let context = ExecutionContext {
             cancel: cancel.clone(),
             env: invocation.env.clone(),
-            supervisor: supervise::supervisor(),
+            supervisor: inspan_process::guard(),
             ..ExecutionContext::default()
         };
         let began = Instant::now();

@@ -8,7 +8,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{console::restore, exit::Exit, supervise};
+use crate::{console::restore, exit::Exit};
 
 type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
 
@@ -90,7 +90,7 @@ pub(super) async fn watch(
 
 /// A signal that cannot be listened to keeps its usual effect, and one that the parent ignores stays ignored.
 fn listen(kind: SignalKind) -> Option<Signal> {
-    if supervise::is_ignored(kind.as_raw_value()) {
+    if inspan_process::is_ignored(kind.as_raw_value()) {
         return None;
     }
     signal(kind).ok()

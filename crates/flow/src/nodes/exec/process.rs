@@ -1,49 +1,33 @@
-//! A program that `exec` runs: in a process group of its own, given its input, read within bounds, and ended together
-//! with what it left behind.
+//! A program that `exec` runs: given its input, and read within bounds.
 
-use std::{
-    io,
-    path::Path,
-    pin::pin,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{future::ready, io, path::Path, pin::pin, process::ExitStatus, time::Duration};
 
+use inspan_process::{Handle, Start, spawn};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream, Supervisor};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, Command},
-    time::{Instant, sleep_until, timeout},
+    process::{ChildStderr, ChildStdin, ChildStdout},
+    time::{Instant, sleep_until},
 };
 
 use super::report::Report;
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
-/// How long a program has to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(2);
-/// After the program ended, a stream that somebody else still holds is read so long.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// After the program ended, a stream that another process still holds is read so long.
+const LAST_OUTPUT: Duration = Duration::from_millis(300);
 const READ_SIZE: usize = 64 * 1024;
 
 /// A running program. Dropping it kills it and what it started.
 pub(super) struct Process {
-    child: Child,
+    handle: Handle,
     program: String,
-    /// The number of its group, until it has ended.
-    leader: Option<Pid>,
-    way: Way,
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Way {
-    Direct,
-    /// The child is the supervisor, and the program is its child.
-    Supervised,
-}
-
-/// How a program ended, and what it said.
+/// How a program ended, and what it printed.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) stdout: String,
@@ -52,44 +36,35 @@ pub(super) struct Ended {
 
 impl Process {
     /// Starts a program with this environment and no other.
-    pub(super) fn start<'a>(
+    pub(super) fn start(
         argv: &[String],
         folder: &Path,
-        env: impl Iterator<Item = (&'a str, &'a str)>,
-        supervisor: Option<&Supervisor>,
+        environment: Vec<(String, String)>,
+        supervisor: Option<Supervisor>,
     ) -> io::Result<Self> {
         let program = argv.first().cloned().unwrap_or_default();
-        let (mut command, way) = match supervisor {
-            Some(supervisor) => {
-                let (supervisor, before) = supervisor.before(std::process::id(), &program);
-                let mut command = Command::new(supervisor);
-                command.arg0(Supervisor::NAME).args(before);
-                (command, Way::Supervised)
-            }
-            None => (Command::new(&program), Way::Direct),
+        let start = Start {
+            program: program.clone().into(),
+            arguments: argv.iter().skip(1).cloned().collect(),
+            environment,
+            cwd: Some(folder.to_owned()),
+            supervisor,
         };
-        command
-            .args(argv.iter().skip(1))
-            .current_dir(folder)
-            .env_clear()
-            .envs(env)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            // A supervisor that is killed could not do its work.
-            .kill_on_drop(way == Way::Direct);
-        let child = command.spawn()?;
-        let leader = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok(Self { child, program, leader, way })
+        let mut stderr = None;
+        let (handle, pipes) = spawn(start, LAST_OUTPUT, |pipe| {
+            stderr = Some(pipe);
+            ready(())
+        })?;
+        Ok(Self { handle, program, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr })
     }
 
     /// Runs it to its end, which is the program's own: others that hold its streams are not waited for. What it prints
     /// is reported meanwhile.
     pub(super) async fn run(&mut self, stdin: Vec<u8>, report: &mut Report) -> Result<Ended, AgentError> {
-        let mut stdout = Output::new(self.child.stdout.take(), &self.program, OutputStream::Stdout);
-        let mut stderr = Output::new(self.child.stderr.take(), &self.program, OutputStream::Stderr);
-        let mut feeding = pin!(feed(self.child.stdin.take(), stdin));
+        let mut stdout = Output::new(self.stdout.take(), &self.program, OutputStream::Stdout);
+        let mut stderr = Output::new(self.stderr.take(), &self.program, OutputStream::Stderr);
+        let mut feeding = pin!(feed(self.stdin.take(), stdin));
+        let mut ending = pin!(self.handle.status());
         let mut is_fed = false;
         let status = loop {
             let due = report.due();
@@ -98,10 +73,10 @@ impl Process {
                 read = stdout.read(), if stdout.is_open() => report.push(OutputStream::Stdout, read?),
                 read = stderr.read(), if stderr.is_open() => report.push(OutputStream::Stderr, read?),
                 () = until(due), if due.is_some() => report.flush(),
-                status = self.child.wait() => break status,
+                status = &mut ending => break status,
             }
         };
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + LAST_OUTPUT;
         while stdout.is_open() || stderr.is_open() {
             tokio::select! {
                 biased;
@@ -110,60 +85,21 @@ impl Process {
                 () = sleep_until(deadline) => break,
             }
         }
-        let (stdout, stderr) = (stdout.text(), stderr.text());
-        self.ended();
-        let status = status.map_err(|error| {
-            let message = format!("`{}` cannot be waited for: {error}", self.program);
+        let status = status.ok_or_else(|| {
+            let message = format!("`{}` cannot be waited for", self.program);
             AgentError::new(ErrorCode::Process, message)
         })?;
-        Ok(Ended { status, stdout, stderr })
+        Ok(Ended { status, stdout: stdout.text(), stderr: stderr.text() })
     }
 
     /// Ends it: SIGTERM to its group, and after a while SIGKILL.
-    pub(super) async fn end(&mut self) {
-        self.signal_group(Signal::TERM);
-        if timeout(GRACE, self.child.wait()).await.is_err() {
-            self.kill();
-            let _reaped = timeout(GRACE, self.child.wait()).await;
-        }
-        self.ended();
+    pub(super) async fn end(&self) {
+        self.handle.stop().await;
     }
 
-    /// Why it was not started, if it is the supervisor that ended.
+    /// Why it was not started, if its guard could not.
     pub(super) fn refused(&self, ended: &Ended) -> Option<io::Error> {
-        let supervised = self.way == Way::Supervised;
-        supervised.then(|| Supervisor::refused(ended.status.code(), &ended.stderr)).flatten()
-    }
-
-    /// Kills what is left of its group, which a supervisor has done or still does, and more. From now on its number
-    /// may become another's.
-    fn ended(&mut self) {
-        if self.way == Way::Direct {
-            self.signal_group(Signal::KILL);
-        }
-        self.leader = None;
-    }
-
-    fn kill(&self) {
-        match (self.leader, self.way) {
-            (Some(supervisor), Way::Supervised) => {
-                // One that is already gone is what we want, here and below.
-                let _gone = kill_process(supervisor, Signal::USR1);
-            }
-            _ => self.signal_group(Signal::KILL),
-        }
-    }
-
-    fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.leader {
-            let _gone = kill_process_group(group, signal);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
+        self.handle.refused(&ended.stderr)
     }
 }
 

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::transport::environment::for_others;
 use crate::transport::lines::{Line, LineSplitter};
-use crate::transport::process::{Exit, Process, Start, Stdin};
 use crate::transport::program::{Wanted, find};
+use inspan_process::{Exit, Process, Start, Stdin};
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);
@@ -106,14 +106,16 @@ impl Pipe {
                 |error| AgentError { message: format!("cannot be started: {}", error.message), ..error },
             )?
         };
-        let process = Process::start(Start {
-            program,
-            arguments,
-            environment: environment.into_iter().collect(),
-            cwd: context.cwd.clone(),
-            supervisor: context.supervisor.clone(),
-            redactor: redactor.clone(),
-        })
+        let process = Process::start(
+            Start {
+                program,
+                arguments,
+                environment: environment.into_iter().collect(),
+                cwd: context.cwd.clone(),
+                supervisor: context.supervisor.clone(),
+            },
+            redactor.clone(),
+        )
         .map_err(|error| AgentError { message: format!("cannot be started: {}", error.message), ..error })?;
         let watch = Watch {
             seen: Mutex::default(),
@@ -158,7 +160,7 @@ impl Pipe {
         let Some(exit) = exit else {
             return AgentError::new(ErrorCode::Process, "closed its output and stays");
         };
-        if let Some(refused) = self.process.refused(exit) {
+        if let Some(refused) = self.process.refused() {
             return AgentError { message: format!("cannot be started: {}", refused.message), ..refused };
         }
         let stderr = self.process.stderr();

@@ -1,6 +1,6 @@
 //! The codec over bytes cut anywhere, and the peer over small shell programs.
 
-use inspan_protocol::{Environment, Redactor};
+use inspan_protocol::Redactor;
 use inspan_testkit::split_everywhere;
 use proptest::prelude::*;
 
@@ -66,14 +66,16 @@ proptest! {
 }
 
 fn peer(script: &str) -> Peer {
-    Peer::start(Start {
-        program: "/bin/sh".into(),
-        arguments: vec!["-c".to_owned(), script.to_owned()],
-        environment: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
-        cwd: None,
-        supervisor: None,
-        redactor: Redactor::new(&Environment::default()),
-    })
+    Peer::start(
+        Start {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            environment: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
+            cwd: None,
+            supervisor: None,
+        },
+        Redactor::default(),
+    )
     .unwrap()
 }
 

@@ -1,5 +1,4 @@
 //! The end of a stream of bytes, however long the stream is.
-//! What it may be shown to is left to the caller.
 
 use std::collections::VecDeque;
 
@@ -8,14 +7,14 @@ const LIMIT: usize = 64 * 1024;
 
 /// The last bytes of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     cut: bool,
 }
 
 impl Tail {
     /// Takes the next bytes.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(LIMIT)..];
         let surplus = (self.bytes.len() + bytes.len()).saturating_sub(LIMIT);
         if surplus > 0 {
@@ -26,7 +25,7 @@ impl Tail {
     }
 
     /// The text of it. If its beginning was lost, so is its first line: half a secret could not be recognised.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let (head, rest) = self.bytes.as_slices();
         let bytes = [head, rest].concat();
         let start = if self.cut {

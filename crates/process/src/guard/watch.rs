@@ -1,5 +1,4 @@
-//! What a supervisor waits for: signals, and the end of the runtime.
-//! What to do about them is left to `duty`.
+//! What a guard waits for: signals, and the end of the runtime.
 
 use std::{
     io,
@@ -24,7 +23,7 @@ use super::is_ignored;
 /// How often the runtime is looked for where the system cannot tell of its end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a supervisor is called to.
+/// What a guard is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     /// This signal is for the program.
@@ -68,17 +67,17 @@ impl Watch {
         sources.extend(runtime);
         // An interruption is a signal, which is looked for next in any case.
         let _interrupted = poll(&mut sources, limit.as_ref());
-        let told = sources.get(1).is_some_and(|end| !end.revents().is_empty());
+        let runtime_ended = sources.get(1).is_some_and(|end| !end.revents().is_empty());
         let mut calls: Vec<Call> = self.signals.pending().filter_map(call).collect();
-        if told || self.runtime_is_gone() {
-            // It would tell for ever, and there is nothing left to wait for.
+        if runtime_ended || self.runtime_is_gone() {
+            // It would be ready for ever, and there is nothing left to wait for.
             self.end_of_runtime = None;
             calls.push(Call::Kill);
         }
         calls
     }
 
-    /// Whoever loses its parent gets another.
+    /// A process whose parent has ended gets another parent.
     fn runtime_is_gone(&self) -> bool {
         getppid() != Some(self.runtime)
     }

@@ -15,15 +15,8 @@ fn start(script: &str, environment: &[(&str, &str)]) -> Process {
     environment.push(("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned()));
     let redactor = Redactor::new(&environment.iter().cloned().collect::<Environment>());
     let arguments = vec!["-c".to_owned(), script.to_owned()];
-    Process::start(Start {
-        program: "/bin/sh".into(),
-        arguments,
-        environment,
-        cwd: None,
-        supervisor: None,
-        redactor,
-    })
-    .unwrap()
+    let start = Start { program: "/bin/sh".into(), arguments, environment, cwd: None, supervisor: None };
+    Process::start(start, redactor).unwrap()
 }
 
 async fn output(process: &mut Process) -> String {
@@ -70,7 +63,7 @@ async fn it_says_what_it_says_and_ends() {
     assert_eq!(output(&mut process).await, "got hello\n");
     let exit = process.wait(Duration::from_secs(5)).await.unwrap();
     assert_eq!((exit, process.stderr().as_str()), (Exit { code: Some(3), signal: None }, "oops\n"));
-    assert_eq!(state(process.pid), None, "no zombie");
+    assert_eq!(state(process.handle.pid), None, "no zombie");
 }
 
 #[tokio::test]
@@ -129,7 +122,7 @@ async fn one_that_ignores_everything_is_killed_in_time() {
     let began = Instant::now();
     assert_eq!(process.end().await.signal, Some(9));
     assert!(began.elapsed() < 2 * STEP + Duration::from_secs(2), "{:?}", began.elapsed());
-    assert_eq!(state(process.pid), None, "no zombie");
+    assert_eq!(state(process.handle.pid), None, "no zombie");
 }
 
 /// Starts a sleeper in a session of its own, out of reach of every signal to the group.
@@ -149,7 +142,7 @@ async fn what_it_left_behind_goes_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let process = start(&script, &[("FILE", &file.display().to_string())]);
-        let (pid, sleeper) = (process.pid, read_pid(&file).await);
+        let (pid, sleeper) = (process.handle.pid, read_pid(&file).await);
         match name {
             "ends by itself" => drop(process.wait(Duration::from_secs(5)).await.unwrap()),
             "is ended" | "has orphans" => drop(process.end().await),
@@ -187,7 +180,7 @@ fn nothing_outlives_the_runtime() {
     drop(runtime);
     let after = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(after.block_on(is_gone(sleeper)));
-    assert!(after.block_on(is_gone(process.pid)));
+    assert!(after.block_on(is_gone(process.handle.pid)));
 }
 
 /// The processes whose parent this test program is, those that have ended and were not reaped among them.
@@ -210,7 +203,7 @@ async fn a_thousand_short_programs_leave_no_zombie() {
     for _ in 0..ROUNDS {
         let mut runs =
             ["exit 0", "exit 7", "kill -9 $$", "echo said; sleep 60"].map(|script| start(script, &[]));
-        started.extend(runs.iter().map(|process| process.pid));
+        started.extend(runs.iter().map(|process| process.handle.pid));
         let [ends, fails, dies, stays] = &mut runs;
         assert_eq!(ends.wait(Duration::from_secs(30)).await.unwrap().code, Some(0));
         assert_eq!(fails.wait(Duration::from_secs(30)).await.unwrap().code, Some(7));
@@ -248,9 +241,8 @@ async fn a_program_that_cannot_be_started_says_why() {
         environment: Vec::new(),
         cwd: None,
         supervisor: None,
-        redactor: Redactor::default(),
     };
-    let error = Process::start(start).unwrap_err();
+    let error = Process::start(start, Redactor::default()).unwrap_err();
     let expected = "cannot start /nowhere/at-all: No such file or directory (os error 2)";
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::Process, expected));
 }

@@ -1,5 +1,5 @@
-//! The life of a supervisor: it starts the program, keeps out of its way, and ends as the program does once nothing
-//! of it is left. Whom to look out for is left to `watch`, what came of the program to `descendants`.
+//! The life of a guard: it starts the program, stays out of its way, and ends as the program does once nothing of it is
+//! left.
 
 use std::{
     ffi::OsString,
@@ -11,17 +11,18 @@ use std::{
 
 use inspan_protocol::Supervisor;
 use rustix::{
-    process::{Pid, Resource, Rlimit, getpid, kill_process_group, set_child_subreaper, setrlimit},
+    io::Errno,
+    process::{
+        Pid, Resource, Rlimit, WaitOptions, getpid, kill_process_group, set_child_subreaper, setrlimit, wait,
+    },
     stdio, thread,
 };
 
-use super::{
-    descendants::{self, Left},
-    watch::{Call, Watch},
-};
+use super::watch::{Call, Watch};
+use crate::{family::kill_all, proc::descendants};
 
-/// What the program left behind may still say so long, such as the end of a log that another process writes for it.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long what the program left behind may still write, such as a process that writes its log.
+const LAST_OUTPUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to vanish. One that is stuck in the kernel can take longer than any wait.
 const VANISH: Duration = Duration::from_secs(5);
 /// How soon those are looked for that were born while others were killed.
@@ -35,11 +36,11 @@ enum Phase {
     Killing(Instant),
 }
 
-/// Supervises what the arguments say: the number of the runtime's process, the program, and its arguments.
-pub(super) fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+/// Guards what the arguments say: the number of the runtime's process, the program, and its arguments.
+pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let runtime = arguments.next().and_then(|number| Pid::from_raw(number.to_str()?.parse().ok()?));
     let (Some(runtime), Some(program)) = (runtime, arguments.next()) else {
-        complain("inspan: a supervisor is started by inspan itself, with a process and a program to run\n");
+        complain("inspan: a guard is started by inspan itself, with a process and a program to run\n");
         return ExitCode::from(2);
     };
     // A signal before this ends us, as it would have ended the program.
@@ -67,12 +68,12 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
     let mut phase = Phase::Running;
     let mut ended = None;
     loop {
-        if descendants::reap(leader, &mut ended) == Left::Nobody {
+        if reap(leader, &mut ended) == Remaining::None {
             return ended;
         }
         let now = Instant::now();
         phase = match phase {
-            Phase::Running if ended.is_some() => Phase::Leaving(now + LAST_WORDS),
+            Phase::Running if ended.is_some() => Phase::Leaving(now + LAST_OUTPUT),
             Phase::Leaving(until) if now >= until => Phase::Killing(now + VANISH),
             Phase::Killing(until) if now >= until => return ended,
             phase => phase,
@@ -81,7 +82,7 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
             Phase::Running => None,
             Phase::Leaving(until) => Some(until - now),
             Phase::Killing(_) => {
-                descendants::kill();
+                kill_descendants();
                 Some(AGAIN)
             }
         };
@@ -97,6 +98,36 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
             };
         }
     }
+}
+
+/// Whether descendants are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remaining {
+    None,
+    Some,
+}
+
+/// Reaps all that have ended, orphans included, so that no zombie stays, and notes how the leader ended.
+fn reap(leader: Pid, ended: &mut Option<ExitStatus>) -> Remaining {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                if pid == leader {
+                    *ended = Some(ExitStatus::from_raw(status.as_raw()));
+                }
+            }
+            Ok(None) => return Remaining::Some,
+            Err(Errno::INTR) => {}
+            // There is no child any more, and so no descendant.
+            Err(_) => return Remaining::None,
+        }
+    }
+}
+
+/// Kills all descendants that there are now. Those that are born meanwhile become our children at the latest when
+/// their parents are gone, so they are found the next time.
+fn kill_descendants() {
+    kill_all(&descendants(std::process::id()));
 }
 
 /// A pipe ends when nobody holds it any more, so we must not.
@@ -126,6 +157,6 @@ fn refuse(program: &OsString, error: &io::Error) -> ExitCode {
 }
 
 fn complain(text: &str) {
-    // Who does not listen needs no telling.
-    let _unheard = io::stderr().write_all(text.as_bytes());
+    // Nothing can be done if stderr is closed.
+    let _unwritten = io::stderr().write_all(text.as_bytes());
 }

@@ -1,0 +1,191 @@
+//! Everything that a process started, where no guard holds it together, and the end of all of it.
+//!
+//! A tool may put itself into a session of its own, where no signal to the group reaches it, and it may outlive its
+//! parent, so that no line of parents leads back. So members are found in two ways: by their parents, before
+//! anything is killed, and by a variable in the environment that children inherit, at any time. One that does both
+//! and clears its environment escapes; under a guard it would not. Only Linux shows either; elsewhere the group is all
+//! that is known.
+
+use std::collections::BTreeMap;
+#[cfg(target_os = "linux")]
+use std::io::Read;
+
+#[cfg(target_os = "linux")]
+use crate::proc::{self, descendants};
+
+/// An environment beyond this is not searched further.
+#[cfg(target_os = "linux")]
+const ENVIRONMENT_LIMIT: u64 = 4 * 1024 * 1024;
+
+/// The variable that marks a process and everything it starts. A marked process that marks its own children
+/// appends, so that the outer mark is still found.
+pub(crate) const MARK: &str = "INSPAN_PROCESS";
+
+/// A process and its descendants.
+#[derive(Debug)]
+pub(crate) struct Family {
+    leader: u32,
+    id: String,
+    mark: String,
+}
+
+impl Family {
+    /// A family to be, within the family that we are part of ourselves, if any.
+    pub(crate) fn new(outer: Option<&str>) -> Self {
+        let id = fresh_id();
+        let mark = outer.map_or_else(|| id.clone(), |outer| format!("{outer}/{id}"));
+        Self { leader: 0, id, mark }
+    }
+
+    /// The value of the marking variable.
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// The same family, now that its leader runs.
+    pub(crate) fn led_by(self, leader: u32) -> Self {
+        Self { leader, ..self }
+    }
+
+    /// The number of its leader.
+    pub(crate) fn leader(&self) -> u32 {
+        self.leader
+    }
+
+    /// Kills the leader, its group and all descendants. The leader must not have been reaped.
+    pub(crate) fn kill(&self) {
+        let mut members = BTreeMap::new();
+        // Those that are born while we look are found when we look again.
+        for _ in 0..3 {
+            let found = self.members();
+            let fresh = found.iter().any(|(pid, start)| members.get(pid) != Some(start));
+            members.extend(found);
+            signal_group(self.leader, Signal::Kill);
+            signal(self.leader, Signal::Kill);
+            kill_all(&members);
+            if !fresh {
+                break;
+            }
+        }
+    }
+
+    /// Whether descendants have outlived the leader.
+    pub(crate) fn has_left_behind(&self) -> bool {
+        !marked(&self.id).is_empty()
+    }
+
+    /// Kills the descendants that outlived the leader.
+    pub(crate) fn kill_left_behind(&self) {
+        for _ in 0..3 {
+            let members = marked(&self.id);
+            if members.is_empty() {
+                break;
+            }
+            kill_all(&members);
+        }
+    }
+
+    fn members(&self) -> BTreeMap<u32, u64> {
+        let mut members = descendants(self.leader);
+        members.extend(marked(&self.id));
+        members
+    }
+}
+
+/// Kills processes, each only if it is still the one that was seen and not a later one of the same number.
+#[cfg(target_os = "linux")]
+pub(crate) fn kill_all(members: &BTreeMap<u32, u64>) {
+    for (pid, start) in members {
+        if proc::is_same(*pid, *start) {
+            signal(*pid, Signal::Kill);
+        }
+    }
+}
+
+/// A random id: marks of different programs must differ.
+#[expect(clippy::disallowed_methods, reason = "it must be unique on this machine, and no test compares it")]
+fn fresh_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// All living processes with this id in their mark.
+#[cfg(target_os = "linux")]
+fn marked(id: &str) -> BTreeMap<u32, u64> {
+    proc::pids()
+        .filter(|pid| *pid != std::process::id() && has_mark(*pid, id))
+        .filter_map(|pid| Some((pid, proc::stat(pid).filter(|stat| stat.alive)?.start)))
+        .collect()
+}
+
+#[cfg(target_os = "linux")]
+fn has_mark(pid: u32, id: &str) -> bool {
+    let mut environment = Vec::new();
+    let Ok(file) = std::fs::File::open(format!("/proc/{pid}/environ")) else { return false };
+    if file.take(ENVIRONMENT_LIMIT).read_to_end(&mut environment).is_err() {
+        return false;
+    }
+    let mark = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+    mark.is_some_and(|mark| mark.split(|byte| *byte == b'/').any(|part| part == id.as_bytes()))
+}
+
+/// Nothing is known of other processes here.
+#[cfg(not(target_os = "linux"))]
+fn marked(_: &str) -> BTreeMap<u32, u64> {
+    BTreeMap::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn descendants(_: u32) -> BTreeMap<u32, u64> {
+    BTreeMap::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kill_all(_: &BTreeMap<u32, u64>) {}
+
+/// Asks a group to end.
+pub(crate) fn terminate_group(leader: u32) {
+    signal_group(leader, Signal::Terminate);
+}
+
+/// Asks a guard to kill its program and everything that came of it.
+pub(crate) fn ask_to_kill(guard: u32) {
+    signal(guard, Signal::AskToKill);
+}
+
+#[derive(Clone, Copy)]
+enum Signal {
+    Terminate,
+    AskToKill,
+    Kill,
+}
+
+#[cfg(unix)]
+fn number(signal: Signal) -> rustix::process::Signal {
+    match signal {
+        Signal::Terminate => rustix::process::Signal::TERM,
+        Signal::AskToKill => rustix::process::Signal::USR1,
+        Signal::Kill => rustix::process::Signal::KILL,
+    }
+}
+
+#[cfg(unix)]
+fn pid(pid: u32) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// An error means that the process is gone already, which is what was wanted.
+#[cfg(unix)]
+fn signal(process: u32, signal: Signal) {
+    if let Some(pid) = pid(process) {
+        let _gone = rustix::process::kill_process(pid, number(signal));
+    }
+}
+
+#[cfg(unix)]
+fn signal_group(leader: u32, signal: Signal) {
+    if let Some(pid) = pid(leader) {
+        let _gone = rustix::process::kill_process_group(pid, number(signal));
+    }
+}

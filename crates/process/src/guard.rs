@@ -1,0 +1,76 @@
+//! The guard: the program itself, called again, standing between the runtime and one program that it starts, so that
+//! nothing of that program outlives it or the runtime. The protocol's `Supervisor` says what it does.
+//!
+//! Every process whose parent has ended is handed to its nearest ancestor that asked for it, and a guard asks. So neither a
+//! session of its own nor a double fork nor a cleared environment leads a process away from here. Only Linux knows this;
+//! elsewhere there is no guard, and a group of processes is all that can be ended.
+
+use std::process::ExitCode;
+
+use inspan_protocol::Supervisor;
+
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(target_os = "linux")]
+mod watch;
+
+/// The argument that makes this program a guard. No command has this name, and no help shows it.
+#[cfg(target_os = "linux")]
+const ARGUMENT: &str = "__supervise";
+/// The file this program came from, even if another one has replaced it.
+#[cfg(target_os = "linux")]
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// This program as a guard, where the system allows one. It must call [`run_as_guard`] first thing.
+#[cfg(target_os = "linux")]
+pub fn guard() -> Option<Supervisor> {
+    std::path::Path::new(OWN_PROGRAM).exists().then(|| Supervisor::new(OWN_PROGRAM, [ARGUMENT]))
+}
+
+/// This program as a guard, where the system allows one. It must call [`run_as_guard`] first thing.
+#[cfg(not(target_os = "linux"))]
+pub fn guard() -> Option<Supervisor> {
+    None
+}
+
+/// Whether the process was started with this signal ignored, as `nohup` does. Before anything listens to it.
+pub fn is_ignored(signal: i32) -> bool {
+    // Only Linux shows it.
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    is_in(&status, signal)
+}
+
+/// Whether the mask of ignored signals has this one.
+fn is_in(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    u32::try_from(signal - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 == 1)
+}
+
+/// Runs as a guard, if the program was called as one.
+#[cfg(target_os = "linux")]
+pub fn run_as_guard() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == ARGUMENT).then(|| run::guard(arguments))
+}
+
+/// Runs as a guard, if the program was called as one.
+#[cfg(not(target_os = "linux"))]
+pub fn run_as_guard() -> Option<ExitCode> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_those_of_the_mask() {
+        let status = "Name:\tinspan\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert_eq!(
+            [0, 1, 2, 12, 13, 15, 65].map(|signal| is_in(status, signal)),
+            [false, true, false, false, true, false, false]
+        );
+        assert!(!is_in("", 1));
+    }
+}

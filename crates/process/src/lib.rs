@@ -1,0 +1,16 @@
+//! Child processes: started, guarded, read within bounds, and ended together with everything that they started.
+//!
+//! A program runs under a guard process where there is one ([`guard`]); then nothing of it can outlive the guard. Without
+//! one, what it started is looked for in the list of processes.
+
+mod family;
+mod guard;
+#[cfg(target_os = "linux")]
+mod proc;
+mod process;
+mod spawn;
+mod tail;
+
+pub use guard::{guard, is_ignored, run_as_guard};
+pub use process::{Process, Stdin};
+pub use spawn::{Exit, Handle, Pipes, Start, spawn};

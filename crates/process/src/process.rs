@@ -1,0 +1,188 @@
+//! A program that is spoken to over its pipes: written to without waiting, read in pieces, with the end of what it prints
+//! about errors.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, Redactor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::spawn::{Exit, Handle, STEP, Start, spawn};
+use crate::tail::Tail;
+
+/// After the process ended, a pipe that another process still holds is given so long to fall silent.
+const LAST_OUTPUT: Duration = Duration::from_millis(300);
+/// Messages that may wait for the program to read them.
+const STDIN_QUEUE: usize = 64;
+/// Reads that may wait for us, each up to 64 KiB.
+const STDOUT_QUEUE: usize = 16;
+const READ_SIZE: usize = 64 * 1024;
+
+/// A running program and its pipes. Dropping it kills it and everything it started.
+#[derive(Debug)]
+pub struct Process {
+    program: PathBuf,
+    handle: Handle,
+    stdin: Stdin,
+    stdout: mpsc::Receiver<Vec<u8>>,
+    stderr: Arc<Mutex<Tail>>,
+    redactor: Redactor,
+}
+
+/// Writes to the program's stdin without waiting for it to read.
+#[derive(Clone, Debug)]
+pub struct Stdin {
+    queue: mpsc::Sender<Vec<u8>>,
+    close: CancellationToken,
+}
+
+impl Stdin {
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// The program has stopped reading.
+    pub fn send(&self, bytes: Vec<u8>) -> Result<(), AgentError> {
+        self.queue.try_send(bytes).map_err(|error| {
+            let why = match error {
+                mpsc::error::TrySendError::Full(_) => "the program does not read its input",
+                mpsc::error::TrySendError::Closed(_) => "the program no longer takes input",
+            };
+            AgentError::new(ErrorCode::Process, why)
+        })
+    }
+}
+
+impl Process {
+    /// Starts a program. Must be called within a tokio runtime. The redactor takes secrets out of what it prints on
+    /// stderr.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
+        let program = start.program.clone();
+        let stderr = Arc::new(Mutex::new(Tail::default()));
+        let started = spawn(start, Duration::ZERO, |errors| {
+            let drained = tokio::spawn(drain(errors, Arc::clone(&stderr)));
+            // The error for an exit quotes what was printed last.
+            async move { drop(timeout(LAST_OUTPUT, drained).await) }
+        });
+        let (handle, pipes) = started.map_err(|error| not_started(&program, &error))?;
+        let (queue, messages) = mpsc::channel(STDIN_QUEUE);
+        let (chunks, stdout) = mpsc::channel(STDOUT_QUEUE);
+        let close = CancellationToken::new();
+        tokio::spawn(write(pipes.stdin, messages, close.clone()));
+        tokio::spawn(read(pipes.stdout, chunks));
+        Ok(Self { program, handle, stdin: Stdin { queue, close }, stdout, stderr, redactor })
+    }
+
+    /// A handle that writes to it.
+    pub fn stdin(&self) -> Stdin {
+        self.stdin.clone()
+    }
+
+    /// The bytes of its next write to stdout. `None` once it has ended and everything was read.
+    pub async fn read(&mut self) -> Option<Vec<u8>> {
+        tokio::select! {
+            biased;
+            chunk = self.stdout.recv() => return chunk,
+            _ = self.handle.status() => {}
+        }
+        // A process it left behind may hold the pipe open for ever.
+        timeout(LAST_OUTPUT, self.stdout.recv()).await.ok().flatten()
+    }
+
+    /// Bytes that have arrived already.
+    pub fn try_read(&mut self) -> Option<Vec<u8>> {
+        self.stdout.try_recv().ok()
+    }
+
+    /// How it ended, if it has.
+    pub fn exit(&self) -> Option<Exit> {
+        self.handle.exit()
+    }
+
+    /// The end of what it printed on stderr, without secrets.
+    pub fn stderr(&self) -> String {
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).text();
+        self.redactor.text(&tail)
+    }
+
+    /// Why the program was not started, if its guard could not.
+    pub fn refused(&self) -> Option<AgentError> {
+        Some(not_started(&self.program, &self.handle.refused(&self.stderr())?))
+    }
+
+    /// Waits for it to end by itself.
+    pub async fn wait(&self, limit: Duration) -> Option<Exit> {
+        self.handle.wait(limit).await
+    }
+
+    /// Ends it step by step: closes its stdin, then SIGTERM to its group, then SIGKILL to it and everything it
+    /// started. Each step waits for two seconds. What it left behind is killed in any case.
+    pub async fn end(&self) -> Exit {
+        self.stdin.close.cancel();
+        if let Some(exit) = self.wait(STEP).await {
+            return exit;
+        }
+        self.stop().await
+    }
+
+    /// As [`Self::end`], for a program that does not end with its input: begins with SIGTERM.
+    pub async fn stop(&self) -> Exit {
+        self.stdin.close.cancel();
+        self.handle.stop().await
+    }
+
+    /// Kills it and everything it started.
+    pub async fn kill(&self) -> Exit {
+        self.handle.kill().await
+    }
+}
+
+fn not_started(program: &Path, error: &io::Error) -> AgentError {
+    AgentError::new(ErrorCode::Process, format!("cannot start {}: {error}", program.display()))
+}
+
+async fn write(mut pipe: ChildStdin, mut messages: mpsc::Receiver<Vec<u8>>, close: CancellationToken) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            message = messages.recv() => message,
+            () = close.cancelled() => {
+                messages.close();
+                messages.recv().await
+            }
+        };
+        let Some(message) = message else { return };
+        if pipe.write_all(&message).await.is_err() || pipe.flush().await.is_err() {
+            // It closed its end or died, which its exit and its silence tell better than we could.
+            return;
+        }
+    }
+}
+
+async fn read(mut pipe: ChildStdout, chunks: mpsc::Sender<Vec<u8>>) {
+    let mut buffer = vec![0; READ_SIZE];
+    while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+        if chunks.send(buffer[..length].to_vec()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
+    let mut buffer = vec![0; READ_SIZE];
+    while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+        tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..length]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Starts a program in a process group of its own, under a guard where there is one; waits for it, reaps it, and kills
+//! what it leaves behind.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use inspan_protocol::Supervisor;
+use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::family::{self, Family};
+
+/// How long each step of ending a program waits for it.
+pub(crate) const STEP: Duration = Duration::from_secs(2);
+/// How long a killed process may take to vanish. A process stuck in the kernel can take longer than any wait.
+const VANISH: Duration = Duration::from_secs(5);
+
+/// What to start.
+pub struct Start {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Its whole environment; nothing is inherited.
+    pub environment: Vec<(String, String)>,
+    /// The directory it runs in; ours if absent.
+    pub cwd: Option<PathBuf>,
+    /// The guard between us and the program.
+    pub supervisor: Option<Supervisor>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        Self {
+            code: status.code(),
+            #[cfg(unix)]
+            signal: std::os::unix::process::ExitStatusExt::signal(&status),
+            #[cfg(not(unix))]
+            signal: None,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit code {code}"),
+            (None, Some(signal)) => write!(f, "signal {signal}"),
+            (None, None) => f.write_str("unknown exit"),
+        }
+    }
+}
+
+/// The streams of a program.
+pub struct Pipes {
+    /// What it reads.
+    pub stdin: ChildStdin,
+    /// What it prints.
+    pub stdout: ChildStdout,
+}
+
+/// A running program. Dropping this kills it and everything it started.
+#[derive(Debug)]
+pub struct Handle {
+    /// The guard's number, where there is one.
+    pub(crate) pid: u32,
+    mode: Mode,
+    exit: watch::Receiver<Option<Option<ExitStatus>>>,
+    kill: CancellationToken,
+}
+
+/// How a program was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Direct,
+    /// Our child is the guard, and the program is its child.
+    Guarded,
+}
+
+/// Starts a program. Must be called within a tokio runtime. What it leaves behind may run on for `linger`, unless a guard
+/// has its own limit. `errors` takes its stderr; the exit is reported once the future that it returns is done.
+///
+/// # Errors
+/// The program, or the guard, cannot be started.
+pub fn spawn<L: Future<Output = ()> + Send + 'static>(
+    start: Start,
+    linger: Duration,
+    errors: impl FnOnce(ChildStderr) -> L,
+) -> io::Result<(Handle, Pipes)> {
+    let Start { program, arguments, environment, cwd, supervisor } = start;
+    let outer = environment.iter().find(|(name, _)| name == family::MARK).map(|(_, value)| value.clone());
+    let family = Family::new(outer.as_deref());
+    let (mut command, mode) = match supervisor {
+        Some(supervisor) => {
+            let (guard, before) = supervisor.before(std::process::id(), &program);
+            let mut command = Command::new(guard);
+            #[cfg(unix)]
+            command.arg0(Supervisor::NAME);
+            command.args(before);
+            (command, Mode::Guarded)
+        }
+        None => (Command::new(&program), Mode::Direct),
+    };
+    command.args(arguments).env_clear().envs(environment);
+    if mode == Mode::Direct {
+        command.env(family::MARK, family.mark());
+    }
+    if let Some(cwd) = &cwd {
+        command.current_dir(cwd);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A guard that is killed could not do its work.
+    command.kill_on_drop(mode == Mode::Direct);
+    let mut command = CommandWrap::from(command);
+    command.wrap(ProcessGroup::leader());
+    let mut child = command.spawn()?;
+    let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take(), child.id());
+    let (Some(stdin), Some(stdout), Some(stderr), Some(pid)) = pipes else {
+        return Err(io::Error::other("the program started without its pipes"));
+    };
+    let (ended, exit) = watch::channel(None);
+    let kill = CancellationToken::new();
+    let reaper = Reaper { child, family: Arc::new(family.led_by(pid)), mode, linger, state: State::Running };
+    tokio::spawn(reaper.run(kill.clone(), ended, errors(stderr)));
+    Ok((Handle { pid, mode, exit, kill }, Pipes { stdin, stdout }))
+}
+
+impl Handle {
+    /// How it ended, if it has.
+    pub fn exit(&self) -> Option<Exit> {
+        self.exit.borrow().map(|status| status.map(Exit::from).unwrap_or_default())
+    }
+
+    /// Waits for it to end by itself. Nothing if it could not be waited for.
+    pub async fn status(&self) -> Option<ExitStatus> {
+        let mut exit = self.exit.clone();
+        exit.wait_for(Option::is_some).await.ok().and_then(|status| *status).flatten()
+    }
+
+    /// Waits for it to end by itself.
+    pub async fn wait(&self, limit: Duration) -> Option<Exit> {
+        timeout(limit, self.status()).await.ok()?;
+        self.exit()
+    }
+
+    /// Ends it: SIGTERM to its group, and after two seconds SIGKILL to it and everything it started.
+    pub async fn stop(&self) -> Exit {
+        if self.exit().is_none() {
+            family::terminate_group(self.pid);
+        }
+        if let Some(exit) = self.wait(STEP).await {
+            return exit;
+        }
+        self.kill().await
+    }
+
+    /// Kills it and everything it started.
+    pub async fn kill(&self) -> Exit {
+        self.kill.cancel();
+        self.wait(VANISH).await.unwrap_or_default()
+    }
+
+    /// Why the program was not started, if this is the end of a guard that could not.
+    pub fn refused(&self, stderr: &str) -> Option<io::Error> {
+        let code = self.exit()?.code;
+        (self.mode == Mode::Guarded).then(|| Supervisor::refused(code, stderr)).flatten()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.kill.cancel();
+    }
+}
+
+/// Waits for a process, reaps it, and kills what it leaves behind.
+struct Reaper {
+    child: Box<dyn ChildWrapper>,
+    family: Arc<Family>,
+    mode: Mode,
+    linger: Duration,
+    state: State,
+}
+
+enum State {
+    Running,
+    /// It has ended, and its number may become another's; others may be left.
+    Ended,
+    Gone,
+}
+
+impl Reaper {
+    async fn run(
+        mut self,
+        kill: CancellationToken,
+        ended: watch::Sender<Option<Option<ExitStatus>>>,
+        last: impl Future<Output = ()>,
+    ) {
+        let status = tokio::select! {
+            status = self.child.wait() => status,
+            () = kill.cancelled() => self.kill().await,
+        };
+        self.state = State::Ended;
+        // A guard ends when nothing is left.
+        if self.mode == Mode::Direct {
+            let left = self.blocking(Family::has_left_behind).await;
+            if left == Some(true) && !kill.is_cancelled() {
+                let _killed = timeout(self.linger, kill.cancelled()).await;
+            }
+            if left != Some(false) {
+                self.blocking(Family::kill_left_behind).await;
+            }
+        }
+        self.state = State::Gone;
+        last.await;
+        ended.send_replace(Some(status.ok()));
+    }
+
+    async fn kill(&mut self) -> io::Result<ExitStatus> {
+        if self.mode == Mode::Guarded {
+            family::ask_to_kill(self.family.leader());
+            if let Ok(status) = timeout(STEP, self.child.wait()).await {
+                return status;
+            }
+        }
+        self.blocking(Family::kill).await;
+        self.child.wait().await
+    }
+
+    /// Looking through all processes takes some milliseconds. Fails only when the runtime ends, and then the drop
+    /// kills.
+    async fn blocking<T: Send + 'static>(&self, work: fn(&Family) -> T) -> Option<T> {
+        let family = Arc::clone(&self.family);
+        tokio::task::spawn_blocking(move || work(&family)).await.ok()
+    }
+}
+
+impl Drop for Reaper {
+    /// The runtime ends under a running process: nothing will wait for it, but it must not stay.
+    fn drop(&mut self) {
+        match (&self.state, self.mode) {
+            (State::Running, Mode::Direct) => self.family.kill(),
+            (State::Running, Mode::Guarded) => family::ask_to_kill(self.family.leader()),
+            (State::Ended, Mode::Direct) => self.family.kill_left_behind(),
+            (State::Ended, Mode::Guarded) | (State::Gone, _) => {}
+        }
+    }
+}
