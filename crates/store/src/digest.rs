@@ -1,16 +1,16 @@
-//! What a session's events amount to, for lists: an index over the log that the store keeps beside it, in the
-//! same transaction. The state of the run itself is the fold in `state`.
+//! A summary of a session's events for lists. The store writes it in the transaction that appends the events, so a
+//! list reads no log. The state of a run itself is the fold in `inspan_flow_core`.
 
 use inspan_protocol::{
     Envelope, Event, Outcome, PauseCause, Prompt, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
-/// Where a session stands, as a fold of its events.
+/// The summary of a session: a fold of its events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Digest {
-    /// Where it stands.
+    /// Its status.
     pub status: SessionStatus,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Digest {
     /// Why it is paused, unless a person or a program paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PauseCause>,
-    /// Questions that nobody has answered, oldest first.
+    /// Unanswered questions, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Prompt>,
     /// Known cost in US dollars.
@@ -77,7 +77,7 @@ impl Digest {
             }
             Event::FlowResumed { .. } => {
                 self.wake();
-                // Those who asked for a permission are gone; questions of the flow are asked again.
+                // The agents that asked for a permission are gone; the flow's questions are asked again.
                 self.prompts.retain(|open| open.kind == PromptKind::Input);
             }
             Event::TaskStart { .. } => self.wake(),

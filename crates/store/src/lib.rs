@@ -1,5 +1,4 @@
-//! Where sessions are kept: the contract of a run store. `memory` keeps it for as long as the process lives,
-//! `sqlite` on disk.
+//! Stores for sessions: the contract of a run store, a store in memory and a store in SQLite.
 
 mod digest;
 mod memory;
@@ -28,23 +27,23 @@ pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
 ///
-/// 1. A session is driven by who holds its lease. A lease is taken by [`create`](Self::create) or
-///    [`acquire`](Self::acquire), each time with a greater epoch. Of an owner on the same machine it is known
-///    whether it lives, and that alone counts; of any other the lease counts until it expires. A clock that
-///    went backwards never makes a lease longer: one that begins in the future holds no more.
-/// 2. `append` gives back only after all of its batch will survive what the store promises to survive. An
-///    owner whose epoch is not the newest is refused with [`StoreError::Fenced`], and nothing is kept.
+/// 1. The owner of the lease runs the session. [`create`](Self::create) and [`acquire`](Self::acquire) take the lease,
+///    each time with a greater epoch. For an owner on the same machine the only question is whether its process lives;
+///    for any other owner the lease counts until it expires. A lease that begins in the future (the clock went back)
+///    counts as expired.
+/// 2. `append` returns only after the whole batch survives what the store promises to survive. An owner whose epoch
+///    is not the newest gets [`StoreError::Fenced`], and nothing is stored.
 /// 3. Events are appended in the order of their `seq`, without gaps; anything else is
-///    [`StoreError::Conflict`], and nothing of the batch is kept. The answers to commands in a batch are kept
+///    [`StoreError::Conflict`], and nothing of the batch is stored. The answers to commands in a batch are stored
 ///    with its events or not at all.
-/// 4. `read` gives every acknowledged event from a `seq` on, in order. Damage is told, with the session and
-///    the `seq`, and never passed over.
+/// 4. `read` returns every acknowledged event from a `seq` on, in order. Damage is an error that names the session and
+///    the `seq`; it is never skipped.
 /// 5. Readers never disturb the writer, and need no lease; anyone may `post` a command.
 /// 6. A command is answered once; posting gives a number that grows within its session. The batch that ends a session
 ///    refuses every command that is still open, in its own transaction, and nothing can be posted after it. While
-///    nobody drives a session, a question takes one reply.
+///    no process runs a session, a question takes one reply.
 pub trait RunStore: Send + Sync {
-    /// Keeps a new session and takes its lease.
+    /// Stores a new session and takes its lease.
     fn create<'a>(
         &'a self,
         record: &'a SessionRecord,
@@ -52,7 +51,7 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Lease, StoreError>>;
 
-    /// Takes the lease of a session that nobody drives; [`StoreError::Held`] says who does.
+    /// Takes the lease of a session that no process runs; else [`StoreError::Held`] names the owner.
     fn acquire<'a>(
         &'a self,
         session: &'a SessionId,
@@ -60,13 +59,13 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Lease, StoreError>>;
 
-    /// Makes the lease hold for another [`LEASE`] from `now`.
+    /// Extends the lease to [`LEASE`] from `now`.
     fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Gives the lease back. A lease that was taken by another meanwhile is left alone.
+    /// Releases the lease. Does nothing if another owner has taken it.
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Keeps a batch at the end of the session's log.
+    /// Appends a batch to the session's log.
     fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// The session's events from `from` on.
@@ -92,21 +91,21 @@ pub trait RunStore: Send + Sync {
         .boxed()
     }
 
-    /// What was kept when the session was made.
+    /// The record that was stored when the session was created.
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;
 
-    /// Where a session stands.
+    /// The list entry of a session.
     fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>>;
 
-    /// Where each session stands whose id begins so, newest first. One that cannot be read, or was lost, is an entry
-    /// that says so.
+    /// The list entries of the sessions whose id has this prefix, newest first. A session that is damaged or lost has
+    /// an entry with [`damage`](SessionEntry::damage).
     fn entries<'a>(
         &'a self,
         prefix: &'a str,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
 
-    /// Leaves a command for the session, whoever drives it now or later; its number within the session.
+    /// Posts a command for the process that runs the session now or later. Returns its number within the session.
     fn post<'a>(
         &'a self,
         session: &'a SessionId,
@@ -120,13 +119,13 @@ pub trait RunStore: Send + Sync {
         Ok(())
     }
 
-    /// The commands that nobody has answered yet, oldest first.
+    /// The unanswered commands, oldest first.
     fn unanswered<'a>(
         &'a self,
         session: &'a SessionId,
     ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>>;
 
-    /// What became of a command; nothing while it is unanswered.
+    /// The verdict on a command; none while it is unanswered.
     fn answer<'a>(
         &'a self,
         session: &'a SessionId,
@@ -137,23 +136,23 @@ pub trait RunStore: Send + Sync {
     /// reader that sleeps until then misses nothing if it reads once before it first waits.
     fn changes(&self) -> BoxStream<'static, ()>;
 
-    /// As [`RunStore::changes`], for who waits for commands and nothing else: what a session's owner appends need not
-    /// be told.
+    /// As [`RunStore::changes`], for a reader that waits for commands only: it need not yield when a session's owner
+    /// appends events.
     fn posts(&self) -> BoxStream<'static, ()> {
         self.changes()
     }
 }
 
-/// The right to drive a session.
+/// The right to run a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The session.
     pub session: SessionId,
-    /// Grows with each taking; the greatest is the owner's.
+    /// Grows each time the lease is taken; the greatest is the owner's.
     pub epoch: u64,
 }
 
-/// What is kept at once.
+/// What is stored in one transaction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch<'a> {
     /// Events, next in order.
@@ -167,14 +166,14 @@ pub struct Batch<'a> {
 pub struct Answered {
     /// The command's number.
     pub number: u64,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 /// Why a command is refused that is still open when its session ends.
 pub(crate) const ENDED: &str = "the session has ended";
 
-/// What became of a command.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It took effect, which the log shows.
@@ -225,7 +224,7 @@ impl Select {
     }
 }
 
-/// Where a session stands, without reading its log.
+/// The list entry of a session, without reading its log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionEntry {
     /// The session.
@@ -236,15 +235,15 @@ pub struct SessionEntry {
     pub created_at: Timestamp,
     /// What its events amount to.
     pub digest: Digest,
-    /// Who drives it: the newest owner that has not given its lease back.
+    /// The process that runs it: the newest owner that has not released its lease.
     pub owner: Option<Owner>,
-    /// How far the owner may still be alive.
+    /// Whether the owner may still be alive.
     pub liveness: Liveness,
     /// Commands that wait for an answer.
     pub unanswered: u64,
-    /// The session that took its place, if it was resumed in a new one.
+    /// The session that continues it, if it was resumed in a new one.
     pub continued_by: Option<SessionId>,
-    /// Why the session cannot be read; then the fields above say only what is known of it.
+    /// Why the session cannot be read; the other fields then hold only what is known.
     pub damage: Option<String>,
 }
 
@@ -270,7 +269,7 @@ impl SessionEntry {
 #[non_exhaustive]
 pub enum StoreError {
     /// The log does not end where the events begin.
-    #[error("the log of session `{session}` goes on at {expected}, not at {actual}")]
+    #[error("the log of session `{session}` continues at event {expected}, not at {actual}")]
     Conflict {
         /// The session.
         session: SessionId,
@@ -285,36 +284,36 @@ pub enum StoreError {
     /// The id is taken.
     #[error("the store already has a session `{0}`")]
     SessionExists(SessionId),
-    /// Another session has taken its place.
+    /// Another session continues it.
     #[error("session `{session}` was already resumed as session `{by}`")]
     Continued {
         /// The session.
         session: SessionId,
-        /// The session that took its place.
+        /// The session that continues it.
         by: SessionId,
     },
-    /// Somebody else drives the session.
-    #[error("session `{session}` is driven by {owner}")]
+    /// Another process runs the session.
+    #[error("session `{session}` is run by {owner}")]
     Held {
         /// The session.
         session: SessionId,
-        /// Who drives it.
+        /// The process that runs it.
         owner: Box<Owner>,
     },
-    /// Somebody else has taken the session over.
+    /// Another process has taken the session over.
     #[error("session `{session}` was taken over: this owner's epoch is {epoch}, and the newest {newest}")]
     Fenced {
         /// The session.
         session: SessionId,
-        /// The epoch of who was refused.
+        /// The epoch of the refused owner.
         epoch: u64,
         /// The newest epoch.
         newest: u64,
     },
-    /// The session has ended, and takes no command.
+    /// The session has ended and accepts no commands.
     #[error("session `{0}` has ended")]
     SessionEnded(SessionId),
-    /// Nobody drives the session, and a reply to the question waits already.
+    /// No process runs the session, and a reply to the question is already stored.
     #[error(
         "prompt `{prompt}` of session `{session}` is already answered; the answer waits for `inspan resume`"
     )]
@@ -332,13 +331,13 @@ pub enum StoreError {
     },
     /// There is no space left.
     #[error(
-        "the disk is full: {path}; what is there stays readable, and the session can go on when there is space"
+        "the disk is full: {path}; stored events stay readable, and the session can be resumed when there is space"
     )]
     Full {
         /// The store.
         path: PathBuf,
     },
-    /// There is no store yet, or there is nothing in it.
+    /// There is no store yet, or it is empty.
     #[error("there is no store {path} yet")]
     Absent {
         /// Where it would be.
@@ -358,7 +357,7 @@ pub enum StoreError {
         /// The store.
         path: PathBuf,
     },
-    /// What is there is not what was written.
+    /// The content is not what was written.
     #[error("the store {path} is damaged: {what}")]
     Damaged {
         /// The store.
@@ -376,7 +375,7 @@ pub enum StoreError {
         /// The newest format that is known here.
         known: i64,
     },
-    /// The file is something else.
+    /// The file is not a store.
     #[error("{path} is not a store of inspan: {what}")]
     NotAStore {
         /// The file.
@@ -384,8 +383,8 @@ pub enum StoreError {
         /// What it is.
         what: String,
     },
-    /// The store lies where locks and syncs cannot be trusted.
-    #[error("the store {path} lies on a network file system ({kind}), where it would not be safe")]
+    /// The store is on a file system whose locks and syncs cannot be trusted.
+    #[error("the store {path} is on a network file system ({kind}), where it would not be safe")]
     NetworkFileSystem {
         /// The store.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! A store that lives as long as the process: for tests, for embedding, and for runs nobody wants to keep.
+//! A store in memory: for tests, for embedding, and for runs that need no storage.
 
 use std::{
     collections::BTreeMap,
@@ -21,14 +21,14 @@ use super::{
 /// Sessions in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    sessions: Mutex<BTreeMap<SessionId, Kept>>,
+    sessions: Mutex<BTreeMap<SessionId, StoredSession>>,
     version: watch::Sender<u64>,
     /// How many commands were posted.
     posts: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredSession {
     record: SessionRecord,
     epoch: u64,
     owner: Option<Owner>,
@@ -49,24 +49,24 @@ impl MemoryStore {
         Self::default()
     }
 
-    fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, StoredSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(
         &self,
         session: &SessionId,
-        work: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
+        work: impl FnOnce(&mut StoredSession) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut sessions = self.sessions();
         work(sessions.get_mut(session).ok_or_else(|| StoreError::UnknownSession(session.clone()))?)
     }
 
-    /// As `with`, and tells those who watch.
+    /// As `with`, and notifies the watchers.
     fn change<T>(
         &self,
         session: &SessionId,
-        work: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
+        work: impl FnOnce(&mut StoredSession) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let done = self.with(session, work)?;
         self.version.send_modify(|version| *version += 1);
@@ -74,7 +74,7 @@ impl MemoryStore {
     }
 }
 
-impl Kept {
+impl StoredSession {
     fn next_seq(&self) -> u64 {
         self.record.first_seq() + self.log.len() as u64
     }
@@ -129,7 +129,7 @@ impl Kept {
             created_at: self.record.created_at,
             digest: self.digest.clone(),
             owner: self.owner.clone(),
-            // Whoever holds a lease of this store lives in this process.
+            // The owner of a lease of this store is this process.
             liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
             unanswered: self.posted.iter().filter(|(_, answer)| answer.is_none()).count() as u64,
             continued_by,
@@ -138,13 +138,13 @@ impl Kept {
     }
 }
 
-/// The session that took the place of this one.
-fn continuation(sessions: &BTreeMap<SessionId, Kept>, id: &SessionId) -> Option<SessionId> {
-    let continues = |kept: &&Kept| {
-        let parent = kept.record.parent.as_ref();
+/// The session that continues this one.
+fn continuation(sessions: &BTreeMap<SessionId, StoredSession>, id: &SessionId) -> Option<SessionId> {
+    let continues = |stored: &&StoredSession| {
+        let parent = stored.record.parent.as_ref();
         parent.is_some_and(|parent| parent.session == *id && parent.kind == ParentKind::Resume)
     };
-    sessions.values().find(continues).map(|kept| kept.record.session.clone())
+    sessions.values().find(continues).map(|stored| stored.record.session.clone())
 }
 
 impl RunStore for MemoryStore {
@@ -165,7 +165,7 @@ impl RunStore for MemoryStore {
             let session = parent.session.clone();
             return ready(Err(StoreError::Continued { session, by })).boxed();
         }
-        let kept = Kept {
+        let stored = StoredSession {
             record: record.clone(),
             epoch: 1,
             owner: Some(owner.clone()),
@@ -173,7 +173,7 @@ impl RunStore for MemoryStore {
             digest: Digest::default(),
             posted: Vec::new(),
         };
-        sessions.insert(session.clone(), kept);
+        sessions.insert(session.clone(), stored);
         self.version.send_modify(|version| *version += 1);
         ready(Ok(Lease { session, epoch: 1 })).boxed()
     }
@@ -184,25 +184,25 @@ impl RunStore for MemoryStore {
         owner: &'a Owner,
         _: Timestamp,
     ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        let taken = self.change(session, |kept| {
-            if let Some(owner) = &kept.owner {
+        let taken = self.change(session, |stored| {
+            if let Some(owner) = &stored.owner {
                 return Err(StoreError::Held { session: session.clone(), owner: Box::new(owner.clone()) });
             }
-            kept.epoch += 1;
-            kept.owner = Some(owner.clone());
-            Ok(Lease { session: session.clone(), epoch: kept.epoch })
+            stored.epoch += 1;
+            stored.owner = Some(owner.clone());
+            Ok(Lease { session: session.clone(), epoch: stored.epoch })
         });
         ready(taken).boxed()
     }
 
     fn renew<'a>(&'a self, lease: &'a Lease, _: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.with(&lease.session, |kept| kept.fence(lease))).boxed()
+        ready(self.with(&lease.session, |stored| stored.fence(lease))).boxed()
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
-        let released = self.change(&lease.session, |kept| {
-            if kept.epoch == lease.epoch {
-                kept.owner = None;
+        let released = self.change(&lease.session, |stored| {
+            if stored.epoch == lease.epoch {
+                stored.owner = None;
             }
             Ok(())
         });
@@ -210,7 +210,7 @@ impl RunStore for MemoryStore {
     }
 
     fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.change(&lease.session, |kept| kept.append(lease, batch))).boxed()
+        ready(self.change(&lease.session, |stored| stored.append(lease, batch))).boxed()
     }
 
     fn read<'a>(
@@ -219,21 +219,21 @@ impl RunStore for MemoryStore {
         from: u64,
         select: Select,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        let read = self.with(session, |kept| {
-            let start = from.saturating_sub(kept.record.first_seq()) as usize;
-            let events = kept.log.get(start..).unwrap_or_default().iter();
+        let read = self.with(session, |stored| {
+            let start = from.saturating_sub(stored.record.first_seq()) as usize;
+            let events = stored.log.get(start..).unwrap_or_default().iter();
             Ok(events.filter(|event| select.takes(event)).cloned().collect())
         });
         ready(read).boxed()
     }
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
-        ready(self.with(session, |kept| Ok(kept.record.clone()))).boxed()
+        ready(self.with(session, |stored| Ok(stored.record.clone()))).boxed()
     }
 
     fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
         let continued_by = continuation(&self.sessions(), session);
-        ready(self.with(session, |kept| Ok(kept.entry(continued_by)))).boxed()
+        ready(self.with(session, |stored| Ok(stored.entry(continued_by)))).boxed()
     }
 
     fn entries<'a>(
@@ -242,11 +242,11 @@ impl RunStore for MemoryStore {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
         let sessions = self.sessions();
-        let begins = |(session, _): &(&SessionId, &Kept)| session.as_str().starts_with(prefix);
+        let begins = |(session, _): &(&SessionId, &StoredSession)| session.as_str().starts_with(prefix);
         let mut entries: Vec<_> = sessions
             .iter()
             .filter(begins)
-            .map(|(id, kept)| kept.entry(continuation(&sessions, id)))
+            .map(|(id, stored)| stored.entry(continuation(&sessions, id)))
             .collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
@@ -259,12 +259,12 @@ impl RunStore for MemoryStore {
         command: &'a Command,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        let posted = self.change(session, |kept| {
-            if let Some(refused) = kept.refuses(command) {
+        let posted = self.change(session, |stored| {
+            if let Some(refused) = stored.refuses(command) {
                 return Err(refused);
             }
-            let number = kept.posted.len() as u64 + 1;
-            kept.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
+            let number = stored.posted.len() as u64 + 1;
+            stored.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
             Ok(number)
         });
         self.posts.send_modify(|posts| *posts += 1);
@@ -275,8 +275,8 @@ impl RunStore for MemoryStore {
         &'a self,
         session: &'a SessionId,
     ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
-        let read = self.with(session, |kept| {
-            let open = kept.posted.iter().filter(|(_, answer)| answer.is_none());
+        let read = self.with(session, |stored| {
+            let open = stored.posted.iter().filter(|(_, answer)| answer.is_none());
             Ok(open.map(|(command, _)| command.clone()).collect())
         });
         ready(read).boxed()
@@ -287,8 +287,8 @@ impl RunStore for MemoryStore {
         session: &'a SessionId,
         number: u64,
     ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
-        let read = self.with(session, |kept| {
-            let posted = kept.posted.iter().find(|(command, _)| command.number == number);
+        let read = self.with(session, |stored| {
+            let posted = stored.posted.iter().find(|(command, _)| command.number == number);
             Ok(posted.and_then(|(_, answer)| answer.clone()))
         });
         ready(read).boxed()

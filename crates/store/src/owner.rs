@@ -1,31 +1,31 @@
-//! Who drives a session: a process on a machine, told apart from any later process with the same number.
+//! The owner of a session: a process on a machine, distinct from any later process with the same pid.
 
 use std::{fmt, fs, process};
 
 use serde::{Deserialize, Serialize};
 
-/// A process that drives sessions.
+/// A process that runs sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// The machine since it was booted, and the space of process numbers within it; empty where unknown.
+    /// The machine since its last boot, and the pid namespace; empty where unknown.
     pub machine: String,
     /// The machine's name, for people.
     pub host: String,
     /// The process.
     pub pid: u32,
-    /// When the process began, in the machine's own count; 0 where unknown.
+    /// When the process began, in clock ticks since the boot; 0 where unknown.
     pub began: u64,
 }
 
-/// Whether an owner is still there.
+/// Whether an owner is still alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// There is none, or it is gone for good.
+    /// There is no owner, or its process has ended.
     Gone,
-    /// It lives.
+    /// Its process lives.
     Alive,
-    /// It is on another machine: its lease alone can tell.
+    /// It is on another machine: only its lease tells.
     Elsewhere,
 }
 
@@ -36,7 +36,7 @@ impl Owner {
         Self { machine: machine(), host: host(), pid, began: began(pid).unwrap_or(0) }
     }
 
-    /// Whether it is still there, as seen from the machine of `here`.
+    /// Whether it is still alive, as seen from the machine of `here`.
     pub fn liveness(&self, here: &Self) -> Liveness {
         if self.machine.is_empty() || self.machine != here.machine {
             return Liveness::Elsewhere;
@@ -59,7 +59,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The boot's id and the space of process numbers, so that two containers on one machine differ.
+/// The boot id and the pid namespace, so that two containers on one machine differ.
 fn machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -73,11 +73,11 @@ fn host() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// When a process began, in clock ticks since the boot; nothing if there is no such process. A zombie has
-/// ended: whoever should reap it must not keep a session from going on.
+/// When a process began, in clock ticks since the boot; none if there is no such process. A zombie counts as ended:
+/// a parent that does not reap it must not block a session.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name, in brackets, may hold anything; what follows it is plain.
+    // The program's name, in brackets, may hold anything; only the fields behind it can be split.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {

@@ -1,5 +1,4 @@
-//! A store on disk: one SQLite file that many processes read and write at once; `docs/store.md` says what lies in it.
-//! This file wires the parts together.
+//! A store on disk: one SQLite file that many processes read and write at once. `docs/store.md` describes its content.
 
 mod changes;
 mod commands;
@@ -44,30 +43,29 @@ pub use options::SqliteOptions;
 pub use transfer::{Exported, Import, TransferError};
 pub use verify::{Finding, Problem, VerifyReport};
 
-/// Sessions in a file. What is acknowledged survives the end of the process, and a power cut as far as the disk
-/// keeps what it says it has synced.
+/// Sessions in a file. What is acknowledged survives the end of the process, and a power cut if the disk really stores
+/// what it reports as synced.
 ///
-/// The futures need a tokio runtime. One that is dropped does not take back what it asked for.
+/// The futures need a tokio runtime. Dropping one does not cancel its request.
 #[derive(Debug)]
 pub struct SqliteStore {
     paths: Paths,
     here: Owner,
     readers: Readers,
     changes: Changes,
-    /// None for a store that was opened to be read. It is dropped last, so that it can empty the write-ahead log.
+    /// None for a store that was opened for reading. Dropped last, so that it can empty the write-ahead log.
     writer: Option<Writer>,
 }
 
 impl SqliteStore {
-    /// Opens the store in the file `path`, and makes it, with its folder, if there is none. A store of an older
-    /// format is copied aside and brought up. Blocks the thread, at worst for some 20 seconds while another
-    /// process does the same.
+    /// Opens the store in the file `path`; creates it, with its folder, if there is none. A store of an older format is
+    /// backed up and migrated. Blocks the thread, for up to 20 seconds while another process does the same.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if something is missing that was acknowledged, also all of it, unless the options accept
     /// that;
     /// [`StoreError::ReadOnly`], [`StoreError::Full`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`],
-    /// [`StoreError::NetworkFileSystem`], and [`StoreError::Io`] for all else.
+    /// [`StoreError::NetworkFileSystem`], and [`StoreError::Io`] for any other failure.
     pub fn open(path: impl AsRef<Path>, options: &SqliteOptions) -> Result<Self, StoreError> {
         let opened = file::open(path.as_ref(), options, STEPS)?;
         let paths = opened.paths.clone();
@@ -78,8 +76,8 @@ impl SqliteStore {
         Ok(Self::of(paths, Some(writer), changes))
     }
 
-    /// Opens the store in the file `path` to read it. Nothing is made, brought up or locked; whatever would write
-    /// is refused with [`StoreError::ReadOnly`]. Damage is told when a session is read.
+    /// Opens the store in the file `path` for reading. Creates, migrates and locks nothing; every write is refused with
+    /// [`StoreError::ReadOnly`]. Damage is reported when a session is read.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`StoreError::Absent`] too if there is no such file, or nothing in it.
@@ -95,12 +93,12 @@ impl SqliteStore {
         Self { paths, here: Owner::of_process(), readers, writer, changes }
     }
 
-    /// The store's file, by its true name.
+    /// The store's file, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.paths.store
     }
 
-    /// Has `work` done by the writer, and answered when it is on disk.
+    /// Runs `work` on the writer thread; returns when its effect is on disk.
     async fn write<T, F>(&self, events: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -140,7 +138,7 @@ impl SqliteStore {
         self.readers.ask(read).boxed()
     }
 
-    /// What has become impossible before the store was asked.
+    /// A failure before the request reached the writer.
     fn refused(&self, fault: Fault) -> StoreError {
         fault.at(&self.paths.store)
     }
@@ -164,8 +162,8 @@ impl RunStore for SqliteStore {
                     return Err(StoreError::Continued { session: parent.session.clone(), by }.into());
                 }
                 let mut session = session::insert(transaction.connection, &record, &body)?;
-                session.give_to(transaction.connection, &owner, now)?;
-                keep_mark(transaction, &session);
+                session.assign_to(transaction.connection, &owner, now)?;
+                write_mark(transaction, &session);
                 Ok(lease(&record.session, &session))
             };
             self.write(1, create).await
@@ -190,7 +188,7 @@ impl RunStore for SqliteStore {
                 let owner = Box::new(owner.clone());
                 return Err(StoreError::Held { session: id.clone(), owner }.into());
             }
-            session.give_to(transaction.connection, &owner, now)?;
+            session.assign_to(transaction.connection, &owner, now)?;
             Ok(lease(&id, &session))
         };
         self.write(1, acquire).boxed()
@@ -211,7 +209,7 @@ impl RunStore for SqliteStore {
         let release = move |transaction: &mut Transaction<'_>| {
             let session = session::find(transaction.connection, &lease.session)?;
             match session.fence(&lease) {
-                Ok(()) => session.let_go(transaction.connection),
+                Ok(()) => session.clear_owner(transaction.connection),
                 Err(_) => Ok(()),
             }
         };
@@ -227,14 +225,14 @@ impl RunStore for SqliteStore {
                 let connection = transaction.connection;
                 let mut session = transaction.take_session(&lease.session)?;
                 session.fence(&lease)?;
-                let goes_on = !session.digest.status.has_ended();
+                let was_open = !session.digest.status.has_ended();
                 log::append(connection, &mut session, &lease, &events)?;
                 commands::settle(connection, &session, &answers)?;
-                if goes_on && session.digest.status.has_ended() {
+                if was_open && session.digest.status.has_ended() {
                     commands::refuse_open(connection, &session)?;
                 }
-                keep_mark(transaction, &session);
-                transaction.keep_session(session);
+                write_mark(transaction, &session);
+                transaction.remember_session(session);
                 Ok(())
             };
             self.write(batch.events.len().max(1), append).await
@@ -284,7 +282,7 @@ impl RunStore for SqliteStore {
         let (prefix, here, marks) = (prefix.to_owned(), self.here.clone(), self.paths.marks.clone());
         let read = move |connection: &mut Connection| {
             let mut entries = session::entries(connection, &prefix, limit, &here)?;
-            // All are looked at for the list of all, and else where there is none.
+            // Losses are looked up for a list of all sessions, and when nothing was found.
             if prefix.is_empty() || entries.is_empty() {
                 loss::list(connection, &marks, &prefix, &mut entries)?;
                 entries.truncate(limit);
@@ -358,9 +356,9 @@ fn lease(id: &SessionId, session: &Session) -> Lease {
     Lease { session: id.clone(), epoch: session::count(session.epoch) }
 }
 
-fn keep_mark(transaction: &mut Transaction<'_>, session: &Session) {
+fn write_mark(transaction: &mut Transaction<'_>, session: &Session) {
     let mark = Mark::new(&session.id, session.last_seq, session.last_sum);
-    transaction.keep_mark(session.number, mark);
+    transaction.write_mark(session.number, mark);
 }
 
 /// Looks at one session as it is at one moment. Its mark is read before that moment, so it is never ahead.

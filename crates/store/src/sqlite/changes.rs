@@ -1,5 +1,5 @@
 //! How readers learn that the store may have changed: at once from the writer of this process, and within
-//! [`EVERY`] from any other. One thread looks for all who listen, and ends when nobody does.
+//! [`EVERY`] from any other. One thread polls for all listeners, and ends when there are none.
 
 use std::{
     path::PathBuf,
@@ -17,14 +17,14 @@ use tokio::sync::watch;
 
 use super::{file, format::STEPS};
 
-/// How often the thread looks.
+/// How often the thread polls.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Tells all who listen.
+/// Notifies the listeners.
 #[derive(Debug)]
 pub(super) struct Changes {
     version: watch::Sender<u64>,
-    /// Not moved by the writer of this process.
+    /// Not changed by the writer of this process.
     posts: watch::Sender<u64>,
     poller: Arc<Mutex<Option<Poller>>>,
     store: PathBuf,
@@ -42,7 +42,7 @@ impl Changes {
         Self { version: watch::Sender::new(0), posts: watch::Sender::new(0), poller: Arc::default(), store }
     }
 
-    /// What the writer of this process tells of its commits.
+    /// Where the writer of this process reports its commits.
     pub(super) fn sender(&self) -> watch::Sender<u64> {
         self.version.clone()
     }
@@ -52,12 +52,12 @@ impl Changes {
         self.follow(self.version.subscribe())
     }
 
-    /// Yields when a command may have been left, which the commits of a session's owner do not tell.
+    /// Yields when a command may have been posted; not for the commits of a session's owner.
     pub(super) fn listen_for_posts(&self) -> BoxStream<'static, ()> {
         self.follow(self.posts.subscribe())
     }
 
-    /// Tells those who listen for them that a command was left by this process.
+    /// Reports that this process posted a command.
     pub(super) fn posted(&self) {
         self.posts.send_modify(|version| *version += 1);
     }
@@ -75,7 +75,7 @@ impl Changes {
         .boxed()
     }
 
-    /// Whether the thread is there.
+    /// Whether the thread runs.
     #[cfg(test)]
     pub(super) fn is_looking(&self) -> bool {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -92,7 +92,7 @@ impl Drop for Changes {
     }
 }
 
-/// Starts the thread; where the system has none left, changes of other processes are told with the next of ours.
+/// Starts the thread. If the system refuses one, changes by other processes are noticed with the next change of ours.
 fn start(
     store: PathBuf,
     changed: watch::Sender<u64>,
@@ -125,17 +125,17 @@ fn start(
     Some(Poller { end, thread })
 }
 
-/// What a look found.
+/// The result of one poll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
     None,
-    /// Somebody wrote, the writer of this process perhaps.
+    /// A process wrote, perhaps this one.
     Changes,
-    /// So it is, and a command waits that may be new.
+    /// A process wrote, and an unanswered command may be new.
     Commands,
 }
 
-/// What the thread saw last.
+/// The state at the last poll.
 #[derive(Default)]
 struct Seen {
     connection: Option<Connection>,
@@ -143,7 +143,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The first look always counts: something may have changed since its caller began to listen.
+    /// The first poll always reports commands: something may have changed since the caller began to listen.
     fn look(&mut self, store: &std::path::Path) -> News {
         if self.connection.is_none() {
             self.connection = file::open_to_read(store, STEPS).ok().map(|(connection, _)| connection);

@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{Answered, ENDED, PostedCommand, Verdict};
 
-/// A command with what became of it, and its body as it lies in the store.
+/// A command with its verdict, and its body as stored.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredCommand {
     pub(super) number: i64,
     pub(super) at: i64,
     pub(super) body: String,
@@ -29,7 +29,7 @@ pub(super) fn post(
 ) -> Result<u64, Fault> {
     let newest = "SELECT coalesce(max(number), 0) FROM commands WHERE session = ?1";
     let newest: i64 = connection.prepare_cached(newest)?.query_row([session.number], |row| row.get(0))?;
-    let command = Kept {
+    let command = StoredCommand {
         number: newest + 1,
         at: now.as_millis(),
         body: body.to_owned(),
@@ -41,7 +41,11 @@ pub(super) fn post(
 }
 
 /// Keeps a command as it is.
-pub(super) fn insert(connection: &Connection, session: &Session, command: &Kept) -> Result<(), Fault> {
+pub(super) fn insert(
+    connection: &Connection,
+    session: &Session,
+    command: &StoredCommand,
+) -> Result<(), Fault> {
     let sum = sum::of_command(&session.id, command.number, command.at, command.body.as_bytes());
     let (verdict, reason) = command.verdict.as_ref().map(words).unzip();
     let sql = "INSERT INTO commands (session, number, at, body, sum, verdict, reason, answered_seq) \
@@ -83,11 +87,11 @@ fn words(verdict: &Verdict) -> (&'static str, Option<&str>) {
 pub(super) fn unanswered(connection: &Connection, id: &SessionId) -> Result<Vec<PostedCommand>, Fault> {
     let session = session::find(connection, id)?;
     let mut waiting = Vec::new();
-    walk(connection, &session, "AND verdict IS NULL", |kept| {
+    walk(connection, &session, "AND verdict IS NULL", |stored| {
         waiting.push(PostedCommand {
-            number: count(kept.number),
-            at: Timestamp::from_millis(kept.at),
-            command: command(&kept)?,
+            number: count(stored.number),
+            at: Timestamp::from_millis(stored.at),
+            command: command(&stored)?,
         });
         Ok(())
     })
@@ -96,8 +100,8 @@ pub(super) fn unanswered(connection: &Connection, id: &SessionId) -> Result<Vec<
 }
 
 /// The command that a row holds.
-pub(super) fn command(kept: &Kept) -> Result<Command, Fault> {
-    from_json(&format!("command {}", kept.number), kept.body.as_bytes())
+pub(super) fn command(stored: &StoredCommand) -> Result<Command, Fault> {
+    from_json(&format!("command {}", stored.number), stored.body.as_bytes())
 }
 
 /// What became of a command.
@@ -123,7 +127,7 @@ pub(super) fn walk(
     connection: &Connection,
     session: &Session,
     which: &'static str,
-    mut take: impl FnMut(Kept) -> Result<(), Fault>,
+    mut take: impl FnMut(StoredCommand) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let sql = format!(
         "SELECT number, at, body, sum, verdict, reason, answered_seq FROM commands \
@@ -137,7 +141,7 @@ pub(super) fn walk(
             return Err(Fault::Broken(format!("command {number} is altered")));
         }
         let verdict = read(row.get(4)?, row.get(5)?);
-        take(Kept { number, at, body, verdict, answered_seq: row.get(6)? })?;
+        take(StoredCommand { number, at, body, verdict, answered_seq: row.get(6)? })?;
     }
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! What went wrong in SQLite, as the store's own errors, and what may be done about it. Trying again is left to
-//! `writer` and `readers`.
+//! Failures of SQLite as the store's own errors, and what can be done about them.
 
 use std::{io, path::Path};
 
@@ -8,15 +7,15 @@ use serde::de::DeserializeOwned;
 
 use crate::StoreError;
 
-/// As much free space as SQLite may need to go on at all.
+/// As much free space as SQLite may need to continue at all.
 const ROOM: u64 = 256 * 1024;
-/// The free space below which no attempt begins: its end could not be recorded.
+/// Below this much free space no attempt begins: its end could not be stored.
 const ROOM_FOR_AN_END: u64 = 1024 * 1024;
 
-/// Why something in the store was not done, before it is known which store it was.
+/// A failure, before it is known in which store.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The request is refused; nothing is wrong with the store.
+    /// The request is refused; the store is sound.
     Refused(StoreError),
     /// A row is not what was written.
     Broken(String),
@@ -37,17 +36,17 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Whether somebody else was in the way, so that trying again may help.
+    /// Whether another process was in the way, so that a retry may help.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
-    /// Whether nobody can say any more what the system has kept: a connection that saw this is not used again.
+    /// Whether it is unknown what the system has stored: a connection that saw this is not used again.
     pub(super) fn poisons(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt))
     }
 
-    /// Whether what lies in the file is not what was written there.
+    /// Whether the content of the file is not what was written.
     pub(super) fn is_damage(&self) -> bool {
         use rusqlite::Error::{
             FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
@@ -75,7 +74,7 @@ impl Fault {
         }
     }
 
-    /// Says which session was looked at, where the fault itself does not.
+    /// Adds the session, if the fault does not name it.
     pub(super) fn of(self, session: &str) -> Self {
         if self.is_damage() { Self::Broken(format!("session `{session}`: {self}")) } else { self }
     }
@@ -89,10 +88,10 @@ impl Fault {
             (Self::Refused(error), _) => error,
             _ if is_damage => StoreError::Damaged { path, what: message },
             (_, Some(ErrorCode::DiskFull)) => StoreError::Full { path },
-            // A full disk is also where the shared memory beside the store cannot grow.
+            // A full disk also shows when the shared memory beside the store cannot grow.
             (_, Some(ErrorCode::SystemIoFailure)) if is_full(&path) => StoreError::Full { path },
             (_, Some(ErrorCode::ReadOnly)) => StoreError::ReadOnly { path },
-            // What SQLite holds unique was made unique by us: a clash means that a row is not as it was.
+            // We make unique what SQLite holds unique: a clash means that a row was altered.
             (_, Some(ErrorCode::ConstraintViolation)) => StoreError::Damaged { path, what: message },
             (_, Some(ErrorCode::NotADatabase)) => StoreError::NotAStore { path, what: message },
             (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => StoreError::Locked { path },
@@ -111,7 +110,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What a column holds as JSON.
+/// Reads a column that holds JSON.
 pub(super) fn from_json<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(json).map_err(|error| Fault::Broken(format!("{what} does not parse: {error}")))
 }
@@ -135,7 +134,7 @@ pub(super) fn room(path: &Path) -> Result<(), StoreError> {
     if has_less(path, ROOM_FOR_AN_END) { Err(StoreError::Full { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// A file system that does not tell its free space has some.
+/// A file system that does not report its free space counts as having some.
 fn has_less(path: &Path, bytes: u64) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) < bytes)
 }

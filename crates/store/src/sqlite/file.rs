@@ -1,4 +1,4 @@
-//! The store's file and what lies beside it: opening it for writing and for reading, under which lock, with which
+//! The store's file and the files beside it: how they are opened for writing and for reading, with which lock and
 //! settings.
 
 use std::{
@@ -19,12 +19,12 @@ use super::{
 };
 use crate::StoreError;
 
-/// How often it is tried to get past another process.
+/// How many attempts are made while another process is in the way.
 pub(super) const TRIES: u32 = 3;
-/// How long another process may take to make the store.
+/// How long another process may take to create the store.
 const CREATION: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Beyond this, the write-ahead log gives space back when it is emptied.
+/// Above this size the write-ahead log gives space back when it is emptied.
 const JOURNAL_BYTES: i64 = 16 << 20;
 
 /// The paths of a store.
@@ -38,7 +38,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// By the file's one true name, so that everybody finds the same files beside it.
+    /// By the file's resolved name, so that every process finds the same files beside it.
     fn of(store: &Path) -> Result<Self, StoreError> {
         let folder = match store.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -64,18 +64,18 @@ fn beside(store: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What opening for writing gave.
+/// The result of opening for writing.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) paths: Paths,
-    /// Whether the store was made just now.
+    /// Whether the store was just created.
     pub(super) is_new: bool,
-    /// Keeps other openers out until all is as it should be.
+    /// Holds off other openers until the store is ready.
     pub(super) lock: File,
 }
 
-/// Opens the store for writing, making it and bringing it to the newest format as needed, under a lock that only
-/// openers take: SQLite's own locks do not cover the change to a write-ahead log.
+/// Opens the store for writing; creates and migrates it as needed, under a lock that only openers take: SQLite's own
+/// locks do not cover the switch to a write-ahead log.
 pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Result<Opened, StoreError> {
     if let Some(folder) = path.parent() {
         create_private_dir_all(folder).map_err(|error| of_file(path, &error))?;
@@ -95,7 +95,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Resul
         Loss::Refuse => loss::of_all(&paths.marks).map_err(file)?,
         Loss::Accept => Vec::new(),
     };
-    // Nothing is made in the place of what is lost.
+    // A lost store is not replaced by a new one.
     let gone = || StoreError::Damaged { path: paths.store.clone(), what: loss::sentence(&lost) };
     if !lost.is_empty() && !paths.store.exists() {
         return Err(gone());
@@ -113,7 +113,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Resul
     Ok(Opened { connection, is_new: made || found == Found::Empty, lock, paths })
 }
 
-/// Refuses what is no file, before anybody waits for it to be written.
+/// Refuses anything but a plain file, before a wait for its lock.
 fn check_kind(store: &Path) -> Result<(), StoreError> {
     match fs::metadata(store) {
         Ok(found) if !found.is_file() => {
@@ -124,7 +124,7 @@ fn check_kind(store: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses to look through a link, or at a device, where a file of ours should lie.
+/// Refuses a link or a device in the place of a file of the store.
 pub(super) fn check_plain(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -134,13 +134,13 @@ pub(super) fn check_plain(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Which file lies under a name; nothing if there is none.
+/// The identity of the file with this name; none if there is no file.
 pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = rustix::fs::stat(path).ok()?;
     Some((found.st_dev, found.st_ino))
 }
 
-/// A fault of others in the way is tried again, so many times.
+/// Retries while another process is in the way, up to the limit.
 pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
     for _ in 1..TRIES {
         match work() {
@@ -151,8 +151,8 @@ pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result
     work()
 }
 
-/// Makes the file if there is none, readable for its owner alone: conversations are private. The file is never
-/// opened here once it is there, since closing it would drop the locks that SQLite holds on it in this process.
+/// Creates the file if there is none, readable for its owner alone: conversations are private. An existing file is
+/// never opened here, since closing it would drop the locks that SQLite holds on it in this process.
 pub(super) fn make(store: &Path) -> std::io::Result<bool> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -173,7 +173,7 @@ fn prepare(
     steps: &Steps,
 ) -> Result<Connection, Fault> {
     if found == Found::Empty {
-        // These two can only be chosen before there is a table.
+        // These two can only be set before there is a table.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         let _: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     }
@@ -189,7 +189,7 @@ pub(super) fn open_again(store: &Path, options: &SqliteOptions) -> Result<Connec
     Ok(connection)
 }
 
-/// A connection that reads a store; it makes nothing, and keeps nobody from writing.
+/// A connection for reading; it creates nothing and blocks no writer.
 pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Paths), StoreError> {
     let paths = Paths::of(path).map_err(|error| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -204,7 +204,7 @@ pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Pa
     if !matches!(found, Ok((_, Found::Store(_))))
         && let Ok(lock) = File::open(&paths.lock)
     {
-        // Somebody may be making it just now.
+        // Another process may be creating it.
         wait(|| lock.try_lock_shared()).map_err(|error| of_file(&paths.store, &error))?;
         found = patiently(|| look_to_read(&paths, steps));
     }
@@ -220,7 +220,7 @@ pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Pa
     }
 }
 
-/// There is nothing in the store: nothing yet, or nothing any more.
+/// The store is empty.
 fn absent(paths: &Paths) -> StoreError {
     let path = paths.store.clone();
     match loss::of_all(&paths.marks) {
@@ -238,11 +238,11 @@ fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, Found), Fau
     };
     match open() {
         Err(Fault::Sqlite(_)) if !paths.store.exists() => Err(absent(paths).into()),
-        // Whoever was making it died before there was anything in it: only then is there a journal.
+        // A journal without content: the process that created the store died before it wrote anything.
         Err(Fault::Sqlite(_)) if beside(&paths.store, "-journal").exists() => Err(absent(paths).into()),
         Err(Fault::Sqlite(_)) if is_still(paths) => {
-            // In a folder that cannot be written there is no place for the memory that readers share with
-            // writers; where no writer has left a log, none is needed.
+            // A folder that cannot be written has no place for the memory that readers share with writers. Without a log
+            // of a writer none is needed.
             let connection = connect_still(&paths.store)?;
             let found = format::look(&connection, &paths.store, steps)?;
             Ok((connection, found))
@@ -251,7 +251,7 @@ fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, Found), Fau
     }
 }
 
-/// Whether the store lies in a folder that this process cannot write, with nothing in its write-ahead log.
+/// Whether the store is in a folder that this process cannot write, and its write-ahead log is empty.
 fn is_still(paths: &Paths) -> bool {
     let has_log = fs::metadata(&paths.log).is_ok_and(|log| log.len() > 0);
     !has_log && rustix::fs::access(paths.folder(), rustix::fs::Access::WRITE_OK).is_err()
@@ -272,7 +272,7 @@ fn connect_still(store: &Path) -> Result<Connection, Fault> {
     settle(Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
 }
 
-/// SQLite itself would be content with a file that it can only read.
+/// SQLite itself would accept a file that it can only read.
 fn connect_to_write(store: &Path, options: &SqliteOptions) -> Result<Connection, Fault> {
     let connection = connect(store, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(options.patience() / TRIES)?;
@@ -289,9 +289,9 @@ fn connect(store: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
 fn settle(connection: Connection) -> Result<Connection, Fault> {
     connection.busy_timeout(PATIENCE / TRIES)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // The system keeps the file's pages as well; 2 MB more of them here saves nothing that could be measured.
+    // The system caches the file's pages as well; 2 MB more here made no measurable difference.
     connection.pragma_update(None, "cache_size", -512)?;
-    // Damage is to be told by an error, and nothing in the file is to be run.
+    // Damage must be reported as an error, and nothing in the file may be executed.
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     Ok(connection)
@@ -315,7 +315,7 @@ fn set_for_writing(connection: &Connection, options: &SqliteOptions) -> Result<(
     Ok(())
 }
 
-/// Takes a lock of the file system, or gives up.
+/// Takes a lock of the file system, or gives up after a time.
 fn wait(mut take: impl FnMut() -> Result<(), TryLockError>) -> std::io::Result<()> {
     for _ in 0..CREATION.as_millis() / PAUSE.as_millis() {
         match take() {

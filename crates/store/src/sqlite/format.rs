@@ -1,5 +1,5 @@
-//! The store's tables, how a file tells that it has them, and the way from one format to the next: forward only,
-//! in one transaction, after a backup. Opening the file is left to `file`; `docs/store.md` explains the tables.
+//! The store's tables, how a file identifies itself, and the migrations from one format to the next: forward only, in
+//! one transaction, after a backup. `docs/store.md` explains the tables.
 
 use std::{fs, path::Path};
 
@@ -9,13 +9,13 @@ use rusqlite_migration::{M, Migrations};
 use super::fault::{Fault, of_file};
 use crate::StoreError;
 
-/// `insp` in ASCII, at a fixed place of the file's head, where `file` and others look for it.
+/// `insp` in ASCII, at a fixed offset of the file's header.
 pub(super) const APPLICATION_ID: i32 = 0x696e_7370;
 
-/// Each step leads from the format of its place, counting from 0, to the next.
+/// Step N leads from format N, counting from 0, to the next.
 pub(super) type Steps = [M<'static>];
 
-/// The formats there have been. A step that was released never changes.
+/// The released formats. A released step never changes.
 pub(super) const STEPS: &Steps = &[M::up(FORMAT_1)];
 
 const FORMAT_1: &str = "
@@ -75,16 +75,16 @@ SELECT sessions.id AS session, events.seq, events.epoch,
 FROM events JOIN sessions ON sessions.number = events.session;
 ";
 
-/// What a file is.
+/// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing yet.
+    /// An empty file.
     Empty,
-    /// A store of this format, which is not newer than what is known here.
+    /// A store of this format, which is not newer than the newest known one.
     Store(i64),
 }
 
-/// Looks what the file is, and refuses what is not ours or newer than us.
+/// Identifies the file; refuses a file of another kind and a newer format.
 pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Result<Found, Fault> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (id, found) = (number("application_id")?, number("user_version")?);
@@ -107,12 +107,12 @@ pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Resul
     Ok(Found::Store(found))
 }
 
-/// The format that the last step leads to.
+/// The newest format.
 pub(super) fn newest(steps: &Steps) -> i64 {
     i64::try_from(steps.len()).unwrap_or(i64::MAX)
 }
 
-/// Brings the file to the newest format. What was there is first copied aside.
+/// Migrates the file to the newest format, after a backup.
 pub(super) fn bring_up(
     connection: &mut Connection,
     path: &Path,
@@ -131,7 +131,7 @@ pub(super) fn bring_up(
     }
 }
 
-/// Copies the store beside itself. The copy gets its name when it is whole and synced.
+/// Copies the store to a file beside it. The copy gets its name when it is complete and synced.
 fn back_up(connection: &Connection, path: &Path, format: i64) -> Result<(), Fault> {
     let name = |end: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -139,21 +139,21 @@ fn back_up(connection: &Connection, path: &Path, format: i64) -> Result<(), Faul
         std::path::PathBuf::from(name)
     };
     let (part, whole) = (name("part"), name("backup"));
-    let kept = |result: std::io::Result<()>| result.map_err(|error| of_file(&part, &error));
+    let checked = |result: std::io::Result<()>| result.map_err(|error| of_file(&part, &error));
     if part.exists() {
-        kept(fs::remove_file(&part))?;
+        checked(fs::remove_file(&part))?;
     }
-    // SQLite fills an empty file, and leaves its rights as they are: those of the store.
-    kept(super::file::make(&part).map(|_| ()))?;
+    // SQLite fills an empty file and keeps its permissions: those of the store.
+    checked(super::file::make(&part).map(|_| ()))?;
     let target = part.to_str().ok_or_else(|| StoreError::Io {
         path: part.clone(),
         message: "a backup cannot be made where the path is not UTF-8".to_owned(),
     })?;
     connection.execute("VACUUM INTO ?1", [target])?;
-    kept(fs::File::open(&part).and_then(|file| file.sync_all()))?;
-    kept(fs::rename(&part, &whole))?;
+    checked(fs::File::open(&part).and_then(|file| file.sync_all()))?;
+    checked(fs::rename(&part, &whole))?;
     if let Some(folder) = path.parent() {
-        kept(fs::File::open(folder).and_then(|folder| folder.sync_all()))?;
+        checked(fs::File::open(folder).and_then(|folder| folder.sync_all()))?;
     }
     Ok(())
 }

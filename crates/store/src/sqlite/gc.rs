@@ -1,4 +1,4 @@
-//! Taking sessions out of a store: those that ended long ago, or one by name, also one that cannot be read.
+//! Deletes sessions: those that ended long ago, or one by name, also one that cannot be read.
 
 use std::fs;
 
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::StoreError;
 
-/// How many free pages are given back in one transaction.
+/// How many free pages are returned in one transaction.
 const PAGES: i64 = 2_000;
 
-/// Whether to delete.
+/// Whether to delete, or only to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gc {
-    /// Only say what would be deleted.
+    /// Reports what would be deleted.
     Look,
     /// Delete.
     Delete,
@@ -51,11 +51,11 @@ pub struct Deleted {
 }
 
 impl SqliteStore {
-    /// Deletes the sessions that ended before a moment and that nobody holds at `now`, each in a transaction of
-    /// its own, and gives the space back to the disk.
+    /// Deletes the sessions that ended before a moment and that no process runs at `now`, each in its own transaction, and
+    /// returns the space to the disk.
     ///
     /// # Errors
-    /// Whatever keeps the store from being read or written. What was deleted until then stays deleted.
+    /// Any failure to read or write the store. What was deleted before it stays deleted.
     pub async fn gc(
         &self,
         ended_before: Timestamp,
@@ -81,30 +81,30 @@ impl SqliteStore {
         }
         let mut deleted = Vec::new();
         for Deleted { session, .. } in report.sessions {
-            // Since it was found, somebody may have taken or deleted it.
-            match self.take_out(&session, now, Some(ended_before)).await {
+            // Another process may have taken or deleted it in the meantime.
+            match self.delete_session(&session, now, Some(ended_before)).await {
                 Ok(gone) => deleted.extend(gone),
                 Err(StoreError::Held { .. } | StoreError::UnknownSession(_)) => {}
                 Err(error) => return Err(error),
             }
         }
         report.sessions = deleted;
-        self.give_back().await?;
+        self.return_space().await?;
         report.file_bytes_after = bytes(&self.paths);
         Ok(report)
     }
 
-    /// Deletes one session, ended or not. Its space is used again by the store; [`gc`](Self::gc) gives it back.
+    /// Deletes one session, ended or not. The store reuses its space; [`gc`](Self::gc) returns it to the disk.
     ///
     /// # Errors
-    /// [`StoreError::Held`] while somebody drives it, [`StoreError::UnknownSession`].
+    /// [`StoreError::Held`] while a process runs it, [`StoreError::UnknownSession`].
     pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
-        let deleted = self.take_out(session, now, None).await?;
+        let deleted = self.delete_session(session, now, None).await?;
         deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
     }
 
-    /// Deletes a session, unless it has gone on and not ended before the moment any more.
-    async fn take_out(
+    /// Deletes a session, unless it was resumed and has not ended before the moment.
+    async fn delete_session(
         &self,
         id: &SessionId,
         now: Timestamp,
@@ -128,14 +128,14 @@ impl SqliteStore {
                 connection.prepare_cached(&sql)?.execute([session.number])?;
             }
             connection.prepare_cached("DELETE FROM sessions WHERE number = ?1")?.execute([session.number])?;
-            transaction.drop_mark(session.number)?;
+            transaction.remove_mark(session.number)?;
             Ok(Some(gone))
         };
         self.write(usize::MAX, delete).await
     }
 
-    /// Makes the file smaller by its free pages, some at a time, so that others can write between.
-    async fn give_back(&self) -> Result<(), StoreError> {
+    /// Shrinks the file by its free pages, some at a time, so that others can write in between.
+    async fn return_space(&self) -> Result<(), StoreError> {
         let give = |transaction: &mut Transaction<'_>| {
             let free = |connection: &Connection| {
                 connection.query_row("PRAGMA freelist_count", (), |row| row.get::<_, i64>(0))
@@ -153,7 +153,7 @@ impl SqliteStore {
         let paths = self.paths.clone();
         let emptied = task::spawn_blocking(move || {
             let connection = file::open_again(&paths.store, &SqliteOptions::default())?;
-            // Readers may keep the log from being emptied; then it is the next time.
+            // Readers may block this; the next run then does it.
             let _: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
             Ok::<_, Fault>(())
         });

@@ -1,5 +1,5 @@
-//! The rows of a session's log: writing the next, and walking over them so that nothing altered or missing is
-//! passed over. Where the log ends is kept in `session`.
+//! The rows of a session's log: appending, and walking over them so that nothing altered or missing is
+//! skipped. The end of the log is in the session's row (`session`).
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -33,18 +33,18 @@ impl std::fmt::Display for Damage {
             Self::Altered(seq) => write!(f, "event {seq} is altered"),
             Self::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
             Self::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
-            Self::Surplus(seq) => write!(f, "event {seq} lies beyond the end of the log"),
+            Self::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
             Self::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
         }
     }
 }
 
-/// What a walk comes upon.
+/// What a walk finds.
 #[derive(Debug)]
 pub(super) enum Step<'a> {
     /// A sound row.
     Event(Row<'a>),
-    /// Damage; the walk can go on behind it.
+    /// Damage; the walk can continue after it.
     Damage(Damage),
 }
 
@@ -62,7 +62,7 @@ impl Written {
     }
 }
 
-/// Appends events, which must come next in order, and keeps where the log then ends.
+/// Appends events, which must be the next in order, and updates the end of the log.
 pub(super) fn append(
     connection: &Connection,
     session: &mut Session,
@@ -85,7 +85,7 @@ pub(super) fn append(
         session.digest.take(envelope);
         (session.last_seq, session.last_sum) = (seq, sum);
     }
-    if events.is_empty() { Ok(()) } else { session.keep_end(connection) }
+    if events.is_empty() { Ok(()) } else { session.update_end(connection) }
 }
 
 /// Walks over the log from `from` on, in order, until `take` has enough. `mark` says how far it was acknowledged.
@@ -160,7 +160,7 @@ fn rows(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The row and its sum as they lie there, if their columns have the types they were written with.
+/// The row and its sum as stored, if their columns have the types they were written with.
 fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
     let bytes = |column| match columns.get_ref(column) {
         Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => Some(bytes),
@@ -182,8 +182,8 @@ fn before(connection: &Connection, session: &Session, from: i64) -> Result<Optio
     Ok(rows.next()?.and_then(|row| row.get(0).ok()))
 }
 
-/// The sums that the next row may follow. Behind an altered row there are two: the one that stands there, and the
-/// one that should. So one bad row is told as one.
+/// The sums that the next row may follow. After an altered row there are two: the stored one and the computed one, so
+/// that one bad row is reported once.
 struct Chain {
     stored: Option<Sum>,
     computed: Option<Sum>,
@@ -194,7 +194,7 @@ impl Chain {
         Self { stored: Some(sum), computed: None }
     }
 
-    /// After a gap, nobody knows what comes before: the next row is taken for what it says.
+    /// After a gap the previous sum is unknown: the next row is accepted as it is.
     fn broken() -> Self {
         Self { stored: None, computed: None }
     }

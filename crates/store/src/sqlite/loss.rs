@@ -1,5 +1,5 @@
-//! Whether a store still has what it acknowledged: its marks against its sessions, as far as their rows tell.
-//! `log` looks at the events themselves when somebody reads them, and `verify` at all of them.
+//! Detects that a store has lost what it acknowledged: compares the marks with the rows of the sessions. `log` checks the
+//! events themselves when they are read, and `verify` all of them.
 
 use std::ops::ControlFlow;
 
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{Digest, SessionEntry, StoreError};
 
-/// A finding counts only when it is made so often: others write while we look.
+/// A finding counts only if it is made this often: other processes write at the same time.
 const LOOKS: usize = 3;
-/// An error names so many sessions.
+/// How many sessions an error names.
 const NAMED: usize = 5;
 
 /// What one session has lost.
@@ -59,13 +59,13 @@ impl std::fmt::Display for Lost {
 }
 
 impl Lost {
-    /// Whether nothing of the session is left.
+    /// Whether the whole session is lost.
     pub(super) fn is_whole(&self) -> bool {
         self.kind == Kind::Session
     }
 }
 
-/// What the session has lost, if its mark tells of more than is there.
+/// What the session has lost, if its mark is ahead of its row.
 pub(super) fn of_session(session: &Session, mark: Option<&Mark>) -> Option<Lost> {
     let mark = mark.filter(|mark| mark.is_of(&session.id))?;
     of_row(mark, session.number, &session.id, session.last_seq, session.last_sum)
@@ -80,7 +80,7 @@ fn of_row(mark: &Mark, number: i64, id: &str, last: i64, sum: Sum) -> Option<Los
     Some(Lost { number, session: id.to_owned(), acknowledged: mark.seq, kind })
 }
 
-/// What is lost if there is no store at all beside the marks.
+/// What is lost if the store itself is missing beside its marks.
 pub(super) fn of_all(marks: &std::path::Path) -> std::io::Result<Vec<Lost>> {
     let marks = marks::read_all(marks)?.into_iter();
     Ok(marks.filter_map(|(number, mark)| Some(whole(number, &mark?))).collect())
@@ -90,7 +90,7 @@ fn whole(number: i64, mark: &Mark) -> Lost {
     Lost { number, session: mark.session.clone(), acknowledged: mark.seq, kind: Kind::Session }
 }
 
-/// Puts what is lost into a list of the sessions whose id begins so: those that are missing come first.
+/// Adds what is lost to a list of the sessions whose id has this prefix; missing sessions come first.
 pub(super) fn list(
     connection: &Connection,
     marks: &std::path::Path,
@@ -112,7 +112,7 @@ pub(super) fn list(
 pub(super) fn find(connection: &Connection, marks: &std::path::Path) -> Result<Vec<Lost>, Fault> {
     let mut before: Option<Vec<Lost>> = None;
     for _ in 0..LOOKS {
-        // The marks first: they are never ahead of the log, so the log may only be further when we come to it.
+        // The marks first: they are never ahead of the log, so the log can only be further when it is read.
         let marks = marks::read_all(marks)
             .map_err(|error| Fault::Broken(format!("its marks cannot be read: {error}")))?;
         let lost = compare(connection, &marks)?;
@@ -152,13 +152,13 @@ fn compare(connection: &Connection, marks: &[(i64, Option<Mark>)]) -> Result<Vec
     Ok(lost)
 }
 
-/// Makes the marks fit a store that was just opened: a new one has none, one whose marks were left behind gets them,
-/// and one that lost something is refused, or taken as it is.
+/// Brings the marks of a store that was just opened in line: a new store has none, a store without marks gets them, and a
+/// store that lost something is refused or accepted as it is.
 pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(), StoreError> {
     let Opened { connection, paths, is_new, .. } = opened;
     let file = |error| of_file(&paths.store, &error);
     if *is_new {
-        // What the marks told of was looked at before the store was made.
+        // The old marks were checked before the store was created.
         return marks.clear_all().map_err(file);
     }
     let fault = |fault: Fault| fault.at(&paths.store);
@@ -176,7 +176,7 @@ pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(
     }
 }
 
-/// Writes each list entry anew that cannot be read, from what can be read of the events.
+/// Rebuilds each list entry that cannot be read, from the readable events.
 fn mend(connection: &Connection) -> Result<(), Fault> {
     let mut number = 0;
     while let Some((next, id)) = session::next_after(connection, number)? {
@@ -199,9 +199,9 @@ fn mend(connection: &Connection) -> Result<(), Fault> {
             _ => {}
         }
         session.digest = digest;
-        session.keep_end(connection)?;
+        session.update_end(connection)?;
         if session.owner.is_none() {
-            session.let_go(connection)?;
+            session.clear_owner(connection)?;
         }
     }
     Ok(())
@@ -229,12 +229,12 @@ fn mark_all(connection: &Connection, marks: &mut Marks) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What an error says about all that is lost.
+/// The sentence of an error for all that is lost.
 pub(super) fn sentence(lost: &[Lost]) -> String {
     let mut text = lost.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if lost.len() > NAMED {
         text.push_str(&format!("; and {} sessions more", lost.len() - NAMED));
     }
-    text.push_str(" (accept the loss to go on with what is there)");
+    text.push_str(" (accept the loss to continue with what is left)");
     text
 }

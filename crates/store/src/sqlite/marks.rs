@@ -1,10 +1,10 @@
-//! The marks: a small file beside the store that says, of each session, how far its log was acknowledged. A bit
-//! that flips in the write-ahead log makes SQLite drop all that follows it, without an error; the marks are
-//! how that is noticed: `log` and `loss` compare them with the log.
+//! The marks: a small file beside the store that records, for each session, how far its log was acknowledged. A bit
+//! that flips in the write-ahead log makes SQLite drop everything after it, without an error; the marks detect that:
+//! `log` and `loss` compare them with the log.
 //!
-//! A mark is written after its commit and before the acknowledgement, in one write of its own 128 bytes, and
-//! never synced by itself: after a power cut a mark may be old or missing, which only guards less, and the
-//! commit it stood for was synced. A torn or flipped mark fails its own sum and counts as missing.
+//! A mark is written after its commit and before the acknowledgement, as one write of its 128 bytes. It is never synced:
+//! after a power cut a mark may be old or missing, which detects less, and the commit itself was synced. A torn or
+//! altered mark fails its own sum and counts as missing.
 
 use std::{
     collections::BTreeMap,
@@ -109,7 +109,7 @@ impl Marks {
         self.write(number, &mark.map_or([0; SIZE], Mark::to_bytes))
     }
 
-    /// Writes all of them, neighbours at once; of several of one session the last stands.
+    /// Writes all of them, neighbours in one write; of several for one session the last counts.
     pub(super) fn put_all(&mut self, marks: Vec<(i64, Mark)>) -> io::Result<()> {
         let last = marks.into_iter().collect::<BTreeMap<_, _>>();
         let last: Vec<_> = last.into_iter().collect();
@@ -122,7 +122,7 @@ impl Marks {
 
     /// Writes from the place of the session with this number on.
     fn write(&mut self, number: i64, bytes: &[u8]) -> io::Result<()> {
-        self.0.seek(SeekFrom::Start(place(number)))?;
+        self.0.seek(SeekFrom::Start(offset(number)))?;
         self.0.write_all(bytes)
     }
 
@@ -132,7 +132,7 @@ impl Marks {
     }
 }
 
-/// The mark of the session with this number, for those who do not write.
+/// The mark of the session with this number, for readers.
 pub(super) fn read(path: &Path, number: i64) -> io::Result<Option<Mark>> {
     match file::check_plain(path).and_then(|()| File::open(path)) {
         Ok(mut file) => one(&mut file, number),
@@ -159,7 +159,7 @@ pub(super) fn read_all(path: &Path) -> io::Result<Vec<(i64, Option<Mark>)>> {
 }
 
 fn one(file: &mut File, number: i64) -> io::Result<Option<Mark>> {
-    file.seek(SeekFrom::Start(place(number)))?;
+    file.seek(SeekFrom::Start(offset(number)))?;
     let mut bytes = [0; SIZE];
     match file.read_exact(&mut bytes) {
         Ok(()) => Ok(Mark::from_bytes(&bytes)),
@@ -169,7 +169,7 @@ fn one(file: &mut File, number: i64) -> io::Result<Option<Mark>> {
 }
 
 /// Numbers count from 1.
-fn place(number: i64) -> u64 {
+fn offset(number: i64) -> u64 {
     u64::try_from(number - 1).unwrap_or(0) * SIZE as u64
 }
 
@@ -210,7 +210,7 @@ mod tests {
         marks.put_all(vec![mark(7, 1), mark(2, 1), mark(3, 1), mark(2, 2), mark(5, 1)]).unwrap();
         marks.put_all(vec![mark(3, 4)]).unwrap();
         marks.put_all(Vec::new()).unwrap();
-        let kept = [mark(2, 2), mark(3, 4), mark(5, 1), mark(7, 1)];
-        assert_eq!(read_all(&path).unwrap(), kept.map(|(number, mark)| (number, Some(mark))));
+        let written = [mark(2, 2), mark(3, 4), mark(5, 1), mark(7, 1)];
+        assert_eq!(read_all(&path).unwrap(), written.map(|(number, mark)| (number, Some(mark))));
     }
 }

@@ -1,8 +1,8 @@
-//! How a store is opened. Opening it is left to `file`.
+//! How a store is opened.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-/// How long a store waits for another process by itself.
+/// How long a store waits for another process by default.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
@@ -16,7 +16,7 @@ pub struct SqliteOptions {
     pub(super) points: Points,
 }
 
-/// What is done with a store that has lost what it had acknowledged.
+/// What happens to a store that has lost acknowledged events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Loss {
     #[default]
@@ -25,7 +25,7 @@ pub(super) enum Loss {
 }
 
 impl SqliteOptions {
-    /// Opens a store that has lost acknowledged events, and takes what is there for all there was. Events that
+    /// Opens a store that has lost acknowledged events, and accepts what is left as complete. Events that
     /// were altered stay unreadable.
     #[must_use]
     pub fn accept_loss(mut self) -> Self {
@@ -33,14 +33,14 @@ impl SqliteOptions {
         self
     }
 
-    /// Refuses, as a full disk would, what makes the store's file greater than so many bytes.
+    /// Limits the size of the store's file, in bytes; beyond it a write fails as on a full disk.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// How long to wait for another process that is writing, before a request fails; 15 seconds unless said.
+    /// How long to wait for another process that is writing, before a request fails; the default is 15 seconds.
     #[must_use]
     pub fn wait_for_others(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
@@ -51,7 +51,7 @@ impl SqliteOptions {
         self.patience.unwrap_or(PATIENCE)
     }
 
-    /// Calls `hook` on the writer's thread at every point where a crash could tear something: `begin`, then
+    /// Calls `hook` on the writer thread at every point where a crash could leave something half done: `begin`, then
     /// `write` and `written` around each request, `commit` and `committed` around the group's end, `marked` when
     /// the marks are written, and `acknowledged` after each answer.
     #[must_use]
@@ -61,7 +61,7 @@ impl SqliteOptions {
     }
 }
 
-/// Where a test may end the process.
+/// Where a test may kill the process.
 #[derive(Clone, Default)]
 pub(super) struct Points(Option<Hook>);
 

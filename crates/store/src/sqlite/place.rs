@@ -1,11 +1,11 @@
-//! Where a store may lie: on a file system whose locks, syncs and shared memory hold for every process that can
-//! reach it. Anything about the file itself is left to `file`.
+//! Where a store may be: on a file system whose locks, syncs and shared memory work for every process that can reach
+//! it.
 
 use std::path::Path;
 
 use crate::StoreError;
 
-/// Refuses a folder on a network file system. Where the system does not say what it is, the store is let in.
+/// Refuses a folder on a network file system. An unknown file system is accepted.
 pub(super) fn check(store: &Path, folder: &Path) -> Result<(), StoreError> {
     match network(folder) {
         Some(kind) => Err(StoreError::NetworkFileSystem { path: store.to_owned(), kind }),
@@ -16,7 +16,7 @@ pub(super) fn check(store: &Path, folder: &Path) -> Result<(), StoreError> {
 #[cfg(target_os = "linux")]
 fn network(folder: &Path) -> Option<String> {
     let magic = rustix::fs::statfs(folder).ok()?.f_type;
-    // The kernel keeps 32 bits, with a sign or without.
+    // The kernel keeps 32 bits, signed or unsigned.
     match magic as u32 {
         FUSE => {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -54,7 +54,7 @@ fn by_magic(magic: u32) -> Option<&'static str> {
     MAGIC.iter().find(|(known, _)| *known == magic).map(|(_, kind)| *kind)
 }
 
-/// Of those that are programs (FUSE), the ones that reach over a network.
+/// The FUSE file systems that reach over a network.
 fn is_network(kind: &str) -> bool {
     let program = kind.strip_prefix("fuse.").unwrap_or(kind);
     matches!(
@@ -78,7 +78,7 @@ fn is_network(kind: &str) -> bool {
     )
 }
 
-/// The type of the file system that `path` lies in: of the mounts above it the deepest, of those the newest.
+/// The type of the file system of `path`: the deepest mount above it, and of several there the newest.
 fn mounted<'a>(mountinfo: &'a str, path: &str) -> Option<&'a str> {
     let mut found: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {

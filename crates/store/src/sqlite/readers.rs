@@ -1,5 +1,5 @@
-//! Connections that read: a few for a store, each in its own thread while at work, so that no reader waits for
-//! the writer or for the runtime. What is read is left to the caller.
+//! A small pool of connections for reading, each on a blocking thread while it works, so that no reader waits for the
+//! writer or blocks the runtime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::StoreError;
 
-/// How many may read at once.
+/// How many can read at once.
 const READERS: usize = 4;
 
 /// The readers of a store.
@@ -24,7 +24,7 @@ pub(super) struct Readers {
     permits: Arc<Semaphore>,
 }
 
-/// The store was there when it was opened: one that is absent now was moved or deleted since.
+/// The store existed when it was opened: if it is absent now, it was moved or deleted since.
 fn taken_away(error: StoreError) -> StoreError {
     match error {
         StoreError::Absent { path } => StoreError::Moved { path },
@@ -37,7 +37,7 @@ impl Readers {
         Self { paths, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
     }
 
-    /// Lets `read` look at the store in a thread where it may block.
+    /// Runs `read` on a thread that may block.
     pub(super) async fn ask<T, F>(&self, mut read: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -61,7 +61,7 @@ impl Readers {
             None => file::open_to_read(&self.paths.store, STEPS).map_err(taken_away)?.0,
         };
         let done = file::patiently(|| read(&mut connection));
-        // One that met a fault of the system is not trusted with the next.
+        // A connection that failed with an error of the system is not used again.
         if !done.as_ref().is_err_and(|fault| matches!(fault, Fault::Sqlite(_))) {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }

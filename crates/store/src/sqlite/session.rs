@@ -1,4 +1,4 @@
-//! The row of a session: where its log ends, who holds its lease, and what its list entry says.
+//! A session's row: the end of its log, the lease, and the list entry.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::{Digest, LEASE, Lease, Liveness, Owner, SessionEntry, SessionRecord, StoreError};
 
-/// A session as its row says.
+/// The row of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Session {
-    /// Its number in the store, which the other tables use.
+    /// Its key in the other tables.
     pub(super) number: i64,
     pub(super) id: String,
     pub(super) epoch: i64,
@@ -24,7 +24,7 @@ pub(super) struct Session {
     pub(super) first_seq: i64,
     /// One less than `first_seq` while there is no event.
     pub(super) last_seq: i64,
-    /// The sum of the newest event; of the record while there is none.
+    /// The sum of the newest event, or of the record while there is no event.
     pub(super) last_sum: Sum,
     pub(super) digest: Digest,
 }
@@ -40,7 +40,7 @@ pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<Session, F
     }
 }
 
-/// The session with this id, as far as its row can be read, and what of it cannot.
+/// The session with this id as far as its row can be read, and the fault if a part cannot.
 pub(super) fn find_damaged(
     connection: &Connection,
     id: &SessionId,
@@ -77,7 +77,7 @@ fn from_row(row: &Row<'_>) -> Result<(Session, Option<Fault>), Fault> {
     Ok((session, damage))
 }
 
-/// The owner and the digest of a row, as far as they can be read, and why one cannot.
+/// The owner and the digest of a row as far as they can be read, and the fault if one cannot.
 fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, Digest, Option<Fault>) {
     let read_owner = || match row.get::<_, Option<String>>(owner)? {
         Some(owner) => from_json("its owner", owner.as_bytes()).map(Some),
@@ -101,8 +101,8 @@ impl Session {
         Err(StoreError::Fenced { session, epoch: lease.epoch, newest })
     }
 
-    /// Who keeps others from the session at `now`, as seen by `here`. On one machine it is known who lives. Else
-    /// the lease counts, unless it begins in the future: then the clock went back, and nobody knows for how long.
+    /// The owner that blocks others at `now`, as seen from `here`. On one machine the process either lives or not. For other
+    /// machines the lease counts, unless it begins in the future: then the clock went back, and its end is unknown.
     pub(super) fn holder(&self, here: &Owner, now: Timestamp) -> Option<&Owner> {
         let lease = self.lease_began..self.lease_expires;
         self.owner.as_ref().filter(|owner| match owner.liveness(here) {
@@ -112,8 +112,8 @@ impl Session {
         })
     }
 
-    /// Writes what the log now amounts to.
-    pub(super) fn keep_end(&self, connection: &Connection) -> Result<(), Fault> {
+    /// Writes the end of the log and the digest.
+    pub(super) fn update_end(&self, connection: &Connection) -> Result<(), Fault> {
         let ended_at = self.digest.status.has_ended().then_some(self.digest.updated_at).flatten();
         let sql = "UPDATE sessions SET last_seq = :seq, last_sum = :sum, digest = :digest, ended_at = :ended \
                    WHERE number = :number";
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Gives the session to a new owner, with the next epoch.
-    pub(super) fn give_to(
+    pub(super) fn assign_to(
         &mut self,
         connection: &Connection,
         owner: &Owner,
@@ -144,7 +144,7 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the lease begin anew at `now`.
+    /// Restarts the lease at `now`.
     pub(super) fn renew(&self, connection: &Connection, now: Timestamp) -> Result<(), Fault> {
         let sql = "UPDATE sessions SET lease_began = ?2, lease_expires = ?3 WHERE number = ?1";
         let (began, expires) = term(now);
@@ -152,15 +152,15 @@ impl Session {
         Ok(())
     }
 
-    /// When it ended for good, in the words of its row, which is also there when the digest cannot be read.
+    /// When it ended, from its row, which can be read even if the digest cannot.
     pub(super) fn ended_at(&self, connection: &Connection) -> Result<Option<Timestamp>, Fault> {
         let mut query = connection.prepare_cached("SELECT ended_at FROM sessions WHERE number = ?1")?;
         let ended: Option<i64> = query.query_row([self.number], |row| row.get(0))?;
         Ok(ended.map(Timestamp::from_millis))
     }
 
-    /// Leaves the session without an owner.
-    pub(super) fn let_go(&self, connection: &Connection) -> Result<(), Fault> {
+    /// Removes the owner.
+    pub(super) fn clear_owner(&self, connection: &Connection) -> Result<(), Fault> {
         connection
             .prepare_cached("UPDATE sessions SET owner = NULL WHERE number = ?1")?
             .execute([self.number])?;
@@ -172,7 +172,7 @@ fn term(now: Timestamp) -> (i64, i64) {
     (now.as_millis(), (now + LEASE).as_millis())
 }
 
-/// Keeps a new session, without an owner and with the epoch 0. `body` is the record as JSON.
+/// Stores a new session, without an owner and with the epoch 0. `body` is the record as JSON.
 pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str) -> Result<Session, Fault> {
     let id = record.session.as_str();
     let last_sum = sum::of_record(id, body.as_bytes());
@@ -211,7 +211,7 @@ pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str
     })
 }
 
-/// The record as it lies in the store, checked by its sum.
+/// The record as stored, checked by its sum.
 pub(super) fn record_text(connection: &Connection, session: &Session) -> Result<(String, Sum), Fault> {
     let mut query = connection.prepare_cached("SELECT body, sum FROM records WHERE session = ?1")?;
     let found =
@@ -234,7 +234,7 @@ pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionR
     read().map_err(|fault| fault.of(id.as_str()))
 }
 
-/// The sessions that took the place of another: of that other, or of all. A record that is damaged names none.
+/// The sessions that continue another one: `of`, or any. A damaged record names none.
 fn continuations(
     connection: &Connection,
     of: Option<&SessionId>,
@@ -250,13 +250,13 @@ fn continuations(
     let mut rows = query.query([of.map(SessionId::as_str)])?;
     let mut found = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        // The oldest comes last and counts.
+        // The oldest comes last and wins.
         found.insert(row.get(0)?, SessionId::from(row.get::<_, String>(1)?));
     }
     Ok(found)
 }
 
-/// The session that took the place of this one.
+/// The session that continues this one.
 pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Option<SessionId>, Fault> {
     Ok(continuations(connection, Some(id))?.remove(id.as_str()))
 }
@@ -277,7 +277,7 @@ pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Re
     }
 }
 
-/// The list entries of the sessions whose id begins so, newest first.
+/// The list entries of the sessions whose id has this prefix, newest first.
 pub(super) fn entries(
     connection: &Connection,
     prefix: &str,
@@ -302,7 +302,7 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// The range finds them by the index of the ids; of what lies in it, the comparison keeps what begins so.
+/// The range uses the index of the ids; the comparison then checks the prefix.
 pub(super) fn entries_sql(prefix: &str) -> String {
     let begins = match prefix {
         "" => "",
@@ -311,7 +311,7 @@ pub(super) fn entries_sql(prefix: &str) -> String {
     format!("{ENTRIES} {begins} ORDER BY created_at DESC, id LIMIT ?1")
 }
 
-/// What of the row cannot be read makes its entry a damaged one, and not an error: others are listed beside it.
+/// A row that cannot be read gives a damaged entry and no error, since others are listed beside it.
 fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
     let id = String::from_utf8_lossy(row.get_ref(0)?.as_bytes().unwrap_or_default()).into_owned();
     let (owner, digest, damage) = parts(row, 3, 4);
@@ -334,12 +334,13 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
     }
 }
 
-/// A value of ours as JSON.
+/// A value as JSON.
 pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Fault> {
-    serde_json::to_string(value).map_err(|error| Fault::Broken(format!("it cannot be kept as JSON: {error}")))
+    serde_json::to_string(value)
+        .map_err(|error| Fault::Broken(format!("it cannot be written as JSON: {error}")))
 }
 
-/// A number of ours as SQLite keeps numbers.
+/// An unsigned number as SQLite stores numbers.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! The chained sum: what each event's row must say, given the row before it. Walking the rows is left to `log`.
+//! The chained sum: each event's sum covers its row and the sum of the row before it.
 
 use sha2::{Digest as _, Sha256};
 
-/// Half of a SHA-256: against chance and carelessness, not against a forger.
+/// Half of a SHA-256: it protects against accidents, not against forgery.
 pub(super) type Sum = [u8; 16];
 
-/// An event as it lies in the store, its sum aside.
+/// An event as stored, without its sum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
     pub(super) seq: i64,
@@ -15,12 +15,12 @@ pub(super) struct Row<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// The sum that a session's chain begins with: that of its record.
+/// The sum that begins a session's chain: that of its record.
 pub(super) fn of_record(session: &str, body: &[u8]) -> Sum {
     half(Sha256::new().chain_update(length(session.as_bytes())).chain_update(session).chain_update(body))
 }
 
-/// The sum of an event after the one with the sum `previous`. All columns go in, so none can change unseen.
+/// The sum of an event that follows the sum `previous`. It covers all columns, so that no change stays unnoticed.
 pub(super) fn of_event(previous: &Sum, row: &Row<'_>) -> Sum {
     half(
         Sha256::new()
@@ -34,7 +34,7 @@ pub(super) fn of_event(previous: &Sum, row: &Row<'_>) -> Sum {
     )
 }
 
-/// The sum of a command, which stands alone.
+/// The sum of a command, which is not chained.
 pub(super) fn of_command(session: &str, number: i64, at: i64, body: &[u8]) -> Sum {
     half(
         Sha256::new()
@@ -46,7 +46,7 @@ pub(super) fn of_command(session: &str, number: i64, at: i64, body: &[u8]) -> Su
     )
 }
 
-/// The sum of anything else that is kept.
+/// The sum of any other bytes.
 pub(super) fn of_bytes(bytes: &[u8]) -> Sum {
     half(Sha256::new().chain_update(bytes))
 }

@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// A folder with a store in it.
-struct Place {
+struct TestFolder {
     folder: TempDir,
     path: PathBuf,
 }
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("store.db");

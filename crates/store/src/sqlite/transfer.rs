@@ -16,14 +16,13 @@ use tokio::task;
 
 use super::{
     SqliteStore,
-    commands::{self, Kept},
+    commands::{self, StoredCommand},
     fault::{Fault, from_json},
     file,
     format::STEPS,
-    keep_mark,
     log::{self, Step, Written},
     session::{self, count, int},
-    snapshot,
+    snapshot, write_mark,
     writer::Transaction,
 };
 use crate::{Lease, SessionRecord, StoreError, Verdict};
@@ -45,7 +44,7 @@ pub enum TransferError {
     /// The lines could not be read or written.
     #[error("the exported session cannot be read or written: {0}")]
     Io(#[from] io::Error),
-    /// A line is not what should stand there.
+    /// A line is not what the format requires.
     #[error("line {line} of the exported session: {what}")]
     Line {
         /// Its number, counting from 1.
@@ -163,7 +162,7 @@ impl SqliteStore {
             let lease = Lease { session: record.session.clone(), epoch: 0 };
             log::append(connection, &mut session, &lease, &events)?;
             commands.iter().try_for_each(|command| commands::insert(connection, &session, command))?;
-            keep_mark(transaction, &session);
+            write_mark(transaction, &session);
             Ok(())
         };
         self.write(usize::MAX, import).await?;
@@ -194,20 +193,20 @@ fn export(
         if !line(session::json(&Head { format: FORMAT, record: raw(&record)? })?.as_bytes()) {
             return Ok(());
         }
-        let mut goes_on = true;
+        let mut writable = true;
         log::walk(connection, session, mark, session.first_seq, |step| {
             match step {
                 Step::Event(row) => {
-                    goes_on = line(row.body);
+                    writable = line(row.body);
                     counts.events += 1;
                 }
                 Step::Damage(found) => damage = Some(found.to_string()),
             }
-            let whole = goes_on && damage.is_none();
+            let whole = writable && damage.is_none();
             Ok(if whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
-        let walked = commands::walk(connection, session, "", |kept| {
-            goes_on = goes_on && line(session::json(&command_line(&kept)?)?.as_bytes());
+        let walked = commands::walk(connection, session, "", |stored| {
+            writable = writable && line(session::json(&command_line(&stored)?)?.as_bytes());
             counts.commands += 1;
             Ok(())
         });
@@ -217,7 +216,7 @@ fn export(
             }
             walked => walked?,
         }
-        if goes_on && damage.is_none() {
+        if writable && damage.is_none() {
             line(session::json(&End { end: counts })?.as_bytes());
         }
         Ok(())
@@ -233,19 +232,19 @@ fn raw(text: &str) -> Result<&RawValue, Fault> {
     serde_json::from_str(text).map_err(|error| Fault::Broken(format!("it is not JSON: {error}")))
 }
 
-fn command_line(kept: &Kept) -> Result<CommandLine<&RawValue>, Fault> {
-    let (verdict, reason) = match &kept.verdict {
+fn command_line(stored: &StoredCommand) -> Result<CommandLine<&RawValue>, Fault> {
+    let (verdict, reason) = match &stored.verdict {
         Some(Verdict::Accepted) => (Some(Word::Accepted), None),
         Some(Verdict::Refused(reason)) => (Some(Word::Refused), Some(reason.clone())),
         None => (None, None),
     };
     Ok(CommandLine {
-        number: count(kept.number),
-        at: Timestamp::from_millis(kept.at),
-        command: raw(&kept.body)?,
+        number: count(stored.number),
+        at: Timestamp::from_millis(stored.at),
+        command: raw(&stored.body)?,
         verdict,
         reason,
-        answered_seq: kept.answered_seq.map(count),
+        answered_seq: stored.answered_seq.map(count),
     })
 }
 
@@ -254,7 +253,7 @@ struct Parsed {
     record: SessionRecord,
     order: Order,
     events: Vec<Written>,
-    commands: Vec<Kept>,
+    commands: Vec<StoredCommand>,
 }
 
 /// What everybody relies on who reads a log: it begins once, ends at most once, and nothing happens before or after.
@@ -341,7 +340,7 @@ fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
     let mut lines = (1..).zip(Lines(from));
     let wrong = |line, what: String| TransferError::Line { line, what };
     let first = lines.next().map(|(_, first)| first.map_err(|error| error.at(1))).transpose()?;
-    let first = first.ok_or_else(|| wrong(1, "there is none".to_owned()))?;
+    let first = first.ok_or_else(|| wrong(1, "the file is empty".to_owned()))?;
     let head: Head<&RawValue> = {
         // The version is looked at before anything else of the record.
         let Head { format, .. }: Head<serde::de::IgnoredAny> = read(1, &first)?;
@@ -369,7 +368,7 @@ fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
             if end == counts {
                 return match lines.next() {
                     None => Ok(parsed),
-                    Some(_) => Err(wrong(line + 1, "it stands behind the end".to_owned())),
+                    Some(_) => Err(wrong(line + 1, "there is a line after the end".to_owned())),
                 };
             }
             let what =
@@ -379,7 +378,7 @@ fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
         let took = match (key.event, key.number) {
             (Some(_), None) if parsed.commands.is_empty() => parsed.take_event(&text),
             (None, Some(_)) => parsed.take_command(&text),
-            (Some(_), None) => Err("an event stands behind the commands".to_owned()),
+            (Some(_), None) => Err("an event follows the commands".to_owned()),
             _ => Err("it is neither an event, nor a command, nor the end".to_owned()),
         };
         took.map_err(|what| wrong(line, what))?;
@@ -423,7 +422,7 @@ impl Parsed {
             Word::Accepted => Verdict::Accepted,
             Word::Refused => Verdict::Refused(line.reason.unwrap_or_default()),
         });
-        self.commands.push(Kept {
+        self.commands.push(StoredCommand {
             number: int(line.number),
             at: line.at.as_millis(),
             body: body.to_owned(),

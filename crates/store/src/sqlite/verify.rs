@@ -1,4 +1,4 @@
-//! Whether all of a store is what was written: a report for people. What one session's log tells is left to `log`.
+//! A full check of a store, as a report for people.
 
 use std::{fmt, ops::ControlFlow};
 
@@ -18,26 +18,26 @@ use super::{
 };
 use crate::{Digest, SessionRecord, StoreError};
 
-/// A report names so many findings, and counts the others.
+/// How many findings a report lists; it counts the others.
 const FINDINGS: usize = 1_000;
 
-/// What a look at all of a store found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VerifyReport {
-    /// Sessions that were looked at.
+    /// Sessions that were checked.
     pub sessions: u64,
     /// Sound events among theirs.
     pub events: u64,
     /// Sound commands among theirs.
     pub commands: u64,
-    /// What is not as it should be; the first thousand.
+    /// Problems; the first thousand.
     pub findings: Vec<Finding>,
-    /// Findings beyond those.
+    /// Problems beyond those.
     pub more: u64,
 }
 
 impl VerifyReport {
-    /// Whether all is as it should be.
+    /// Whether there are no problems.
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty()
     }
@@ -51,34 +51,34 @@ impl VerifyReport {
     }
 }
 
-/// One thing that is not as it should be.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The session, unless it is about the file.
     pub session: Option<SessionId>,
-    /// What it is.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What may be wrong in a store.
+/// What can be wrong in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
     /// The event at this `seq` is not what was written.
     Altered(u64),
-    /// Events that were acknowledged are not there: from this `seq` to that.
+    /// Acknowledged events are missing: from this `seq` to that.
     Missing(u64, u64),
-    /// An event at this `seq` lies beyond the end of the log.
+    /// An event at this `seq` is beyond the end of the log.
     Surplus(u64),
     /// What follows this `seq` cannot be read, for this reason.
     Unreadable(u64, String),
-    /// The session itself is not there; its events up to this `seq` were acknowledged.
+    /// The session is missing; its events up to this `seq` were acknowledged.
     MissingSession(u64),
-    /// The list entry says something else than the events.
+    /// The list entry differs from the events.
     Digest,
-    /// The session's row, its record or a command is broken, in these words.
+    /// The session's row, its record or a command is broken, for this reason.
     Broken(String),
-    /// SQLite finds the file broken, in these words.
+    /// SQLite reports that the file is broken, for this reason.
     File(String),
 }
 
@@ -91,10 +91,10 @@ impl fmt::Display for Finding {
             Problem::Altered(seq) => write!(f, "event {seq} is altered"),
             Problem::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
             Problem::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
-            Problem::Surplus(seq) => write!(f, "event {seq} lies beyond the end of the log"),
+            Problem::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
             Problem::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
             Problem::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
-            Problem::Digest => write!(f, "its list entry says something else than its events"),
+            Problem::Digest => write!(f, "its list entry differs from its events"),
             Problem::Broken(what) => f.write_str(what),
             Problem::File(what) => write!(f, "the file is broken: {what}"),
         }
@@ -113,8 +113,8 @@ impl From<Damage> for Problem {
 }
 
 impl SqliteStore {
-    /// Reads all of the store and compares it with its sums, its marks and itself. Others may write meanwhile.
-    /// Takes memory for one event at a time, and time for all.
+    /// Reads the whole store and compares it with its sums, its marks and itself. Others may write at the same time.
+    /// Holds one event in memory at a time.
     ///
     /// # Errors
     /// Only if the store cannot be read at all; damage is in the report.
@@ -122,7 +122,7 @@ impl SqliteStore {
         let paths = self.paths.clone();
         let ended = StoreError::Io { path: paths.store.clone(), message: "its reader has ended".to_owned() };
         let verify = move || {
-            // A connection of its own: it would keep the others of the pool waiting for long.
+            // A separate connection: it would block the others of the pool for long.
             let (mut connection, paths) = file::open_to_read(&paths.store, STEPS)?;
             let mut report = VerifyReport::default();
             let done = verify(&mut connection, &paths.marks, &mut report);
@@ -164,7 +164,7 @@ fn verify(
         report.events += sound.events;
         report.commands += sound.commands;
         match looked {
-            // It was deleted meanwhile.
+            // It was deleted in the meantime.
             Err(Fault::Refused(StoreError::UnknownSession(_))) => report.sessions -= 1,
             Err(fault) if fault.is_damage() => {
                 let text = fault.to_string();
@@ -206,7 +206,7 @@ struct Sound {
     commands: u64,
 }
 
-/// Looks at one session. Its digest is compared only if all its events are sound.
+/// Checks one session. Its digest is compared only if all its events are sound.
 fn look(
     connection: &Connection,
     session: &Session,
@@ -217,7 +217,7 @@ fn look(
     let (record, _) = session::record_text(connection, session)?;
     let record: SessionRecord = super::fault::from_json("its record", record.as_bytes())?;
     if record.session.as_str() != session.id || session::int(record.first_seq()) != session.first_seq {
-        return Err(Fault::Broken("its row says something else than its record".to_owned()));
+        return Err(Fault::Broken("its row differs from its record".to_owned()));
     }
     let mut digest = Some(Digest::default());
     log::walk(connection, session, mark, session.first_seq, |step| {
@@ -240,14 +240,14 @@ fn look(
     if digest.is_some_and(|digest| digest != session.digest) {
         report.find(Some(&session.id), Problem::Digest);
     }
-    commands::walk(connection, session, "", |kept| {
-        commands::command(&kept)?;
+    commands::walk(connection, session, "", |stored| {
+        commands::command(&stored)?;
         sound.commands += 1;
         Ok(())
     })
 }
 
-/// Rows that belong to no session.
+/// Finds rows that belong to no session.
 fn strays(connection: &Connection, report: &mut VerifyReport) -> Result<(), Fault> {
     for table in ["records", "events", "commands"] {
         let sql = format!("SELECT count(*) FROM {table} WHERE session NOT IN (SELECT number FROM sessions)");

@@ -1,5 +1,5 @@
-//! The one thread that writes: it takes what is queued into one transaction, and acknowledges after the commit, if
-//! the store then still lies under its name.
+//! The one thread that writes: it commits the queued requests in one transaction, and acknowledges after the commit if
+//! the store is still the file at its path.
 
 mod known;
 mod request;
@@ -25,10 +25,10 @@ use crate::StoreError;
 use known::Known;
 use request::{Request, Work};
 
-/// Requests that wait for the writer; who comes then waits to be queued.
+/// The size of the request queue; further callers wait for room in it.
 const QUEUE: usize = 1024;
-/// A group is closed when it has so many events, and at once when nothing more is queued: while one is committed,
-/// the next gathers by itself, so nobody is made to wait for others.
+/// A group closes at this many events, and at once when the queue is empty: while one group commits, the next one
+/// gathers, so no request waits for others.
 const EVENTS: usize = 256;
 
 /// The writer of an open store.
@@ -39,18 +39,18 @@ pub(super) struct Writer {
     path: PathBuf,
 }
 
-/// What a request sees of the store, within its transaction.
+/// A request's view of the store, within its transaction.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Connection,
     marks: &'a mut Marks,
     known: &'a mut Known,
     /// Marks to be written after the commit.
-    kept: Vec<(i64, Mark)>,
+    marks_to_write: Vec<(i64, Mark)>,
 }
 
 impl Transaction<'_> {
-    /// The session with this id, without a look at its row if this writer wrote it last. Whoever takes it so must
-    /// say with [`keep_session`](Self::keep_session) what its row has become.
+    /// The session with this id, from memory if this writer wrote its row last. The caller must report the new row with
+    /// [`remember_session`](Self::remember_session).
     pub(super) fn take_session(&mut self, id: &SessionId) -> Result<Session, Fault> {
         match self.known.take(id.as_str()) {
             Some(session) => Ok(session),
@@ -58,25 +58,25 @@ impl Transaction<'_> {
         }
     }
 
-    /// Remembers the session as its row now is.
-    pub(super) fn keep_session(&mut self, session: Session) {
+    /// Remembers the session's new row.
+    pub(super) fn remember_session(&mut self, session: Session) {
         self.known.keep(session);
     }
 
-    /// The mark of a session, if there is a sound one. It was written after its commit, and no one can commit
-    /// meanwhile: it never is ahead of the log, unless the log has lost something.
+    /// The mark of a session, if there is a sound one. Marks are written after their commit and no other process can
+    /// commit now, so a mark is never ahead of the log unless the log has lost something.
     pub(super) fn mark(&mut self, number: i64) -> Result<Option<Mark>, Fault> {
         self.marks.get(number).map_err(|error| Fault::Broken(format!("its mark cannot be read: {error}")))
     }
 
-    /// Lets the mark stand once the transaction is committed.
-    pub(super) fn keep_mark(&mut self, number: i64, mark: Mark) {
-        self.kept.push((number, mark));
+    /// Writes the mark once the transaction is committed.
+    pub(super) fn write_mark(&mut self, number: i64, mark: Mark) {
+        self.marks_to_write.push((number, mark));
     }
 
-    /// Takes the mark away, before the commit: a session that is deleted must not look lost.
-    pub(super) fn drop_mark(&mut self, number: i64) -> Result<(), Fault> {
-        self.kept.retain(|(kept, _)| *kept != number);
+    /// Removes the mark before the commit: a deleted session must not look lost.
+    pub(super) fn remove_mark(&mut self, number: i64) -> Result<(), Fault> {
+        self.marks_to_write.retain(|(marked, _)| *marked != number);
         self.marks.put(number, None).map_err(|error| {
             Fault::Broken(format!("the mark of session number {number} cannot be taken away: {error}"))
         })
@@ -84,7 +84,7 @@ impl Transaction<'_> {
 }
 
 impl Writer {
-    /// Starts the thread. It tells `changed` of each commit.
+    /// Starts the thread. It reports each commit to `changed`.
     pub(super) fn start(
         opened: Opened,
         marks: Marks,
@@ -94,13 +94,13 @@ impl Writer {
         let Opened { connection, paths, lock, .. } = opened;
         drop(lock);
         let path = paths.store.clone();
-        let place = Place { store: file::identity(&paths.store), log: None, is_lost: false };
+        let identity = FileIdentity { store: file::identity(&paths.store), log: None, is_lost: false };
         let (queue, queued) = mpsc::channel(QUEUE);
-        let bench = Bench {
+        let bench = WriterThread {
             connection: Some(connection),
             marks,
             known: Known::default(),
-            place,
+            identity,
             paths,
             points: options.points.clone(),
             options: options.clone(),
@@ -111,8 +111,8 @@ impl Writer {
         Ok(Self { queue: Some(queue), thread: Some(thread), path })
     }
 
-    /// Has `work` done in a transaction, and waits until that is committed. `work` may be called again if the
-    /// transaction could not be made; it counts for as many events as it writes.
+    /// Runs `work` in a transaction and waits for its commit. `work` may be called again if the transaction could
+    /// not be made; `events` is how many events it writes.
     pub(super) async fn ask<T, F>(&self, events: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -128,7 +128,7 @@ impl Writer {
 
 #[cfg(test)]
 impl Writer {
-    /// How many requests wait to be taken.
+    /// How many requests are queued.
     pub(super) fn queued(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity())
     }
@@ -136,39 +136,39 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // The thread does what is queued, and ends.
+        // The thread finishes the queue, and ends.
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has answered nobody any more; there is nothing left to do about it here.
+            // A thread that panicked answers no request any more; nothing can be done about it here.
             drop(thread.join());
         }
     }
 }
 
-/// What the thread works with.
-struct Bench {
-    /// None after a fault that leaves open what was kept: then the store is opened again first.
+/// The state of the thread.
+struct WriterThread {
+    /// None after a fault that leaves open what was stored: the store is then opened again first.
     connection: Option<Connection>,
     marks: Marks,
     known: Known,
-    place: Place,
+    identity: FileIdentity,
     paths: Paths,
     points: Points,
     options: SqliteOptions,
     changed: watch::Sender<u64>,
 }
 
-/// Which files the store is, to notice when others lie in their place, or none.
-struct Place {
+/// The identity of the store's files, to notice that they were replaced or deleted.
+struct FileIdentity {
     store: Option<(u64, u64)>,
     /// None before this connection has written.
     log: Option<(u64, u64)>,
-    /// Nothing is written once they were gone, whatever lies there now.
+    /// Set once they were gone; nothing is written from then on.
     is_lost: bool,
 }
 
-impl Place {
-    /// Looks after each commit, before that is acknowledged. The log lies there as long as the store is open.
+impl FileIdentity {
+    /// Called after each commit, before it is acknowledged. The log exists as long as the store is open.
     fn check(&mut self, paths: &Paths) -> Result<(), StoreError> {
         let log = file::identity(&paths.log);
         let same = self.log.is_none_or(|known| log == Some(known)) && log.is_some();
@@ -180,7 +180,7 @@ impl Place {
 
 type Group = Vec<Box<dyn Work>>;
 
-impl Bench {
+impl WriterThread {
     fn run(mut self, mut queued: mpsc::Receiver<Box<dyn Work>>) {
         while let Some(first) = queued.blocking_recv() {
             let mut events = first.events();
@@ -194,7 +194,7 @@ impl Bench {
         }
     }
 
-    /// Commits the group at once; if the whole fails for a reason that may lie with one of them, each by itself.
+    /// Commits the group at once; if that fails for a reason that may be the fault of one request, each by itself.
     fn serve(&mut self, mut group: Group) {
         match self.commit(&mut group) {
             Ok(()) => {}
@@ -216,34 +216,35 @@ impl Bench {
     }
 
     fn commit(&mut self, group: &mut Group) -> Result<(), Fault> {
-        if self.place.is_lost {
+        if self.identity.is_lost {
             return Err(StoreError::Moved { path: self.paths.store.clone() }.into());
         }
-        let Self { marks, known, points, changed, place, .. } = self;
+        let Self { marks, known, points, changed, identity, .. } = self;
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                place.log = None;
+                identity.log = None;
                 recover(&self.paths, &self.options)?
             }
         };
-        let mut work = |apart| {
-            let transaction = Transaction { connection: &connection, marks, known, kept: Vec::new() };
-            transact(transaction, points, group, apart)
+        let mut work = |isolation| {
+            let transaction =
+                Transaction { connection: &connection, marks, known, marks_to_write: Vec::new() };
+            transact(transaction, points, group, isolation)
         };
-        // Few requests are refused, and what each wrote can only be taken back apart at a price.
-        let done = match work(Apart::No) {
-            Ok(Done::Again) => work(Apart::Yes),
+        // Refusals are rare and savepoints cost time, so they are used only when a request was refused.
+        let done = match work(Isolation::Shared) {
+            Ok(Done::Again) => work(Isolation::Savepoints),
             done => done,
         };
         match &done {
             Err(fault) if fault.poisons() || !connection.is_autocommit() => drop(connection),
             _ => self.connection = Some(connection),
         }
-        if let Done::Wrote(kept) = done? {
-            place.check(&self.paths)?;
-            // A mark that cannot be written guards less, and takes nothing from what is committed.
-            drop(self.marks.put_all(kept));
+        if let Done::Wrote(marks_to_write) = done? {
+            identity.check(&self.paths)?;
+            // A mark that cannot be written detects less, and harms nothing that is committed.
+            drop(self.marks.put_all(marks_to_write));
             points.reach("marked");
             changed.send_modify(|version| *version += 1);
         }
@@ -251,20 +252,20 @@ impl Bench {
     }
 }
 
-/// Whether what each request writes can be taken back by itself.
+/// Whether each request can be rolled back by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Apart {
-    No,
-    Yes,
+enum Isolation {
+    Shared,
+    Savepoints,
 }
 
-/// What became of the requests of a group.
+/// The result of a group.
 enum Done {
-    /// They wrote, and these are the marks to write once that is committed.
+    /// They wrote; these marks are written after the commit.
     Wrote(Vec<(i64, Mark)>),
-    /// There is nothing to commit: every request was refused.
+    /// Every request was refused: there is nothing to commit.
     Nothing,
-    /// One of several was refused: all is taken back, and they are to be done anew, apart.
+    /// One of several was refused: all is rolled back, and they run again with savepoints.
     Again,
 }
 
@@ -272,14 +273,14 @@ fn transact(
     mut transaction: Transaction<'_>,
     points: &Points,
     group: &mut Group,
-    apart: Apart,
+    isolation: Isolation,
 ) -> Result<Done, Fault> {
     let connection = transaction.connection;
     begin(connection)?;
     points.reach("begin");
     let done = check_format(connection)
         .and_then(|()| transaction.known.check(connection))
-        .and_then(|()| each(&mut transaction, points, group, apart))
+        .and_then(|()| each(&mut transaction, points, group, isolation))
         .and_then(|done| {
             if let Done::Wrote(_) = done {
                 points.reach("commit");
@@ -290,7 +291,7 @@ fn transact(
         });
     if !matches!(done, Ok(Done::Wrote(_))) {
         transaction.known.forget();
-        // After some faults SQLite has rolled back already.
+        // After some faults SQLite has already rolled back.
         if !connection.is_autocommit() {
             connection.execute_batch("ROLLBACK")?;
         }
@@ -298,7 +299,7 @@ fn transact(
     done
 }
 
-/// Begins to write, when the others let us.
+/// Begins a write transaction, with retries while another process writes.
 fn begin(connection: &Connection) -> Result<(), Fault> {
     let mut tries = 1;
     loop {
@@ -310,7 +311,7 @@ fn begin(connection: &Connection) -> Result<(), Fault> {
     }
 }
 
-/// Stops when a program of a newer format has changed the tables meanwhile.
+/// Fails if a program of a newer format has migrated the store in the meantime.
 fn check_format(connection: &Connection) -> Result<(), Fault> {
     let found: i64 = connection.prepare_cached("PRAGMA user_version")?.query_row((), |row| row.get(0))?;
     let known = format::newest(STEPS);
@@ -321,22 +322,22 @@ fn check_format(connection: &Connection) -> Result<(), Fault> {
     Err(StoreError::NewerFormat { path, found, known }.into())
 }
 
-/// Has each request do its work. One that is refused takes back what it wrote, and only that, if they are kept apart.
+/// Runs each request. With savepoints, a refused request rolls back its own writes only.
 fn each(
     transaction: &mut Transaction<'_>,
     points: &Points,
     group: &mut Group,
-    apart: Apart,
+    isolation: Isolation,
 ) -> Result<Done, Fault> {
     let connection = transaction.connection;
     let several = group.len() > 1;
-    let savepoint = |sql| match apart {
-        Apart::No => Ok(()),
-        Apart::Yes => connection.prepare_cached(sql)?.execute(()).map(|_| ()),
+    let savepoint = |sql| match isolation {
+        Isolation::Shared => Ok(()),
+        Isolation::Savepoints => connection.prepare_cached(sql)?.execute(()).map(|_| ()),
     };
     let mut wrote = false;
     for work in group {
-        let kept = transaction.kept.len();
+        let marks_before = transaction.marks_to_write.len();
         savepoint("SAVEPOINT one")?;
         points.reach("write");
         let worked = work.run(transaction);
@@ -345,21 +346,21 @@ fn each(
         match worked {
             Ok(()) => wrote = true,
             Err(fault @ Fault::Sqlite(_)) => return Err(fault),
-            Err(_) if several && apart == Apart::No => return Ok(Done::Again),
+            Err(_) if several && isolation == Isolation::Shared => return Ok(Done::Again),
             Err(fault) => {
-                transaction.kept.truncate(kept);
+                transaction.marks_to_write.truncate(marks_before);
                 savepoint("ROLLBACK TO one")?;
                 work.refuse(fault);
             }
         }
         savepoint("RELEASE one")?;
     }
-    Ok(if wrote { Done::Wrote(std::mem::take(&mut transaction.kept)) } else { Done::Nothing })
+    Ok(if wrote { Done::Wrote(std::mem::take(&mut transaction.marks_to_write)) } else { Done::Nothing })
 }
 
-/// Opens the store again after a failed write or sync. The system may have thrown away what it could not write,
-/// and yet show it to whoever reads: so all of the write-ahead log is copied into the file and synced there,
-/// and the log begun anew, before anything more is promised.
+/// Opens the store again after a failed write or sync. The system may have dropped pages that it could not write and
+/// still show them to readers: so the whole write-ahead log is copied into the file and synced there, and the log
+/// restarted, before anything more is acknowledged.
 fn recover(paths: &Paths, options: &SqliteOptions) -> Result<Connection, Fault> {
     let connection = file::open_again(&paths.store, options)?;
     let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;

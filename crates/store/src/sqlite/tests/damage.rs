@@ -5,25 +5,25 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
 
-use super::{Place, SqliteOptions, SqliteStore, append, fill, start};
+use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Digest, Finding, Gc, Lease, Owner, Problem, RunStore, Select, StoreError,
     tests::samples::{at, event, events, note, record, text},
 };
 use inspan_protocol::Command;
 
-const LOST: &str = " (accept the loss to go on with what is there)";
+const LOST: &str = " (accept the loss to continue with what is left)";
 
 /// What is done to the files of a store.
-type Harm = fn(&Place);
+type Harm = fn(&TestFolder);
 
 fn finding(session: &str, problem: Problem) -> Finding {
     Finding { session: Some(SessionId::from(session)), problem }
 }
 
 /// Copies a store as a machine would find it after a crash: without the last words of who had it open.
-fn as_it_lies(from: &Place) -> Place {
-    let to = Place::new();
+fn as_it_lies(from: &TestFolder) -> TestFolder {
+    let to = TestFolder::new();
     for end in ["", "-wal", "-marks"] {
         if from.beside(end).exists() {
             fs::copy(from.beside(end), to.beside(end)).unwrap();
@@ -46,8 +46,8 @@ fn left(raw: &Connection) -> u64 {
 }
 
 /// A store whose events all lie in the write-ahead log, one commit each.
-async fn logged(count: u64) -> (Place, SqliteStore, SessionId) {
-    let place = Place::new();
+async fn logged(count: u64) -> (TestFolder, SqliteStore, SessionId) {
+    let place = TestFolder::new();
     let store = place.open();
     let lease = start(&store, "run-1").await;
     for event in events("run-1", 1..=count) {
@@ -104,7 +104,7 @@ async fn a_torn_log_and_a_missing_log_are_noticed() {
 
 #[tokio::test]
 async fn a_session_that_is_gone_as_a_whole_is_noticed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     fill(&store, "run-1", 3).await;
     drop(store);
@@ -156,7 +156,7 @@ async fn every_harm_to_a_row_is_named() {
         ("DELETE FROM events", Some("events 1 to 9 are missing"), vec![Missing(1, 9)]),
         (
             "UPDATE sessions SET last_seq = 8, last_sum = (SELECT sum FROM events WHERE seq = 8)",
-            Some("event 9 lies beyond the end of the log"),
+            Some("event 9 is beyond the end of the log"),
             vec![Surplus(9), Missing(9, 9)],
         ),
         (
@@ -174,7 +174,7 @@ async fn every_harm_to_a_row_is_named() {
         ("UPDATE commands SET body = replace(body, 'gee', 'haw')", None, broken("command 1 is altered")),
     ];
     for (harm, read, found) in cases {
-        let place = Place::new();
+        let place = TestFolder::new();
         let store = place.open();
         let id = fill(&store, "run-1", 9).await;
         store.post(&id, &Command::Send { content: "gee".to_owned() }, at(1)).await.unwrap();
@@ -193,7 +193,7 @@ async fn every_harm_to_a_row_is_named() {
 
 #[tokio::test]
 async fn a_reader_in_the_middle_sees_harm_behind_it_only() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 9).await;
     place.raw().execute_batch("UPDATE events SET at = 0 WHERE seq = 4").unwrap();
@@ -208,7 +208,7 @@ async fn a_reader_in_the_middle_sees_harm_behind_it_only() {
 /// Whatever bit of the file flips, no event is given out that was not written, and none is passed over.
 #[tokio::test]
 async fn no_flipped_bit_of_the_file_passes_for_an_event() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 40).await;
     drop(store);
@@ -254,7 +254,7 @@ async fn what_was_lost_is_not_driven_on() {
 
 #[tokio::test]
 async fn another_past_under_the_same_marks_is_noticed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 3).await;
     drop(store);
@@ -276,7 +276,7 @@ async fn another_past_under_the_same_marks_is_noticed() {
 
 #[tokio::test]
 async fn marks_that_are_old_torn_or_missing_only_guard_less() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let ids = [fill(&store, "run-1", 3).await, fill(&store, "run-2", 4).await];
     let old = fs::read(place.beside("-marks")).unwrap();
@@ -297,7 +297,7 @@ async fn marks_that_are_old_torn_or_missing_only_guard_less() {
 
 #[tokio::test]
 async fn rows_of_nobody_and_a_broken_file_are_found() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     fill(&store, "run-1", 400).await;
     let raw = place.raw();
@@ -320,7 +320,7 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
 
 #[tokio::test]
 async fn the_list_entry_is_what_the_events_amount_to() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let lease = store.create(&record("run-1"), &Owner::of_process(), at(0)).await.unwrap();
     let mut digest = Digest::default();
@@ -341,7 +341,7 @@ async fn a_session_that_cannot_be_read_is_one_entry() {
         "UPDATE sessions SET flow = CAST(x'ff' AS TEXT) WHERE id = 'run-2'",
     ];
     for harm in harms {
-        let place = Place::new();
+        let place = TestFolder::new();
         let store = place.open();
         for id in ["run-1", "run-2", "run-3"] {
             fill(&store, id, 3).await;
@@ -364,7 +364,7 @@ async fn a_session_that_cannot_be_read_is_one_entry() {
 
 #[tokio::test]
 async fn accepting_the_loss_writes_a_list_entry_anew() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 5).await;
     let sound = store.entry(&id).await.unwrap();
@@ -379,7 +379,7 @@ async fn accepting_the_loss_writes_a_list_entry_anew() {
 /// What earlier versions wrote of a moment after the year 9999 does not parse as one, and is read all the same.
 #[tokio::test]
 async fn a_moment_beyond_all_years_is_read() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let lease = start(&store, "run-1").await;
     append(&store, &lease, &events("run-1", 1..=1)).await.unwrap();
@@ -436,7 +436,7 @@ async fn marks_without_a_store_are_a_loss_that_is_named() {
 
 #[tokio::test]
 async fn what_is_lost_is_listed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     fill(&store, "run-1", 3).await;
     drop(store);
@@ -476,7 +476,7 @@ async fn a_store_that_is_taken_away_acknowledges_nothing_more() {
         ("without its log", |place| fs::remove_file(place.beside("-wal")).unwrap()),
     ];
     for (what, harm) in harms {
-        let place = Place::new();
+        let place = TestFolder::new();
         let store = place.open();
         let lease = start(&store, "run-1").await;
         append(&store, &lease, &events("run-1", 1..=2)).await.unwrap();
@@ -496,7 +496,7 @@ fn what_is_no_plain_file_is_refused_without_waiting() {
     let pipe = |path: &Path| {
         assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     };
-    let place = Place::new();
+    let place = TestFolder::new();
     pipe(&place.path);
     let refused = StoreError::NotAStore {
         path: place.path.clone(),
@@ -507,7 +507,7 @@ fn what_is_no_plain_file_is_refused_without_waiting() {
         [refused.clone(), refused]
     );
     for end in ["-marks", "-lock"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let precious = place.beside(".precious");
         fs::write(&precious, "precious").unwrap();
         std::os::unix::fs::symlink(&precious, place.beside(end)).unwrap();
@@ -520,7 +520,7 @@ fn what_is_no_plain_file_is_refused_without_waiting() {
 
 #[test]
 fn a_store_with_nothing_in_it_is_none_yet() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let absent = StoreError::Absent { path: place.path.clone() };
     assert_eq!(SqliteStore::open_reader(&place.path).unwrap_err(), absent);
     fs::write(&place.path, "").unwrap();

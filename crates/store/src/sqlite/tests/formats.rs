@@ -10,7 +10,7 @@ use std::{
 
 use rusqlite_migration::M;
 
-use super::{Place, SqliteOptions, SqliteStore, append, fill, start};
+use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
     RunStore, Select, StoreError,
     sqlite::{
@@ -27,14 +27,14 @@ fn later(step: M<'static>) -> Vec<M<'static>> {
 
 const NEXT: &str = "ALTER TABLE sessions ADD COLUMN note TEXT; UPDATE sessions SET note = flow || '!';";
 
-fn version(place: &Place) -> i64 {
+fn version(place: &TestFolder) -> i64 {
     place.raw().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
 
 #[test]
 fn many_open_a_new_store_at_once() {
     for round in 0..10 {
-        let place = Arc::new(Place::new());
+        let place = Arc::new(TestFolder::new());
         let (openers, gate) = (6, Arc::new(Barrier::new(6)));
         let open = |number: usize| {
             let (place, gate) = (Arc::clone(&place), Arc::clone(&gate));
@@ -57,7 +57,7 @@ fn many_open_a_new_store_at_once() {
 
 #[test]
 fn a_store_is_private_and_lies_where_its_links_lead() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let deep = place.folder.path().join("a/b/store.db");
     drop(SqliteStore::open(&deep, &SqliteOptions::default()).unwrap());
     let link = place.folder.path().join("link.db");
@@ -80,7 +80,7 @@ fn a_store_is_private_and_lies_where_its_links_lead() {
 
 #[test]
 fn a_newer_format_is_refused_with_both_numbers() {
-    let place = Place::new();
+    let place = TestFolder::new();
     drop(place.open());
     place.raw().pragma_update(None, "user_version", 7).unwrap();
     let expected = StoreError::NewerFormat { path: place.path.clone(), found: 7, known: 1 };
@@ -91,8 +91,8 @@ fn a_newer_format_is_refused_with_both_numbers() {
 
 #[test]
 fn what_is_no_store_is_left_alone() {
-    let strange = |make: fn(&Place)| {
-        let place = Place::new();
+    let strange = |make: fn(&TestFolder)| {
+        let place = TestFolder::new();
         make(&place);
         let before = fs::read(&place.path).unwrap();
         let errors = [place.refusal(), SqliteStore::open_reader(&place.path).unwrap_err()];
@@ -102,18 +102,18 @@ fn what_is_no_store_is_left_alone() {
             error => panic!("{error}"),
         })
     };
-    let table = |place: &Place| place.raw().execute_batch("CREATE TABLE t (a)").unwrap();
+    let table = |place: &TestFolder| place.raw().execute_batch("CREATE TABLE t (a)").unwrap();
     let without = "it is a database of SQLite without an application id";
     assert_eq!(strange(table), [without; 2]);
-    let other = |place: &Place| place.raw().pragma_update(None, "application_id", 0x4645).unwrap();
+    let other = |place: &TestFolder| place.raw().pragma_update(None, "application_id", 0x4645).unwrap();
     assert_eq!(strange(other), ["it is a database of SQLite with the application id 0x00004645"; 2]);
-    let text = |place: &Place| fs::write(&place.path, "a diary, not a store; ".repeat(100)).unwrap();
+    let text = |place: &TestFolder| fs::write(&place.path, "a diary, not a store; ".repeat(100)).unwrap();
     assert_eq!(strange(text), ["file is not a database"; 2]);
 }
 
 #[tokio::test]
 async fn an_older_store_is_copied_aside_and_brought_up() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let old = place.open();
     let id = fill(&old, "run-1", 5).await;
     let other = start(&old, "run-2").await;
@@ -142,7 +142,7 @@ async fn an_older_store_is_copied_aside_and_brought_up() {
 
 #[tokio::test]
 async fn a_step_that_fails_or_dies_leaves_the_old_store() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 5).await;
     drop(store);
@@ -151,7 +151,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     assert!(matches!(&error, StoreError::Io { message, .. } if message.contains("nonsense")), "{error}");
 
     // What lies on disk while a step is at work is what a kill would leave.
-    let killed = Arc::new(Place::new());
+    let killed = Arc::new(TestFolder::new());
     let (from, to) = (place.path.clone(), Arc::clone(&killed));
     let copy = move |_: &rusqlite::Transaction<'_>| {
         for end in ["", "-wal"] {
@@ -178,7 +178,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_read_only() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 5).await;
     drop(store);
@@ -199,12 +199,12 @@ async fn a_file_that_cannot_be_written_is_read_only() {
 
 /// A folder that nobody can write into. Whoever may write everywhere has to mount it again for that.
 struct Guard<'a> {
-    place: &'a Place,
+    place: &'a TestFolder,
     mounted: bool,
 }
 
 impl<'a> Guard<'a> {
-    fn lock(place: &'a Place) -> Option<Self> {
+    fn lock(place: &'a TestFolder) -> Option<Self> {
         let folder = place.folder.path();
         let mounted = rustix::process::geteuid().is_root();
         if mounted {

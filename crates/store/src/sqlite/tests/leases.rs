@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{Command, SessionId};
 
-use super::{Place, SqliteStore, append, start};
+use super::{SqliteStore, TestFolder, append, start};
 use crate::{
     LEASE, Lease, Liveness, Owner, RunStore, Select, StoreError,
     tests::samples::{at, events, record},
@@ -24,7 +24,7 @@ fn gone() -> Owner {
 
 #[tokio::test]
 async fn what_a_dead_process_held_is_free_at_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let old = store.create(&record("run-1"), &gone(), at(0)).await.unwrap();
     let id = &old.session;
@@ -51,7 +51,7 @@ async fn what_another_machine_holds_is_free_when_the_lease_ends() {
         (100_000_000, Some(0), lease - 1, false),
         (100_000_000, Some(0), lease, true),
     ];
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     for (number, (taken, renewed, asked, free)) in cases.into_iter().enumerate() {
         let id = format!("run-{number}");
@@ -68,7 +68,7 @@ async fn what_another_machine_holds_is_free_when_the_lease_ends() {
 
 #[tokio::test]
 async fn of_two_stores_that_take_one_session_one_wins() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let stores = [place.open(), place.open()];
     for number in 0..20 {
         let id = SessionId::from(format!("run-{number}"));
@@ -85,7 +85,7 @@ async fn of_two_stores_that_take_one_session_one_wins() {
 
 #[tokio::test]
 async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (one, other) = (place.open(), place.open());
     let old = one.create(&record("run-1"), &gone(), at(0)).await.unwrap();
     let all = events("run-1", 1..=6);
@@ -104,7 +104,7 @@ async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
 
 #[tokio::test]
 async fn a_refused_append_changes_nothing_of_what_is_known() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let lease = start(&store, "run-1").await;
     let all = events("run-1", 1..=4);
@@ -118,7 +118,7 @@ async fn a_refused_append_changes_nothing_of_what_is_known() {
 
 #[tokio::test]
 async fn another_store_on_the_same_file_is_heard_of() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (owner, other) = (place.open(), SqliteStore::open_reader(&place.path).unwrap());
     let lease = start(&owner, "run-1").await;
     let mut changes = other.changes();
@@ -132,7 +132,7 @@ async fn another_store_on_the_same_file_is_heard_of() {
 
 #[tokio::test]
 async fn nobody_looks_for_changes_while_nobody_listens() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     assert!(!store.changes.is_looking());
     let (one, two) = (store.changes(), store.changes());
@@ -153,7 +153,7 @@ async fn nobody_looks_for_changes_while_nobody_listens() {
 
 #[tokio::test]
 async fn a_reader_writes_nothing_and_disturbs_nobody() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let missing = SqliteStore::open_reader(&place.path).unwrap_err();
     assert_eq!(missing, StoreError::Absent { path: place.path.clone() });
     assert!(!place.path.exists());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::Place;
+use super::TestFolder;
 use crate::{
     Owner, RunStore,
     sqlite::session::entries_sql,
@@ -14,7 +14,7 @@ use crate::{
 
 #[tokio::test]
 async fn ten_thousand_sessions_are_listed_by_an_index() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = Arc::new(place.open());
     for hundred in 0..100 {
         let creations = (0..100).map(|number| {

@@ -8,7 +8,7 @@ use std::{
 
 use futures::future::join_all;
 
-use super::{Place, SqliteOptions, SqliteStore, append, fill, start};
+use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Lease, RunStore, Select, StoreError,
     tests::samples::{at, event, events, text},
@@ -22,7 +22,7 @@ struct Halted {
     go: mpsc::Sender<()>,
 }
 
-fn halted(place: &Place) -> Halted {
+fn halted(place: &TestFolder) -> Halted {
     let points = Arc::new(Mutex::new(Vec::new()));
     let (reach, reached) = mpsc::channel();
     let (go, gone) = mpsc::channel();
@@ -41,7 +41,7 @@ fn halted(place: &Place) -> Halted {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_queued_is_committed_at_once_and_refused_one_by_one() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let plain = place.open();
     let ids: Vec<_> = (0..9).map(|number| format!("run-{number}")).collect();
     let mut leases = Vec::new();
@@ -146,7 +146,7 @@ async fn goes_on_after_a_full_disk(store: &SqliteStore, old: Lease) {
 
 #[tokio::test]
 async fn a_full_store_stays_readable_and_goes_on_when_there_is_space() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let options = SqliteOptions::default().max_bytes(600_000);
     let store = SqliteStore::open(&place.path, &options).unwrap();
     let old = start(&store, "run-1").await;
@@ -158,7 +158,7 @@ async fn a_full_store_stays_readable_and_goes_on_when_there_is_space() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_fails_alone() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let plain = place.open();
     let ids: Vec<_> = (0..5).map(|number| format!("run-{number}")).collect();
     let mut leases = Vec::new();
@@ -182,7 +182,7 @@ async fn what_does_not_fit_fails_alone() {
 /// The disk itself is full. It takes the right to mount one; without it, the test above goes the same way.
 #[tokio::test]
 async fn a_full_disk_is_told_and_survived() {
-    let mut place = Place::new();
+    let mut place = TestFolder::new();
     let disk = place.folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let mount = std::process::Command::new("mount")
@@ -224,7 +224,7 @@ impl Drop for Unmount {
 
 #[tokio::test]
 async fn another_process_in_the_way_is_waited_for_within_a_bound() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let options = SqliteOptions::default().wait_for_others(Duration::from_millis(60));
     let store = SqliteStore::open(&place.path, &options).unwrap();
     let lease = start(&store, "run-1").await;
@@ -243,7 +243,7 @@ async fn another_process_in_the_way_is_waited_for_within_a_bound() {
 
 #[tokio::test]
 async fn what_was_asked_before_the_end_is_still_done() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let lease = start(&store, "run-1").await;
     let log = events("run-1", 1..=4);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use inspan_protocol::{Command, Event, Outcome, SessionId};
 
-use super::{Place, SqliteStore, append, fill, start};
+use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Answered, Batch, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select, StoreError,
     TransferError, Verdict, VerifyReport,
@@ -43,7 +43,7 @@ async fn exported(store: &SqliteStore, id: &SessionId) -> (String, Exported) {
 
 #[tokio::test]
 async fn a_session_goes_through_its_lines_unchanged() {
-    let (here, there) = (Place::new(), Place::new());
+    let (here, there) = (TestFolder::new(), TestFolder::new());
     let (from, to) = (here.open(), there.open());
     let id = rich(&from, "run-1").await;
     let (text, report) = exported(&from, &id).await;
@@ -94,7 +94,7 @@ async fn a_session_goes_through_its_lines_unchanged() {
 
 #[tokio::test]
 async fn lines_that_are_not_in_order_leave_nothing_behind() {
-    let (here, there) = (Place::new(), Place::new());
+    let (here, there) = (TestFolder::new(), TestFolder::new());
     let (from, to) = (here.open(), there.open());
     let id = rich(&from, "run-1").await;
     let text = exported(&from, &id).await.0;
@@ -108,7 +108,7 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
     let newer = lines[0].replace("\"format\":1", "\"format\":9");
     let other = lines[2].replace("run-1", "run-9");
     let cases = [
-        (String::new(), 1, "there is none"),
+        (String::new(), 1, "the file is empty"),
         ("hello".to_owned(), 1, "it is no JSON object"),
         ("{".to_owned(), 1, "EOF while parsing an object at line 1 column 1"),
         (with(0, &newer), 1, "the lines have format 9, and this program reads 1"),
@@ -116,7 +116,7 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
         (with(2, lines[1]), 3, "the event is number 41, and 42 comes next"),
         (with(2, &other), 3, "the event is of session `run-9`"),
         (without(6), 7, "the command is number 2, and 1 comes next"),
-        (with(8, lines[5]), 9, "an event stands behind the commands"),
+        (with(8, lines[5]), 9, "an event follows the commands"),
         (with(8, "{}"), 9, "it is neither an event, nor a command, nor the end"),
         (
             with(9, "{\"end\":{\"events\":6,\"commands\":3}}"),
@@ -134,7 +134,7 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
 
 #[tokio::test]
 async fn of_a_damaged_session_what_comes_before_gets_out() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 9).await;
     place.raw().execute_batch("UPDATE events SET at = 0 WHERE seq = 5").unwrap();
@@ -168,7 +168,7 @@ impl Write for Closed {
 
 #[tokio::test]
 async fn who_cannot_take_the_lines_is_told() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 9).await;
     let refused = store.export(&id, Closed).await.map(|_| ()).unwrap_err();
@@ -207,7 +207,7 @@ async fn left(store: &SqliteStore) -> Vec<String> {
 
 #[tokio::test]
 async fn only_what_ended_and_is_free_is_collected() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let [first, second, ..] = old(&store).await;
     let look = store.gc(at(300), Gc::Look, at(400)).await.unwrap();
@@ -235,7 +235,7 @@ async fn only_what_ended_and_is_free_is_collected() {
 
 #[tokio::test]
 async fn what_is_named_is_deleted_unless_somebody_drives_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let store = place.open();
     let [_, _, third, fourth, fifth] = old(&store).await;
     let deleted = store.delete(&fourth, at(400)).await.unwrap();
@@ -258,7 +258,7 @@ async fn what_is_named_is_deleted_unless_somebody_drives_it() {
 /// What is read from an export must hold whatever a log of ours holds.
 #[tokio::test]
 async fn lines_that_break_what_readers_rely_on_are_refused() {
-    let (here, there) = (Place::new(), Place::new());
+    let (here, there) = (TestFolder::new(), TestFolder::new());
     let (from, to) = (here.open(), there.open());
     let lease = start(&from, "run-1").await;
     let plugged =
@@ -301,7 +301,7 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
         (with(5, &as_number(lines[4], 5)), 6, "`harness:complete` follows `harness:complete`"),
         (format!("\u{feff}{text}"), 1, "it is no JSON object"),
         (with(3, ""), 4, "it is no JSON object"),
-        (format!("{text}{}", lines[1]), 9, "it stands behind the end"),
+        (format!("{text}{}", lines[1]), 9, "there is a line after the end"),
         (long, 1, "it is longer than 256 MiB"),
     ];
     for (text, line, what) in cases {

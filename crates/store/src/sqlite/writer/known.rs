@@ -1,5 +1,4 @@
-//! Sessions as this writer left their rows, so that the next append does not have to read them back. When they are
-//! written is left to the writer, what a row holds to `session`.
+//! A cache of the session rows that this writer wrote, so that the next append does not read them back.
 
 use std::collections::HashMap;
 
@@ -7,21 +6,21 @@ use rusqlite::Connection;
 
 use crate::sqlite::{fault::Fault, session::Session};
 
-/// Sessions that are remembered at once; each may hold a few questions.
+/// How many sessions are cached; each may hold a few questions.
 const LIMIT: usize = 256;
 
-/// The rows of sessions as they were written last.
+/// The cached rows.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     sessions: HashMap<String, Session>,
-    /// SQLite's number of what this connection sees: another one when somebody else has written.
+    /// SQLite's data version as this connection sees it: it differs once another connection has written.
     version: Option<i64>,
-    /// Whether the present request has said what the row that it wrote has become.
+    /// Whether the current request has reported the row that it wrote.
     said: bool,
 }
 
 impl Known {
-    /// Forgets everything if somebody else has written since the last look. To be asked within the transaction.
+    /// Clears the cache if another connection has written. Called within the transaction.
     pub(super) fn check(&mut self, connection: &Connection) -> Result<(), Fault> {
         let version = connection.prepare_cached("PRAGMA data_version")?.query_row((), |row| row.get(0))?;
         if self.version != Some(version) {
@@ -43,15 +42,15 @@ impl Known {
         self.said = true;
     }
 
-    /// After each request. One that went well and does not say what its row has become may have changed any, and what
-    /// one said that was refused does not stand.
+    /// Called after each request. A request that succeeded without reporting its row may have changed any row, and a row
+    /// reported by a refused request is not valid.
     pub(super) fn settle(&mut self, went_well: bool) {
         if std::mem::take(&mut self.said) != went_well {
             self.forget();
         }
     }
 
-    /// Forgets everything.
+    /// Clears the cache.
     pub(super) fn forget(&mut self) {
         self.sessions.clear();
     }

@@ -1,4 +1,4 @@
-//! One request to the writer, and its answer. When it is run is left to the writer.
+//! One request to the writer, and its answer.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use tokio::sync::oneshot;
 use super::Transaction;
 use crate::{StoreError, sqlite::fault::Fault};
 
-/// A request whatever it answers with.
+/// A request, whatever the type of its answer.
 pub(super) trait Work: Send {
     /// How many events it writes.
     fn events(&self) -> usize;
-    /// Does the work, and remembers what came of it.
+    /// Does the work, and stores its result.
     fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Fault>;
-    /// Its work was taken back, because of the request itself.
+    /// Its work was rolled back because of the request itself.
     fn refuse(&mut self, fault: Fault);
-    /// Its work was taken back, because of the store.
+    /// Its work was rolled back because of the store.
     fn fail(&mut self, error: &StoreError);
-    /// Tells whoever asked, if anybody still listens.
+    /// Sends the answer, if the caller still waits.
     fn answer(self: Box<Self>, store: &Path);
 }
 
-/// Work with the way back to who asked for it.
+/// Work with the channel for its answer.
 pub(super) struct Request<T, F> {
     events: usize,
     work: F,
