@@ -183,6 +183,14 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &["futures", "jsonschema", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
     },
     Layer {
+        package: "inspan",
+        folder: "crates/inspan",
+        owns: "what a Rust program depends on: one package, with a prelude, examples and documentation",
+        must_not_know: "terminals; it only passes on what others do",
+        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-providers"],
+        packages: &["serde_json", "thiserror"],
+    },
+    Layer {
         package: "inspan-cli",
         folder: "crates/cli",
         owns: "arguments, wiring, the console, exit codes",

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
-use inspan::ConsoleChannel;
+use inspan_cli::ConsoleChannel;
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
 use serde_json::Map;

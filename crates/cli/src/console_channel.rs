@@ -19,7 +19,7 @@ use crate::{
 /// # use std::sync::Arc;
 /// # use inspan_flow::{FlowRunner, Graph, NodeRegistry};
 /// # async fn run(graph: Arc<Graph>, nodes: NodeRegistry) -> Result<(), inspan_flow::RunError> {
-/// let console = Arc::new(inspan::ConsoleChannel::new(&graph));
+/// let console = Arc::new(inspan_cli::ConsoleChannel::new(&graph));
 /// let runner = FlowRunner::builder(graph, nodes).channel(console).build();
 /// runner.run(serde_json::Map::new()).await?;
 /// # Ok(())

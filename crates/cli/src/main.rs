@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    inspan::program()
+    inspan_cli::program()
 }

@@ -4,8 +4,8 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, LogLevel, MultiTurn, RunId,
-    StopReason, Usage,
+    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, IntoProvider, LogLevel, MultiTurn,
+    RunId, StopReason, Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -203,10 +203,10 @@ pub struct ProviderAgent {
 
 impl ProviderAgent {
     /// An agent of this name on the provider.
-    pub fn new(name: impl Into<String>, provider: Arc<dyn DynProvider>) -> Self {
+    pub fn new(name: impl Into<String>, provider: impl IntoProvider) -> Self {
         Self {
             name: name.into(),
-            provider,
+            provider: provider.into_provider(),
             env: Environment::default(),
             permissions: PermissionPolicy::default(),
             tools: HostTools::default(),

@@ -1,9 +1,9 @@
-//! Providers by name. Making them is left to whoever builds the registry; choosing one, to whoever runs it.
+//! Providers by name.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use inspan_protocol::DynProvider;
+use inspan_protocol::{DynProvider, IntoProvider};
 
 /// How long a provider may take to end what it keeps.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -21,7 +21,8 @@ impl ProviderRegistry {
     }
 
     /// Adds a provider under its own type, and returns the one that was there before.
-    pub fn register(&mut self, provider: Arc<dyn DynProvider>) -> Option<Arc<dyn DynProvider>> {
+    pub fn register(&mut self, provider: impl IntoProvider) -> Option<Arc<dyn DynProvider>> {
+        let provider = provider.into_provider();
         self.providers.insert(provider.descriptor().provider_type, provider)
     }
 
@@ -56,6 +57,16 @@ impl ProviderRegistry {
             }
         });
         join_all(ends).await;
+    }
+}
+
+impl FromIterator<Arc<dyn DynProvider>> for ProviderRegistry {
+    fn from_iter<I: IntoIterator<Item = Arc<dyn DynProvider>>>(providers: I) -> Self {
+        let mut registry = Self::new();
+        for provider in providers {
+            registry.register(provider);
+        }
+        registry
     }
 }
 

@@ -1,14 +1,12 @@
 //! An agent in one call: says something, gives what came of it, and releases everything.
 
-use std::sync::Arc;
-
-use inspan_protocol::{AgentError, DynProvider};
+use inspan_protocol::{AgentError, IntoProvider};
 
 use crate::session::{AgentResult, AgentSession, AgentStream, ChatError, RunAgentOptions};
 
 /// Runs an agent to its end.
 pub async fn run_agent(
-    provider: Arc<dyn DynProvider>,
+    provider: impl IntoProvider,
     options: impl Into<RunAgentOptions>,
 ) -> Result<AgentResult, ChatError> {
     let RunAgentOptions { chat, agent } = options.into();
@@ -21,7 +19,7 @@ pub async fn run_agent(
 /// Runs an agent: its events as they happen, then its result. Nothing happens unless the stream is read; dropped, the
 /// agent is cancelled.
 pub fn run_agent_stream(
-    provider: Arc<dyn DynProvider>,
+    provider: impl IntoProvider,
     options: impl Into<RunAgentOptions>,
 ) -> Result<AgentStream, AgentError> {
     let RunAgentOptions { chat, agent } = options.into();

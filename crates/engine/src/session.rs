@@ -8,8 +8,8 @@ use std::sync::{
 
 use futures::{Stream, stream::BoxStream};
 use inspan_protocol::{
-    AgentError, DynProvider, Envelope, ErrorCode, Event, Message, MessageMode, ProviderSessionId, RunId,
-    SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
+    AgentError, DynProvider, Envelope, ErrorCode, Event, IntoProvider, Message, MessageMode,
+    ProviderSessionId, RunId, SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -127,18 +127,19 @@ fn closed() -> AgentError {
 
 impl AgentSession {
     /// A new conversation. Options that the provider does not take are refused at once.
-    pub fn new(provider: Arc<dyn DynProvider>, options: AgentOptions) -> Result<Self, AgentError> {
-        Self::open(provider, options, Transcript::default(), Vec::new(), Carried::default())
+    pub fn new(provider: impl IntoProvider, options: AgentOptions) -> Result<Self, AgentError> {
+        Self::open(provider.into_provider(), options, Transcript::default(), Vec::new(), Carried::default())
     }
 
     /// A conversation that began elsewhere. What the options say wins over the state. If the state was made with another
     /// provider, or the provider does not know the conversation any more (on another machine, after it was deleted), a
     /// new one begins with the messages that were said, and `agent:warning` says so in the latter case.
     pub fn restore(
-        provider: Arc<dyn DynProvider>,
+        provider: impl IntoProvider,
         state: SessionState,
         mut options: AgentOptions,
     ) -> Result<Self, AgentError> {
+        let provider = provider.into_provider();
         check_version(u64::from(state.version))?;
         let form = InputForm::of(&*provider);
         let is_same = provider.descriptor().provider_type == state.provider;

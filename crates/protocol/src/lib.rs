@@ -43,9 +43,9 @@ pub use id::{
 pub use message::{Content, ContentBlock, Message, Role};
 pub use prompt::{Prompt, Reply};
 pub use provider::{
-    DynProvider, Environment, Erased, ExecutionContext, Handshake, InputProblem, PermissionBroker,
-    PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
-    ProviderItem, ProviderOutput, ProviderStream, Steering,
+    DynProvider, Environment, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider,
+    PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, Steering,
 };
 pub use redact::{Redactor, StreamRedactor};
 pub use snapshot::{

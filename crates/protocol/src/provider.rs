@@ -400,6 +400,30 @@ impl<P: Provider> DynProvider for Erased<P> {
     }
 }
 
+/// What a provider is taken from: a [`Provider`], or one that is erased already.
+pub trait IntoProvider {
+    /// The erased form.
+    fn into_provider(self) -> Arc<dyn DynProvider>;
+}
+
+impl<P: Provider> IntoProvider for P {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        Arc::new(Erased(self))
+    }
+}
+
+impl<D: DynProvider + 'static> IntoProvider for Arc<D> {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        self
+    }
+}
+
+impl IntoProvider for Arc<dyn DynProvider> {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        self
+    }
+}
+
 /// The schema with its parts inline, so that a reader finds each option where it is used. Draft 7, whose rules a
 /// validator is ready with in a fraction of the time that later drafts take.
 fn schema_of<T: JsonSchema>() -> Value {

@@ -65,8 +65,8 @@ impl LastState {
     }
 
     /// The place of a node.
-    fn find(&self, node: &NodeId) -> Option<usize> {
-        self.run.graph().find(node.as_str()).map(|ix| ix.0 as usize)
+    fn find(&self, node: &str) -> Option<usize> {
+        self.run.graph().find(node).map(|ix| ix.0 as usize)
     }
 
     fn output(&self, at: usize) -> Option<&Value> {
@@ -91,8 +91,8 @@ pub struct Outputs(Arc<LastState>);
 
 impl Outputs {
     /// The output of a node.
-    pub fn get(&self, node: &NodeId) -> Option<&Value> {
-        self.0.output(self.0.find(node)?)
+    pub fn get(&self, node: impl AsRef<str>) -> Option<&Value> {
+        self.0.output(self.0.find(node.as_ref())?)
     }
 
     /// All of them, in the order of the ids.
@@ -119,8 +119,8 @@ pub struct Reports(Arc<LastState>);
 
 impl Reports {
     /// How a node fared.
-    pub fn get(&self, node: &NodeId) -> Option<NodeReport> {
-        Some(self.0.report(self.0.find(node)?))
+    pub fn get(&self, node: impl AsRef<str>) -> Option<NodeReport> {
+        Some(self.0.report(self.0.find(node.as_ref())?))
     }
 
     /// All of them, in the order of the ids.

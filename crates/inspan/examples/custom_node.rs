@@ -1,17 +1,16 @@
-//! A flow with a node of your own, run from a program: `cargo run -p inspan-cli --example custom_node`. The flow file
+//! A flow with a node of your own, run from a program: `cargo run -p inspan --example custom_node`. The flow file
 //! is described in `docs/flow.md`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::{collections::BTreeMap, error::Error, sync::Arc};
+use std::error::Error;
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::ProviderRegistry;
-use inspan_flow::{
-    DescribeNode, FlowRunner, Loaded, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
-    compile,
+use inspan::{
+    AgentError, Flow,
+    node::{DescribeNode, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes},
+    providers,
 };
-use inspan_protocol::AgentError;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const FLOW: &str = "
 flow: { name: herd, input: { name: bo } }
@@ -47,16 +46,10 @@ impl NodeType for Reverse {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let mut providers = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        providers.register(provider);
-    }
-    let mut nodes = builtin_nodes(&providers);
+    let mut nodes = builtin_nodes(&providers::builtin());
     nodes.register(Reverse);
-    let compiled = compile(&Loaded::from_text("herd.yaml", FLOW, BTreeMap::new()), &nodes)?;
-
-    let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes).build();
-    let result = runner.run(Map::new()).await?;
+    let flow = Flow::parse_with("herd.yaml", FLOW, nodes)?;
+    let result = flow.run(json!({})).await?;
     for (node, output) in result.outputs.iter() {
         println!("{node}: {}", output["text"]);
     }

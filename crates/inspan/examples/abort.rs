@@ -1,19 +1,15 @@
-//! Interrupting an agent: `cargo run -p inspan-cli --example abort`. Steering one, which goes on with another message,
+//! Interrupting an agent: `cargo run -p inspan --example abort`. Steering one, which goes on with another message,
 //! is `AgentSession::steer`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::sync::Arc;
-
-use inspan_engine::{AgentItem, AgentOptions, AgentSession};
-use inspan_protocol::{AgentError, Erased, Event};
-use inspan_providers::ScriptedProvider;
+use inspan::{AgentError, AgentItem, AgentOptions, AgentSession, Event, providers::ScriptedProvider};
 use serde_json::json;
 
 #[tokio::main]
 async fn main() -> Result<(), AgentError> {
     let turns = json!([[{ "text": "Counting: 1 2 3" }, "hang"], [{ "text": "As you wish." }]]);
     let options = AgentOptions::new().option("turns", turns);
-    let session = AgentSession::new(Arc::new(Erased(ScriptedProvider)), options)?;
+    let session = AgentSession::new(ScriptedProvider, options)?;
 
     let mut stream = session.chat_stream("Count to a thousand.");
     while let Some(item) = stream.next().await {

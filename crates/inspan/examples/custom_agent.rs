@@ -1,11 +1,13 @@
-//! An agent that is code, and messages to it: `cargo run -p inspan-cli --example custom_agent`. `docs/agents.md`
+//! An agent that is code, and messages to it: `cargo run -p inspan --example custom_agent`. `docs/agents.md`
 //! explains it.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::{error::Error, sync::Arc};
 
-use inspan_engine::{AgentContext, AgentDefinition, ExecutableAgent, Filter, Hub, RandomIds, SystemClock};
-use inspan_protocol::{AgentError, Event, MessageMode, Rejection, SessionId};
+use inspan::{
+    AgentContext, AgentDefinition, AgentError, Event, ExecutableAgent, Filter, Hub, MessageMode, RandomIds,
+    Rejection, SessionId, SystemClock,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -1,15 +1,14 @@
-//! An agent of your own: `cargo run -p inspan-cli --example custom_provider`. Registered by name, it is also a node
+//! An agent of your own: `cargo run -p inspan --example custom_provider`. Registered by name, it is also a node
 //! `shouting.agent` of flows; see `custom_node.rs` for how a program runs one.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::sync::Arc;
-
 use futures::{StreamExt, stream};
-use inspan_engine::{AgentOptions, AgentSession};
-use inspan_protocol::{
-    AgentError, Chunk, Erased, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderSessionId, ProviderStream,
-    StopReason, StreamEvent, Usage,
+use inspan::{
+    AgentError, AgentOptions, AgentSession, ProviderSessionId, StopReason, Usage,
+    provider::{
+        Chunk, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderCapabilities, ProviderDescriptor,
+        ProviderInput, ProviderItem, ProviderOutput, ProviderStream, StreamEvent,
+    },
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,11 +85,11 @@ impl Provider for Shouting {
 
 #[tokio::main]
 async fn main() -> Result<(), AgentError> {
-    let session = AgentSession::new(Arc::new(Erased(Shouting)), AgentOptions::new().option("marks", 3))?;
+    let session = AgentSession::new(Shouting, AgentOptions::new().option("marks", 3))?;
     println!("{}", session.chat("the oxen are loose").await?.text);
     println!("{}", session.chat("catch them").await?.text);
 
-    let refused = AgentSession::new(Arc::new(Erased(Shouting)), AgentOptions::new().temperature(2.0));
+    let refused = AgentSession::new(Shouting, AgentOptions::new().temperature(2.0));
     println!("{}", refused.err().map(|error| error.message).unwrap_or_default());
     Ok(())
 }

@@ -1,16 +1,12 @@
-//! An agent's words as they come: `cargo run -p inspan-cli --example streaming`. What else a stream tells is in
+//! An agent's words as they come: `cargo run -p inspan --example streaming`. What else a stream tells is in
 //! `docs/events.md`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::sync::Arc;
-
-use inspan_engine::{AgentItem, run_agent_stream};
-use inspan_protocol::{AgentError, Erased, Event};
-use inspan_providers::EchoProvider;
+use inspan::{AgentError, AgentItem, Event, providers::EchoProvider, run_agent_stream};
 
 #[tokio::main]
 async fn main() -> Result<(), AgentError> {
-    let agent = Arc::new(Erased(EchoProvider));
+    let agent = EchoProvider;
     let mut stream = run_agent_stream(agent, "Word by word by word.")?;
     while let Some(item) = stream.next().await {
         match item? {

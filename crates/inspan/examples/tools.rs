@@ -1,13 +1,14 @@
-//! An agent with a tool of the program: `cargo run -p inspan-cli --example tools`. A scripted model stands in for the
+//! An agent with a tool of the program: `cargo run -p inspan --example tools`. A scripted model stands in for the
 //! vendor's, so that it needs no key; with one, only the environment is another.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_engine::{AgentOptions, PermissionPolicy, run_agent};
+use inspan::{
+    AgentOptions, Environment, FnTool, PermissionPolicy, ToolError, ToolOutput, providers::AnthropicProvider,
+    run_agent,
+};
 use inspan_model_server::{ModelServer, Scenario, Turn};
-use inspan_protocol::{Environment, Erased, FnTool, ToolError, ToolOutput};
-use inspan_providers::AnthropicProvider;
 use serde_json::{Value, json};
 
 /// How many animals of a kind there are. The model chose the arguments, so they are looked at.
@@ -47,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .max_turns(10)
         .permissions(PermissionPolicy::Ask { deadline: Duration::from_secs(60) })
         .env(env);
-    let agent = Arc::new(Erased(AnthropicProvider::new()));
+    let agent = AnthropicProvider::new();
     let result = run_agent(agent, options.prompt("How many animals are there?")).await?;
     for call in &result.tool_calls {
         println!("{} {} -> {}", call.name, call.input, call.result.clone().unwrap_or_default());

@@ -1,12 +1,10 @@
-//! A flow that is paused, continued from its store and told something: `cargo run -p inspan-cli --example runtime`.
+//! A flow that is paused, continued from its store and told something: `cargo run -p inspan --example runtime`.
 //! `docs/runtime.md` explains it.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
-use inspan_engine::{Channel, Filter, ProviderRegistry};
-use inspan_flow::{FlowRunner, Loaded, MemoryStore, Resume, builtin_nodes, compile};
-use inspan_protocol::{BoxError, Envelope, NodeId, SessionId};
+use inspan::{BoxError, Channel, Envelope, Filter, Flow, Resume, SessionId, store::MemoryStore};
 use serde_json::Map;
 
 const FLOW: &str = "
@@ -35,16 +33,11 @@ impl Channel for Shore {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let nodes = builtin_nodes(&ProviderRegistry::new());
-    let compiled = compile(&Loaded::from_text("ferry.yaml", FLOW, BTreeMap::new()), &nodes)?;
-    let graph = Arc::new(compiled.graph);
+    let flow = Flow::parse("ferry.yaml", FLOW)?;
     let store = Arc::new(MemoryStore::new());
     let session = SessionId::from("ferry-1");
 
-    let runner = FlowRunner::builder(graph.clone(), nodes.clone())
-        .session_id(session.clone())
-        .store(store.clone())
-        .build();
+    let runner = flow.runner().session_id(session.clone()).store(store.clone()).build();
     let handle = runner.handle();
     let mut starts = handle.hub().subscribe(Filter::name("task:start"));
     let running = tokio::spawn(runner.run(Map::new()));
@@ -57,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{:?}", snapshot.status);
     println!("{:?}", running.await??.outcome);
 
-    let runner = FlowRunner::builder(graph, nodes).store(store).with_events().open(&session).await?;
+    let runner = flow.runner().store(store).with_events().open(&session).await?;
     let handle = runner.handle();
     let running = tokio::spawn(runner.resume(Resume::default()));
     handle.attach(Arc::new(Shore)).await?;
@@ -66,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let result = running.await??;
-    if let Some(output) = result.outputs.get(&NodeId::new("land")?) {
+    if let Some(output) = result.outputs.get("land") {
         println!("{}", output["text"]);
     }
     let resumed = result.events.iter().filter(|envelope| envelope.event.name() == "flow:resumed").count();

@@ -1,12 +1,12 @@
-//! An agent with options, hooks, a time limit and retries: `cargo run -p inspan-cli --example options`. The agent is
+//! An agent with options, hooks, a time limit and retries: `cargo run -p inspan --example options`. The agent is
 //! scripted, so that it needs no key; a real one takes the same options.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_engine::{AgentHooks, AgentOptions, HookResult, Retry, ToolCall, run_agent};
-use inspan_protocol::{AgentError, Erased};
-use inspan_providers::ScriptedProvider;
+use inspan::{
+    AgentError, AgentHooks, AgentOptions, HookResult, Retry, ToolCall, providers::ScriptedProvider, run_agent,
+};
 use serde_json::json;
 
 struct NoSecrets;
@@ -30,7 +30,7 @@ fn script(file: &str) -> serde_json::Value {
 #[tokio::main]
 async fn main() -> Result<(), AgentError> {
     for file in ["herd.txt", ".env"] {
-        let agent = Arc::new(Erased(ScriptedProvider));
+        let agent = ScriptedProvider;
         let options = AgentOptions::new()
             .model("some-model")
             .output_schema(json!({ "type": "object", "required": ["animals"] }))

@@ -1,12 +1,13 @@
-//! An interface to whatever runs: `cargo run -p inspan-cli --example channel`. Here it watches one agent; a flow takes
+//! An interface to whatever runs: `cargo run -p inspan --example channel`. Here it watches one agent; a flow takes
 //! channels likewise, by `FlowRunnerBuilder::channel`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::sync::Arc;
 
-use inspan_engine::{AgentOptions, AgentSession, Channel, ChannelLimits, Channels, Hub, PermissionPolicy};
-use inspan_protocol::{AgentError, BoxError, Envelope, Erased, Event};
-use inspan_providers::ScriptedProvider;
+use inspan::{
+    AgentError, AgentOptions, AgentSession, BoxError, Channel, ChannelLimits, Channels, Envelope, Event, Hub,
+    PermissionPolicy, providers::ScriptedProvider,
+};
 use serde_json::json;
 
 /// Shows what happens, and allows tools to be used.
@@ -39,7 +40,7 @@ async fn main() -> Result<(), AgentError> {
     let turn = json!([{ "tool": { "name": "Bash", "input": {}, "result": "ok", "ask": true } }, { "text": "Done." }]);
     let ask = PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(60) };
     let options = AgentOptions::new().permissions(ask).option("turns", json!([turn]));
-    let session = AgentSession::new(Arc::new(Erased(ScriptedProvider)), options)?;
+    let session = AgentSession::new(ScriptedProvider, options)?;
     let Some(hub) = session.hub() else { return Ok(()) };
 
     let mut channels = Channels::new(hub, ChannelLimits::default());

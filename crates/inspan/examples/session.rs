@@ -1,16 +1,12 @@
-//! A conversation that is kept as JSON and gone on with elsewhere: `cargo run -p inspan-cli --example session`. What a
+//! A conversation that is kept as JSON and gone on with elsewhere: `cargo run -p inspan --example session`. What a
 //! state holds is said at `SessionState`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
-use std::sync::Arc;
-
-use inspan_engine::{AgentOptions, AgentSession};
-use inspan_protocol::{AgentError, Erased};
-use inspan_providers::EchoProvider;
+use inspan::{AgentError, AgentOptions, AgentSession, providers::EchoProvider};
 
 #[tokio::main]
 async fn main() -> Result<(), AgentError> {
-    let session = AgentSession::new(Arc::new(Erased(EchoProvider)), AgentOptions::new())?;
+    let session = AgentSession::new(EchoProvider, AgentOptions::new())?;
     println!("{}", session.chat("My ox is called Bo.").await?.text);
     session.follow_up("He is brown.")?;
     let state = session.export()?;
@@ -19,7 +15,7 @@ async fn main() -> Result<(), AgentError> {
     let json = serde_json::to_string(&state).unwrap_or_default();
 
     let state = AgentSession::read_state(&json)?;
-    let session = AgentSession::restore(Arc::new(Erased(EchoProvider)), state, AgentOptions::new())?;
+    let session = AgentSession::restore(EchoProvider, state, AgentOptions::new())?;
     println!("{}", session.chat("Who is he?").await?.text);
     let snapshot = session.snapshot()?;
     println!("{} turns, {} messages", snapshot.turns, snapshot.messages.len());

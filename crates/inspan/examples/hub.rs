@@ -1,11 +1,10 @@
-//! A hub by itself: events, filters, commands and a question: `cargo run -p inspan-cli --example hub`. `docs/hub.md`
+//! A hub by itself: events, filters, commands and a question: `cargo run -p inspan --example hub`. `docs/hub.md`
 //! explains it.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::{error::Error, sync::Arc};
 
-use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
-use inspan_protocol::{Envelope, Event, LogLevel, PromptKind, SessionId};
+use inspan::{Envelope, Event, Filter, Hub, LogLevel, PromptKind, RandomIds, SessionId, SystemClock};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

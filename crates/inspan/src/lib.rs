@@ -1,0 +1,120 @@
+//! Run coding agents, and flows of agents, commands and people, from Rust.
+//!
+//! ```
+//! use inspan::prelude::*;
+//!
+//! # #[tokio::main]
+//! async fn main() -> Result<(), BoxError> {
+//!     let result = run_agent(EchoProvider, "Say something about oxen.").await?;
+//!     println!("{}", result.text);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`EchoProvider`](providers::EchoProvider) needs no program and no key. In its place,
+//! [`ClaudeProvider::new()`](providers::ClaudeProvider) is Claude Code, and the other [`providers`] are Codex, OpenCode,
+//! every agent that speaks ACP, and the services of Anthropic and OpenAI. A provider sees no environment variable that it
+//! is not given: `AgentOptions::new().env(std::env::vars().collect())`.
+//!
+//! A flow, which is a YAML file or a text:
+//!
+//! ```
+//! use inspan::prelude::*;
+//!
+//! # #[tokio::main]
+//! async fn main() -> Result<(), BoxError> {
+//!     let flow = Flow::parse(
+//!         "hello.yaml",
+//!         "nodes:
+//!            - { id: greet, type: echo.agent, input: { prompt: 'Hello, {{ flow.input.name }}!' } }",
+//!     )?;
+//!     let result = flow.run(json!({ "name": "Ada" })).await?;
+//!     assert_eq!(result.outputs.get("greet").map(|greet| &greet["text"]), Some(&json!("Hello, Ada!")));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | For | Start at |
+//! |---|---|
+//! | one answer of an agent; a conversation | [`run_agent`], [`AgentSession`] |
+//! | a flow; a flow that is stored, paused and resumed | [`Flow`], [`Flow::runner`] |
+//! | events, messages, questions | [`Hub`], [`Event`] |
+//! | an interface such as a console | [`Channel`] |
+//! | an agent in code; a provider of your own | [`AgentDefinition`], [`provider`] |
+//! | a node type of your own | [`node`] |
+
+mod flow;
+
+pub use flow::{Error, Flow};
+pub use inspan_engine::{
+    AgentContext, AgentDefinition, AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession,
+    AgentSessionStatus, AgentSnapshot, AgentStream, Attachment, Channel, ChannelLimits, Channels, Chat,
+    ChatError, ExecutableAgent, HookResult, Mailbox, PermissionPolicy, ProviderAgent, Retry, RunAgentOptions,
+    ToolCall, run_agent, run_agent_stream,
+};
+pub use inspan_engine::{
+    BoundedSubscription, Clock, CountingIds, Filter, Hub, IdSource, Lagged, Observer, PendingReply,
+    RandomIds, Subscription, SystemClock, Unanswered, VirtualClock,
+};
+pub use inspan_engine::{Pace, ProgramCalls, Recorder, Replayer};
+pub use inspan_flow::{
+    Changed, Diagnostic, Diagnostics, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs,
+    Resume, RunError, RunHandle, WhenWaiting,
+};
+pub use inspan_protocol::{
+    AgentError, BoxError, Command, Content, ContentBlock, Envelope, Environment, ErrorCode, Event,
+    EventContext, FnTool, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath, NodeStatus, Outcome,
+    Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId,
+    SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec,
+    Usage,
+};
+
+/// The agents that come with Inspan, and the registry that flows find them in.
+pub mod providers {
+    pub use inspan_engine::ProviderRegistry;
+    pub use inspan_providers::{
+        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+        OpenCodeProvider, ScriptedProvider,
+    };
+
+    /// All of them, each under its type, such as `claude`.
+    pub fn builtin() -> ProviderRegistry {
+        inspan_providers::builtin().into_iter().collect()
+    }
+}
+
+/// What it takes to write a provider: an adapter to one kind of agent.
+pub mod provider {
+    pub use inspan_protocol::{
+        Chunk, ExecutionContext, Handshake, InputFacts, InputProblem, IntoProvider, MultiTurn, OutputFacts,
+        PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,
+        ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, Steering,
+        StreamEvent,
+    };
+}
+
+/// What it takes to write a node type for flows.
+pub mod node {
+    pub use inspan_flow::{
+        DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
+    };
+}
+
+/// Where sessions are stored.
+pub mod store {
+    pub use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
+}
+
+/// What most programs use.
+pub mod prelude {
+    pub use serde_json::json;
+
+    pub use crate::providers::{
+        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+        OpenCodeProvider,
+    };
+    pub use crate::{
+        AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, BoxError, Channel, Chat, ChatError,
+        Event, Filter, Flow, Hub, PermissionPolicy, Retry, run_agent, run_agent_stream,
+    };
+}
