@@ -261,6 +261,7 @@ pub(crate) const LAYERS: &[Layer] = &[
 const TESTS: &[&str] = &[
     "anyhow",
     "async-stream",
+    "futures",
     "inspan-engine",
     "inspan-model-server",
     "inspan-testkit",
@@ -268,8 +269,10 @@ const TESTS: &[&str] = &[
     "proptest",
     "pty-process",
     "schemars",
+    "serde",
     "tempfile",
     "tokio",
+    "tokio-util",
     "vt100",
     "wiremock",
 ];

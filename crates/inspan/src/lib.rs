@@ -25,8 +25,11 @@
 //! async fn main() -> Result<(), BoxError> {
 //!     let flow = Flow::parse(
 //!         "hello.yaml",
-//!         "nodes:
-//!            - { id: greet, type: echo.agent, input: { prompt: 'Hello, {{ flow.input.name }}!' } }",
+//!         "
+//!         name: hello
+//!         nodes:
+//!           - { id: greet, type: echo.agent, input: { prompt: 'Hello, {{ flow.input.name }}!' } }
+//!         ",
 //!     )?;
 //!     let result = flow.run(json!({ "name": "Ada" })).await?;
 //!     assert_eq!(result.outputs.get("greet").map(|greet| &greet["text"]), Some(&json!("Hello, Ada!")));
