@@ -129,8 +129,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &["futures", "serde", "serde_json", "tempfile", "tokio", "tokio-util"],
     },
     Layer {
-        package: "inspan-rigs",
-        folder: "crates/rigs",
+        package: "inspan-conformance-targets",
+        folder: "crates/conformance-targets",
         owns: "how the conformance suite meets each provider",
         must_not_know: "the hub, flows",
         knows: &["inspan-conformance", "inspan-model-server", "inspan-protocol", "inspan-providers"],
@@ -203,7 +203,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-process",
             "inspan-protocol",
             "inspan-providers",
-            "inspan-rigs",
+            "inspan-conformance-targets",
         ],
         packages: &[
             "annotate-snippets",
@@ -237,7 +237,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-model-server",
             "inspan-protocol",
             "inspan-providers",
-            "inspan-rigs",
+            "inspan-conformance-targets",
             "inspan-testkit",
         ],
         packages: &[

@@ -1,5 +1,5 @@
 //! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and the
-//! rigs of the conformance suite.
+//! targets of the conformance suite.
 
 use inspan_conformance::{BEHAVIOURS, Kind};
 use inspan_protocol::ProviderCapabilities;
@@ -22,15 +22,15 @@ pub(crate) fn capabilities() -> String {
 /// One row for each behaviour that a provider shows in another way, with its reason.
 pub(crate) fn deviations() -> String {
     let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
-    for rig in inspan_rigs::all() {
-        for exception in rig.exceptions() {
+    for target in inspan_conformance_targets::all() {
+        for exception in target.exceptions() {
             let behaviour = BEHAVIOURS.iter().find(|behaviour| behaviour.name == exception.behaviour);
             let sentence = behaviour.map_or(exception.behaviour, |behaviour| behaviour.sentence);
             let but = match exception.kind {
                 Kind::NotApplicable => format!("{} (not looked at)", exception.reason),
                 Kind::Deviates(_) => exception.reason.to_owned(),
             };
-            table.push_str(&format!("\n| `{}` | {sentence} | {but} |", rig.name()));
+            table.push_str(&format!("\n| `{}` | {sentence} | {but} |", target.name()));
         }
     }
     table

@@ -7,7 +7,7 @@ use inspan_protocol::ProviderCapabilities;
 use crate::behaviours::errors::Fault;
 use crate::finding::Proof;
 use crate::processes;
-use crate::rig::{Reach, Rig, Tool};
+use crate::rig::{ConformanceTarget, Reach, Tool};
 use crate::scene::Scene;
 
 /// Something that every provider does alike.
@@ -26,7 +26,7 @@ pub struct Behaviour {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Prove {
     /// By a scene: what the model answers, and what is done and looked at.
-    By(fn(&dyn Rig) -> Vec<Turn>, for<'a> fn(&'a Scene) -> BoxFuture<'a, Proof>),
+    By(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a Scene) -> BoxFuture<'a, Proof>),
     /// By one answer of the server that is an error.
     Fault(Fault),
 }
@@ -57,7 +57,11 @@ pub enum Need {
 
 impl Need {
     /// Why the provider does not meet the need; nothing if it does.
-    pub(crate) fn unmet(self, rig: &dyn Rig, can: ProviderCapabilities) -> Option<&'static str> {
+    pub(crate) fn unmet(
+        self,
+        rig: &dyn ConformanceTarget,
+        can: ProviderCapabilities,
+    ) -> Option<&'static str> {
         let (met, reason) = match self {
             Self::Server => (rig.reach() == Reach::Server, "it asks no model server"),
             Self::Streaming => (can.streaming, "its descriptor says that it does not stream"),

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::finding::{Finding, Proof, holds};
 use crate::processes::{MARK, marked};
-use crate::rig::{Place, Rig};
+use crate::rig::{ConformanceTarget, Place};
 use crate::secret;
 
 /// How long a provider may take to let go of everything.
@@ -22,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(3);
 
 /// One place.
 pub(crate) struct Lane {
-    pub(crate) rig: Arc<dyn Rig>,
+    pub(crate) rig: Arc<dyn ConformanceTarget>,
     pub(crate) server: ModelServer,
     pub(crate) env: Environment,
     pub(crate) supervisor: Option<Supervisor>,
@@ -34,7 +34,11 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// A lane with a server and a home of its own.
-    pub(crate) fn new(rig: Arc<dyn Rig>, outer: &Environment, supervisor: Option<Supervisor>) -> Proof<Self> {
+    pub(crate) fn new(
+        rig: Arc<dyn ConformanceTarget>,
+        outer: &Environment,
+        supervisor: Option<Supervisor>,
+    ) -> Proof<Self> {
         let cannot =
             |what: &str, why: String| Finding::from(format!("{what} for the suite cannot be made")).with(why);
         let server = ModelServer::start(Scenario::of([]))

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::finding::Deviation;
 
 /// One provider as the suite meets it. Only the first two have no usual answer.
-pub trait Rig: Send + Sync {
+pub trait ConformanceTarget: Send + Sync {
     /// A fresh instance, as a new process of ours would make it. Nothing is started before it is asked.
     fn provider(&self) -> Arc<dyn DynProvider>;
 

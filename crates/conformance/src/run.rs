@@ -15,7 +15,7 @@ use crate::finding::{Finding, Proof};
 use crate::lane::Lane;
 use crate::processes;
 use crate::report::{Outcome, Report, Row};
-use crate::rig::{Exception, Kind, Rig};
+use crate::rig::{ConformanceTarget, Exception, Kind};
 use crate::scene::Scene;
 
 /// How long one behaviour may take.
@@ -35,7 +35,7 @@ pub struct Settings {
 }
 
 /// Holds a provider against the list, and says what came of each row.
-pub async fn conform(rig: Arc<dyn Rig>, settings: &Settings) -> Report {
+pub async fn conform(rig: Arc<dyn ConformanceTarget>, settings: &Settings) -> Report {
     let began = Instant::now();
     let chosen: Vec<&'static Behaviour> =
         BEHAVIOURS.iter().filter(|behaviour| behaviour.name.contains(&settings.filter)).collect();
@@ -59,7 +59,7 @@ pub async fn conform(rig: Arc<dyn Rig>, settings: &Settings) -> Report {
 
 /// One lane: takes the next behaviour as long as there is one, and is closed then.
 async fn walk(
-    rig: &Arc<dyn Rig>,
+    rig: &Arc<dyn ConformanceTarget>,
     settings: &Settings,
     chosen: &[&'static Behaviour],
     next: &AtomicUsize,
@@ -104,7 +104,7 @@ async fn look(lane: &Arc<Lane>, behaviour: &Behaviour) -> Proof {
 }
 
 /// Why there is nothing to look at: by the descriptor and the rig's tools, or by the rig's word.
-fn unmet(rig: &dyn Rig, behaviour: &Behaviour) -> Option<&'static str> {
+fn unmet(rig: &dyn ConformanceTarget, behaviour: &Behaviour) -> Option<&'static str> {
     let can = rig.provider().descriptor().capabilities;
     let by_need = behaviour.needs.iter().find_map(|need| need.unmet(rig, can));
     by_need.or_else(|| {
@@ -113,12 +113,12 @@ fn unmet(rig: &dyn Rig, behaviour: &Behaviour) -> Option<&'static str> {
     })
 }
 
-fn exception(rig: &dyn Rig, name: &str) -> Option<&'static Exception> {
+fn exception(rig: &dyn ConformanceTarget, name: &str) -> Option<&'static Exception> {
     rig.exceptions().iter().find(|exception| exception.behaviour == name)
 }
 
 /// What was found, beside what the rig declares.
-fn judge(rig: &dyn Rig, behaviour: &Behaviour, proof: Proof) -> Outcome {
+fn judge(rig: &dyn ConformanceTarget, behaviour: &Behaviour, proof: Proof) -> Outcome {
     let declared = exception(rig, behaviour.name).and_then(|exception| match exception.kind {
         Kind::Deviates(deviation) => Some((deviation, exception.reason)),
         Kind::NotApplicable => None,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::finding::{Deviation, Finding, Proof};
 use crate::lane::Lane;
-use crate::rig::{MAKE_FILE, Prompt, Rig};
+use crate::rig::{ConformanceTarget, MAKE_FILE, Prompt};
 use crate::said::Said;
 use crate::secret;
 
@@ -104,7 +104,7 @@ impl Scene {
         Ok(Self { lane, scenario, work, before })
     }
 
-    pub(crate) fn rig(&self) -> &dyn Rig {
+    pub(crate) fn rig(&self) -> &dyn ConformanceTarget {
         &*self.lane.rig
     }
 

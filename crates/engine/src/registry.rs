@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use inspan_protocol::{DynProvider, IntoProvider};
 
-/// How long a provider may take to end what it keeps.
+/// How long a provider may take to shut down.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Providers by their type, such as `claude`.
@@ -41,7 +41,7 @@ impl ProviderRegistry {
         self.providers.iter().map(|(name, provider)| (name.as_str(), provider))
     }
 
-    /// The same types, each provider put into another: to record, or to replay.
+    /// The same types, each provider wrapped in another: to record, or to replay.
     #[must_use]
     pub fn map(&self, wrap: impl Fn(Arc<dyn DynProvider>) -> Arc<dyn DynProvider>) -> Self {
         let wrapped =
@@ -49,7 +49,7 @@ impl ProviderRegistry {
         Self { providers: self.providers.iter().map(wrapped).collect() }
     }
 
-    /// Lets every provider end what it keeps, all at once. One that does not end in ten seconds is left.
+    /// Shuts all providers down, at the same time. One that takes longer than ten seconds is abandoned.
     pub async fn shutdown(&self) {
         let ends = self.providers.iter().map(async |(name, provider)| {
             if tokio::time::timeout(SHUTDOWN_LIMIT, provider.shutdown()).await.is_err() {
@@ -60,8 +60,8 @@ impl ProviderRegistry {
     }
 }
 
-impl FromIterator<Arc<dyn DynProvider>> for ProviderRegistry {
-    fn from_iter<I: IntoIterator<Item = Arc<dyn DynProvider>>>(providers: I) -> Self {
+impl<P: IntoProvider> FromIterator<P> for ProviderRegistry {
+    fn from_iter<I: IntoIterator<Item = P>>(providers: I) -> Self {
         let mut registry = Self::new();
         for provider in providers {
             registry.register(provider);

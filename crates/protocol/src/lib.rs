@@ -17,6 +17,7 @@ mod message;
 mod prompt;
 mod provider;
 mod redact;
+mod setup;
 mod snapshot;
 mod stream;
 mod supervisor;
@@ -48,6 +49,7 @@ pub use provider::{
     ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, Steering,
 };
 pub use redact::{Redactor, StreamRedactor};
+pub use setup::{Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus, Setup};
 pub use snapshot::{
     AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, RunSnapshot, SessionState,
     SessionStatus, Spent,

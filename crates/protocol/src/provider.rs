@@ -20,7 +20,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AgentError, ErrorCode, HostTools, InputFacts, OutputFacts, ProviderSessionId, StreamEvent, Supervisor,
+    AgentError, ErrorCode, HostTools, InputFacts, OutputFacts, Probe, ProviderSessionId, Setup, StreamEvent,
+    Supervisor,
 };
 
 /// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
@@ -89,6 +90,26 @@ pub trait Provider: Send + Sync + 'static {
     /// it, or asks the service for what it has. It ends when the context is cancelled.
     fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         Box::pin(std::future::ready(Ok(Handshake::Nobody)))
+    }
+
+    /// What the provider needs on a machine.
+    fn setup(&self) -> Setup {
+        Setup::BuiltIn
+    }
+
+    /// Checks that a call could start in this environment: that the program exists, or that there is a key. Starts and
+    /// sends nothing.
+    fn check_setup(&self, _environment: &Environment) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    /// Finds out how the provider is set up on this machine, with the version of its program. Sends nothing.
+    fn probe(
+        &self,
+        _environment: &Environment,
+        _supervisor: Option<Supervisor>,
+    ) -> BoxFuture<'static, Probe> {
+        Box::pin(std::future::ready(Probe::BuiltIn))
     }
 
     /// Ends whatever the provider keeps between turns, such as a warm process.
@@ -316,8 +337,48 @@ pub trait DynProvider: Send + Sync {
     fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
         Box::pin(std::future::ready(Ok(Handshake::Nobody)))
     }
+    /// What the provider needs on a machine, as [`Provider::setup`].
+    fn setup(&self) -> Setup {
+        Setup::BuiltIn
+    }
+    /// Checks that a call could start, as [`Provider::check_setup`].
+    fn check_setup(&self, _environment: &Environment) -> Result<(), AgentError> {
+        Ok(())
+    }
+    /// Finds out how the provider is set up, as [`Provider::probe`].
+    fn probe(
+        &self,
+        _environment: &Environment,
+        _supervisor: Option<Supervisor>,
+    ) -> BoxFuture<'static, Probe> {
+        Box::pin(std::future::ready(Probe::BuiltIn))
+    }
     /// Ends whatever the provider keeps between turns.
     fn shutdown(&self) -> BoxFuture<'static, ()>;
+}
+
+/// What a registry takes: a [`Provider`], or one that is erased already.
+pub trait IntoProvider {
+    /// The provider without its types.
+    fn into_provider(self) -> Arc<dyn DynProvider>;
+}
+
+impl<P: Provider> IntoProvider for P {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        Arc::new(Erased(self))
+    }
+}
+
+impl IntoProvider for Arc<dyn DynProvider> {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        self
+    }
+}
+
+impl<D: DynProvider + 'static> IntoProvider for Arc<D> {
+    fn into_provider(self) -> Arc<dyn DynProvider> {
+        self
+    }
 }
 
 /// The erased form of a [`Provider`].
@@ -393,6 +454,20 @@ impl<P: Provider> DynProvider for Erased<P> {
         let provider = self.0.descriptor().provider_type;
         let greeted = self.0.handshake(context);
         Box::pin(async move { greeted.await.map_err(|error| error.from_provider(&provider)) })
+    }
+
+    fn setup(&self) -> Setup {
+        self.0.setup()
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        self.0
+            .check_setup(environment)
+            .map_err(|error| error.from_provider(&self.0.descriptor().provider_type))
+    }
+
+    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
+        self.0.probe(environment, supervisor)
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {

@@ -1,13 +1,12 @@
 //! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the
 //! stdin and stdout of their programs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderStream, Supervisor,
+    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Probe, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
 };
 use serde_json::Value;
 
@@ -16,7 +15,6 @@ use crate::program::pool::Pool;
 use crate::program::session::Session;
 use crate::program::{self, Call};
 use crate::prompt::{self as input_prompt, Assistant};
-use crate::status::ProgramStatus;
 use crate::transport::stall;
 
 mod agent;
@@ -41,22 +39,6 @@ pub use options::{AcpInput, AcpOptions};
 use agent::{AcpAgent, Prompt};
 use launch::Launch;
 use preset::Preset;
-
-/// Looks for each program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
-pub async fn probe_acp(environment: &Environment, supervisor: Option<Supervisor>) -> Vec<ProgramStatus> {
-    let mut statuses = Vec::new();
-    for program in preset::programs() {
-        statuses.push(program.probe(environment, supervisor.clone()).await);
-    }
-    statuses
-}
-
-/// Where the program of a provider is, found as a call without options would find it; it is not started. `None` for
-/// a provider that has no program of its own.
-pub fn find_acp(provider: &str, environment: &Environment) -> Option<Result<PathBuf, AgentError>> {
-    let program = preset::programs().find(|program| program.provider == provider)?;
-    Some(program.find(None, environment, None))
-}
 
 /// Drives an agent over the Agent Client Protocol. One call is one turn of one conversation; the process of a
 /// conversation is kept warm for a minute between its turns, four at once at most.
@@ -123,6 +105,24 @@ impl Provider for AcpProvider {
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
         input_prompt::check(input, Assistant::Refused)
+    }
+
+    fn setup(&self) -> Setup {
+        self.preset.setup()
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        self.preset.program.map_or(Ok(()), |program| program.find(None, environment, None).map(drop))
+    }
+
+    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
+        let (program, environment) = (self.preset.program, environment.clone());
+        Box::pin(async move {
+            match program {
+                Some(program) => Probe::Program(program.probe(&environment, supervisor).await),
+                None => Probe::BuiltIn,
+            }
+        })
     }
 
     fn execute(&self, input: AcpInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

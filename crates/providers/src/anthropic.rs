@@ -5,11 +5,10 @@
 //! a cancelled turn leaves it and the text until then; after a crash the message stays. Once a tool has run, its call and
 //! its result stay, whatever follows: what was done once must not look undone.
 
-use inspan_protocol::{Environment, ProviderCapabilities};
+use inspan_protocol::ProviderCapabilities;
 
-use crate::api::{api_provider, probe};
+use crate::api::api_provider;
 use crate::output::TurnOutput;
-use crate::status::ServiceStatus;
 
 mod api;
 mod decode;
@@ -40,9 +39,4 @@ api_provider! {
         cost: false,
         native_steer: false,
     }
-}
-
-/// The address and the key of the service, as far as the environment shows them. No value of a key is shown.
-pub fn probe_anthropic(environment: &Environment) -> ServiceStatus {
-    probe::<Messages>(environment)
 }

@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, Handshake, ProviderSessionId, ProviderStream, StopReason,
-    StreamEvent, ToolSpec,
+    AgentError, Environment, ExecutionContext, Handshake, Probe, ProviderSessionId, ProviderStream,
+    ServiceStatus, StopReason, StreamEvent, ToolSpec,
 };
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use crate::conversation::{Conversation, ConversationStore};
 use crate::output::TurnOutput;
-use crate::status::ServiceStatus;
 use crate::tools::{ToolCall, ToolResult, ToolSettings};
 use crate::transport::http::Http;
 
@@ -185,18 +184,22 @@ impl<A: Api> ApiProvider<A> {
     }
 }
 
+/// Checks that there is a key and an address.
+pub(crate) fn check_setup<A: Api>(environment: &Environment) -> Result<(), AgentError> {
+    account::Account::of::<A>(environment).map(drop)
+}
+
 /// What is known of the service before it is called. No value of a key is shown.
-pub(crate) fn probe<A: Api>(environment: &Environment) -> ServiceStatus {
+pub(crate) fn probe<A: Api>(environment: &Environment) -> Probe {
     let url = A::ADDRESS.url(environment, A::ADDRESS.path);
     let key = A::KEYS.iter().find(|name| environment.get(name).is_some());
-    let problem = A::headers(environment).err().or_else(|| url.as_ref().err().cloned());
-    ServiceStatus {
+    Probe::Service(ServiceStatus {
         provider: A::PROVIDER.to_owned(),
         // An address may hold a password, so only its host is shown.
         host: url.ok().and_then(|url| url.host_str().map(str::to_owned)),
         key: key.map(|key| (*key).to_owned()),
-        problem: problem.map(|error| error.message),
-    }
+        problem: check_setup::<A>(environment).err().map(|error| error.message),
+    })
 }
 
 /// A public provider over an [`Api`].
@@ -239,6 +242,25 @@ macro_rules! api_provider {
                     display_name: $name.to_owned(),
                     capabilities: $capabilities,
                 }
+            }
+
+            fn setup(&self) -> ::inspan_protocol::Setup {
+                ::inspan_protocol::Setup::Service { keys: <$api as $crate::api::Api>::KEYS }
+            }
+
+            fn check_setup(
+                &self,
+                environment: &::inspan_protocol::Environment,
+            ) -> Result<(), ::inspan_protocol::AgentError> {
+                $crate::api::check_setup::<$api>(environment)
+            }
+
+            fn probe(
+                &self,
+                environment: &::inspan_protocol::Environment,
+                _: Option<::inspan_protocol::Supervisor>,
+            ) -> ::futures::future::BoxFuture<'static, ::inspan_protocol::Probe> {
+                Box::pin(::std::future::ready($crate::api::probe::<$api>(environment)))
             }
 
             fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {

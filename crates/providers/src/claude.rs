@@ -1,12 +1,11 @@
 //! The provider `claude`: the real Claude Code program, driven over its stream of JSON lines.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ContentBlock, Environment, ExecutionContext, Handshake, InputProblem, Provider,
-    ProviderCapabilities, ProviderDescriptor, ProviderStream, Supervisor,
+    AgentError, ContentBlock, Environment, ExecutionContext, Handshake, InputProblem, Probe,
+    ProgramVariables, Provider, ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
 };
 use serde_json::Value;
 
@@ -16,8 +15,6 @@ use crate::program::pool::Pool;
 use crate::program::session::Session;
 use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
-use crate::status::ProgramStatus;
-use crate::transport::environment::Vendor;
 use crate::transport::stall;
 
 mod agent;
@@ -43,10 +40,15 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     name: "Claude Code",
     command: "claude",
     variable: "INSPAN_CLAUDE",
-    hint: "install it with `npm install -g @anthropic-ai/claude-code`, or name it by the option `executable` or the \
-           environment variable INSPAN_CLAUDE",
+    option: "executable",
+    install: "npm install -g @anthropic-ai/claude-code",
     tested_version: "2.1.197",
-    vendor: Vendor::Claude,
+    variables: ProgramVariables {
+        own: &["ANTHROPIC_*", "CLAUDE_*"],
+        // A program that sees these believes that it runs inside another session.
+        hidden: &["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT"],
+    },
+    keys: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],
     version_word: 0,
     login,
     log_in: Some("log in by running `claude`, or set ANTHROPIC_API_KEY"),
@@ -60,16 +62,6 @@ fn login(environment: &Environment) -> Option<String> {
     key_in(environment, &keys)
         .or_else(|| cloud().map(|name| format!("a cloud's own login, by {name}")))
         .or_else(|| login_in(&folder(environment, "CLAUDE_CONFIG_DIR", ".claude")?.join(".credentials.json")))
-}
-
-/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
-pub async fn probe_claude(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
-    PROGRAM.probe(environment, supervisor).await
-}
-
-/// Where the program is, found as a call without options would find it; it is not started.
-pub fn find_claude(environment: &Environment) -> Result<PathBuf, AgentError> {
-    PROGRAM.find(None, environment, None::<&Path>)
 }
 
 /// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
@@ -116,6 +108,19 @@ impl Provider for ClaudeProvider {
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
         prompt::check(input, Assistant::Refused)
+    }
+
+    fn setup(&self) -> Setup {
+        PROGRAM.setup()
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        PROGRAM.find(None, environment, None).map(drop)
+    }
+
+    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
+        let environment = environment.clone();
+        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
     }
 
     fn execute(&self, input: ClaudeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

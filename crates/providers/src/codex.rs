@@ -1,15 +1,14 @@
 //! The provider `codex`: the real Codex program, driven over the JSON-RPC of its app server.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Handshake, InputProblem, Provider,
-    ProviderCapabilities, ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
-    Supervisor,
+    AgentError, Environment, ErrorCode, ExecutionContext, Handshake, InputProblem, Probe, ProgramVariables,
+    Provider, ProviderCapabilities, ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream,
+    Setup, StreamEvent, Supervisor,
 };
 use serde_json::Value;
 
@@ -18,8 +17,6 @@ use crate::program::pool::Pool;
 use crate::program::session::Session;
 use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
-use crate::status::ProgramStatus;
-use crate::transport::environment::Vendor;
 use crate::transport::stall;
 
 mod agent;
@@ -47,10 +44,15 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     name: "Codex",
     command: "codex",
     variable: "INSPAN_CODEX",
-    hint: "install it with `npm install -g @openai/codex`, or name it by the option `executable` or the environment \
-           variable INSPAN_CODEX",
+    option: "executable",
+    install: "npm install -g @openai/codex",
     tested_version: "0.169.0",
-    vendor: Vendor::Codex,
+    variables: ProgramVariables {
+        own: &["OPENAI_*", "AZURE_OPENAI_*", "CODEX_*"],
+        // A program that sees these believes that it runs inside another session.
+        hidden: &["CODEX_THREAD_ID", "CODEX_SANDBOX*", "CODEX_MANAGED_*"],
+    },
+    keys: &["CODEX_API_KEY", "OPENAI_API_KEY"],
     // It prints `codex-cli` first.
     version_word: 1,
     login,
@@ -79,16 +81,6 @@ fn configured_login(environment: &Environment) -> Option<String> {
     };
     (sets("model_provider") || sets("cli_auth_credentials_store"))
         .then(|| format!("as {} says", config.display()))
-}
-
-/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
-pub async fn probe_codex(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
-    PROGRAM.probe(environment, supervisor).await
-}
-
-/// Where the program is, found as a call without options would find it; it is not started.
-pub fn find_codex(environment: &Environment) -> Result<PathBuf, AgentError> {
-    PROGRAM.find(None, environment, None)
 }
 
 /// Drives Codex. One call is one turn of one conversation; the process of a conversation is kept warm for a minute
@@ -155,6 +147,19 @@ impl Provider for CodexProvider {
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
         prompt::check(input, Assistant::Refused)
+    }
+
+    fn setup(&self) -> Setup {
+        PROGRAM.setup()
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        PROGRAM.find(None, environment, None).map(drop)
+    }
+
+    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
+        let environment = environment.clone();
+        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
     }
 
     fn execute(&self, input: CodexInput, context: ExecutionContext) -> ProviderStream<CodexOutput> {

@@ -24,26 +24,21 @@ mod registry;
 mod said;
 mod scripted;
 mod stage;
-mod status;
 mod tools;
 mod transport;
 
-pub use acp::{AcpInput, AcpOptions, AcpProvider, find_acp, probe_acp};
-pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache, probe_anthropic};
+pub use acp::{AcpInput, AcpOptions, AcpProvider};
+pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache};
 pub use claude::{
     ClaudeDecoded, ClaudeDecoder, ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession, ClaudeTurnEnd,
-    PermissionMode, SettingSource, find_claude, probe_claude,
+    PermissionMode, SettingSource,
 };
-pub use codex::{
-    ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode, find_codex,
-    probe_codex,
-};
+pub use codex::{ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode};
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
-pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary, probe_openai};
-pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, find_opencode, probe_opencode};
+pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary};
+pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 pub use output::{PermissionDenial, TurnOutput};
 pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
-pub use status::{ProgramStatus, ServiceStatus};
 pub use transport::environment::vendor_keys;

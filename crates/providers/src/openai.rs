@@ -6,10 +6,9 @@
 //! a crash the message stays. Once a tool has run, its call and its result stay, whatever follows: what was done once must
 //! not look undone.
 
-use inspan_protocol::{Environment, ProviderCapabilities};
+use inspan_protocol::ProviderCapabilities;
 
-use crate::api::{api_provider, probe};
-use crate::status::ServiceStatus;
+use crate::api::api_provider;
 
 mod api;
 mod decode;
@@ -42,9 +41,4 @@ api_provider! {
         native_steer: false,
         host_tools: true,
     }
-}
-
-/// The address and the key of the service, as far as the environment shows them. No value of a key is shown.
-pub fn probe_openai(environment: &Environment) -> ServiceStatus {
-    probe::<Responses>(environment)
 }

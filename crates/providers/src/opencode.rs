@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderStream, Supervisor,
+    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Probe, ProgramVariables, Provider,
+    ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
 };
 use serde_json::Value;
 
@@ -17,8 +17,6 @@ use crate::program::pool::{Limits, Pool};
 use crate::program::session::Session;
 use crate::program::{self, Call};
 use crate::prompt::{self, Assistant};
-use crate::status::ProgramStatus;
-use crate::transport::environment::Vendor;
 use crate::transport::stall;
 
 mod agent;
@@ -50,10 +48,34 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     name: "OpenCode",
     command: "opencode",
     variable: "INSPAN_OPENCODE",
-    hint: "install it with `npm install -g opencode-ai`, or name it by the option `executable` or the environment \
-           variable INSPAN_OPENCODE",
+    option: "executable",
+    install: "npm install -g opencode-ai",
     tested_version: "1.18.33",
-    vendor: Vendor::OpenCode,
+    variables: ProgramVariables {
+        // It calls the models of many vendors, and so may see their keys.
+        own: &[
+            "OPENCODE_*",
+            "ANTHROPIC_*",
+            "OPENAI_*",
+            "AZURE_OPENAI_*",
+            "GEMINI_*",
+            "GOOGLE_API_KEY",
+            "GOOGLE_GENERATIVE_AI_API_KEY",
+            "OPENROUTER_API_KEY",
+            "MISTRAL_API_KEY",
+            "GROQ_API_KEY",
+            "XAI_API_KEY",
+            "DEEPSEEK_API_KEY",
+            "COHERE_API_KEY",
+            "TOGETHER_API_KEY",
+            "FIREWORKS_API_KEY",
+            "PERPLEXITY_API_KEY",
+            "HF_TOKEN",
+        ],
+        // They are about another server, or would loosen the rules that this one is given.
+        hidden: &["OPENCODE_SERVER_*", "OPENCODE_PERMISSION", "OPENCODE_PID"],
+    },
+    keys: &[],
     version_word: 0,
     login,
     // It has models that need no key, and its settings may name others.
@@ -69,16 +91,6 @@ fn login(environment: &Environment) -> Option<String> {
     key_in(environment, &["OPENCODE_AUTH_CONTENT"])
         .or_else(|| login_in(&data()?.join("opencode/auth.json")))
         .or_else(|| key_in(environment, &keys))
-}
-
-/// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
-pub async fn probe_opencode(environment: &Environment, supervisor: Option<Supervisor>) -> ProgramStatus {
-    PROGRAM.probe(environment, supervisor).await
-}
-
-/// Where the program is, found as a call without options would find it; it is not started.
-pub fn find_opencode(environment: &Environment) -> Result<PathBuf, AgentError> {
-    PROGRAM.find(None, environment, None)
 }
 
 /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
@@ -125,6 +137,19 @@ impl Provider for OpenCodeProvider {
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
         prompt::check(input, Assistant::Refused)
+    }
+
+    fn setup(&self) -> Setup {
+        PROGRAM.setup()
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        PROGRAM.find(None, environment, None).map(drop)
+    }
+
+    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
+        let environment = environment.clone();
+        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
     }
 
     fn execute(&self, input: OpenCodeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {

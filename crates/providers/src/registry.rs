@@ -1,8 +1,8 @@
-//! The providers that are built in. Keeping them by name is left to the engine.
+//! The providers that are built in: a new one is a line in this list.
 
 use std::sync::Arc;
 
-use inspan_protocol::{DynProvider, Erased};
+use inspan_protocol::{DynProvider, IntoProvider};
 
 use crate::{
     AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
@@ -12,17 +12,17 @@ use crate::{
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
     vec![
-        Arc::new(Erased(AcpProvider::new())),
-        Arc::new(Erased(AnthropicProvider::new())),
-        Arc::new(Erased(ClaudeProvider::new())),
-        Arc::new(Erased(CodexProvider::new())),
-        Arc::new(Erased(AcpProvider::droid())),
-        Arc::new(Erased(EchoProvider)),
-        Arc::new(Erased(AcpProvider::gemini())),
-        Arc::new(Erased(OpenAiProvider::new())),
-        Arc::new(Erased(OpenCodeProvider::new())),
-        Arc::new(Erased(AcpProvider::qwen())),
-        Arc::new(Erased(ScriptedProvider)),
+        AcpProvider::new().into_provider(),
+        AnthropicProvider::new().into_provider(),
+        ClaudeProvider::new().into_provider(),
+        CodexProvider::new().into_provider(),
+        AcpProvider::droid().into_provider(),
+        EchoProvider.into_provider(),
+        AcpProvider::gemini().into_provider(),
+        OpenAiProvider::new().into_provider(),
+        OpenCodeProvider::new().into_provider(),
+        AcpProvider::qwen().into_provider(),
+        ScriptedProvider.into_provider(),
     ]
 }
 

@@ -1,12 +1,9 @@
-//! `inspan doctor`: whether the vendors' programs and keys are here, and what to do about what is not. No
-//! value of a key is looked at, let alone shown.
+//! `inspan doctor`: whether agent CLIs and API keys are available, and how to fix what is missing. No value of a key is read.
 
 use std::path::PathBuf;
 
-use inspan_providers::{
-    ProgramStatus, ServiceStatus, probe_acp, probe_anthropic, probe_claude, probe_codex, probe_openai,
-    probe_opencode,
-};
+use futures::future::join_all;
+use inspan_protocol::{Probe, ProgramStatus, ServiceStatus, Setup};
 use serde_json::{Value, json};
 
 use super::registries;
@@ -25,23 +22,6 @@ mod handshake;
 
 use handshake::{Greeted, greet};
 
-/// How the program of a provider is got.
-const INSTALL: [(&str, &str); 3] = [
-    ("claude", "npm install -g @anthropic-ai/claude-code"),
-    ("codex", "npm install -g @openai/codex"),
-    ("opencode", "npm install -g opencode-ai"),
-];
-/// The provider whose program each node names.
-const ANY_AGENT: &str = "acp";
-/// Variables that hold keys.
-const KEYS: [&str; 5] = [
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "CLAUDE_CODE_OAUTH_TOKEN",
-    "CODEX_API_KEY",
-    "OPENAI_API_KEY",
-];
-
 pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if let Some(names) = &args.conformance {
         return conformance::run(names, args, invocation);
@@ -50,76 +30,49 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let env = &invocation.env;
-    let (claude, codex, opencode, others) = runtime.block_on(async {
-        tokio::join!(
-            probe_claude(env, inspan_process::guard()),
-            probe_codex(env, inspan_process::guard()),
-            probe_opencode(env, inspan_process::guard()),
-            probe_acp(env, inspan_process::guard()),
-        )
-    });
-    let statuses =
-        [claude, codex, opencode].into_iter().map(|status| Program::judged(status, Need::Expected));
-    let others = others.into_iter().map(|status| Program::judged(status, Need::Optional));
-    let programs: Vec<Program> = statuses.chain(others).collect();
-    // A missing key is no fault: nobody needs every service.
-    let services = [probe_anthropic(&invocation.env), probe_openai(&invocation.env)];
-    let here = programs.iter().filter(|program| program.status.version.is_some());
-    let keyed = services.iter().filter(|service| service.problem.is_none());
-    let names: Vec<String> = here
-        .map(|program| program.status.provider.clone())
-        .chain(keyed.map(|service| service.provider.clone()))
-        .filter(|_| !args.offline)
-        .collect();
-    let greeted = runtime.block_on(greet(&names, invocation));
-    // Nobody needs every agent, but one of them must work.
-    let refused = |name: &str| greeted.iter().any(|one| one.provider == name && one.problem.is_some());
-    let healthy = programs
-        .iter()
-        .map(|program| (&program.status.provider, &program.status.problem))
-        .chain(services.iter().map(|service| (&service.provider, &service.problem)))
-        .any(|(provider, problem)| problem.is_none() && !refused(provider));
-    let exit = if healthy { Exit::Success } else { Exit::Configuration };
+    let mut findings = runtime.block_on(Findings::of(invocation));
+    if !args.offline {
+        findings.greeted = runtime.block_on(greet(&findings.usable(), invocation));
+    }
+    let exit = if findings.is_healthy() { Exit::Success } else { Exit::Configuration };
     match invocation.form {
-        Form::Json => invocation.json(&json(&programs, &services, &greeted, exit, invocation)),
-        Form::Text => text(&programs, &services, &greeted, invocation),
+        Form::Json => invocation.json(&findings.json(exit, invocation)),
+        Form::Text => findings.print(invocation),
     }
     Ok(exit)
 }
 
-/// A vendor's program and what is to be said of it.
+/// What was found on this machine.
+#[derive(Default)]
+struct Findings {
+    programs: Vec<Program>,
+    services: Vec<ServiceStatus>,
+    /// Providers whose program each node names, with the option that names it.
+    any_program: Vec<(String, &'static str)>,
+    built_in: Vec<String>,
+    /// The variables that may hold keys.
+    keys: Vec<&'static str>,
+    greeted: Vec<Greeted>,
+}
+
+/// An agent CLI.
 struct Program {
     status: ProgramStatus,
-    /// Versions that the adapter is made for, as `2.1.x`.
+    /// Versions that the adapter was tested with, as `2.1.x`.
     supported: String,
     is_supported: bool,
-    need: Need,
-    /// What to do about its problem.
+    /// The command that installs the tested version, if this one is another.
     hint: Option<String>,
 }
 
-/// Whether it is a fault that a program is not there.
-#[derive(Clone, Copy, PartialEq)]
-enum Need {
-    Expected,
-    Optional,
-}
-
 impl Program {
-    fn judged(status: ProgramStatus, need: Need) -> Self {
+    fn new(status: ProgramStatus, install: &str) -> Self {
         let series = series(&status.tested_version);
         let fits = |version: &str| series.is_empty() || self::series(version) == series;
         let is_supported = status.version.as_deref().is_none_or(fits);
-        let install = INSTALL.iter().find(|(provider, _)| *provider == status.provider);
-        let hint = match (&status.path, install) {
-            // The problem itself says how to get it.
-            (None, _) => None,
-            _ if !is_supported => install.map(|(_, command)| format!("{command}@{}", status.tested_version)),
-            _ => None,
-        };
+        let hint = (!is_supported).then(|| format!("{install}@{}", status.tested_version));
         let supported = if series.is_empty() { String::new() } else { format!("{series}.x") };
-        Self { supported, is_supported, need, hint, status }
+        Self { supported, is_supported, hint, status }
     }
 }
 
@@ -128,31 +81,63 @@ fn series(version: &str) -> String {
     version.split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
-fn built_in(programs: &[Program], services: &[ServiceStatus]) -> Vec<String> {
-    let registry = registries::providers();
-    let external = |name: &&str| {
-        programs.iter().any(|program| program.status.provider == **name)
-            || services.iter().any(|service| service.provider == **name)
-            || *name == ANY_AGENT
-    };
-    registry.names().filter(|name| !external(name)).map(str::to_owned).collect()
-}
-
-fn json(
-    programs: &[Program],
-    services: &[ServiceStatus],
-    greeted: &[Greeted],
-    exit: Exit,
-    invocation: &Invocation,
-) -> Value {
-    let handshake = |value: &mut Value, provider: &str| {
-        if let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) {
-            value["handshake"] = json!(greeted);
+impl Findings {
+    async fn of(invocation: &Invocation) -> Self {
+        let registry = registries::providers();
+        let probes = registry.iter().map(async |(name, provider)| {
+            let probe = provider.probe(&invocation.env, inspan_process::guard()).await;
+            (name.to_owned(), provider.setup(), probe)
+        });
+        let mut findings = Self::default();
+        for (name, setup, probe) in join_all(probes).await {
+            findings.keys.extend(setup.keys());
+            match (setup, probe) {
+                (Setup::Program(program), Probe::Program(status)) => {
+                    findings.programs.push(Program::new(status, program.install));
+                }
+                (_, Probe::Service(service)) => findings.services.push(service),
+                (Setup::AnyProgram { option }, _) => findings.any_program.push((name, option)),
+                _ => findings.built_in.push(name),
+            }
         }
-    };
-    let programs_json: Vec<Value> = programs
-        .iter()
-        .map(|program| {
+        findings.keys.sort_unstable();
+        findings.keys.dedup();
+        findings
+    }
+
+    /// The providers that can be called, as far as it shows.
+    fn usable(&self) -> Vec<String> {
+        let programs = self.programs.iter().filter(|program| program.status.version.is_some());
+        let services = self.services.iter().filter(|service| service.problem.is_none());
+        let programs = programs.map(|program| program.status.provider.clone());
+        programs.chain(services.map(|service| service.provider.clone())).collect()
+    }
+
+    /// Whether at least one agent works; nobody needs all of them.
+    fn is_healthy(&self) -> bool {
+        let refused =
+            |name: &str| self.greeted.iter().any(|one| one.provider == name && one.problem.is_some());
+        self.without_problem().any(|provider| !refused(provider))
+    }
+
+    fn without_problem(&self) -> impl Iterator<Item = &str> {
+        let programs =
+            self.programs.iter().map(|program| (&program.status.provider, &program.status.problem));
+        let services = self.services.iter().map(|service| (&service.provider, &service.problem));
+        programs
+            .chain(services)
+            .filter(|(_, problem)| problem.is_none())
+            .map(|(provider, _)| provider.as_str())
+    }
+
+    fn json(&self, exit: Exit, invocation: &Invocation) -> Value {
+        let with_handshake = |mut value: Value, provider: &str| {
+            if let Some(greeted) = self.greeted.iter().find(|greeted| greeted.provider == provider) {
+                value["handshake"] = json!(greeted);
+            }
+            value
+        };
+        let program = |program: &Program| {
             let mut value = json!(program.status);
             if !program.supported.is_empty() {
                 value["supported"] = json!(program.supported);
@@ -161,52 +146,153 @@ fn json(
             if let Some(hint) = &program.hint {
                 value["hint"] = json!(hint);
             }
-            handshake(&mut value, &program.status.provider);
-            value
+            with_handshake(value, &program.status.provider)
+        };
+        let service = |service: &ServiceStatus| with_handshake(json!(service), &service.provider);
+        let keys = self.keys.iter().map(|key| ((*key).to_owned(), json!(invocation.env.get(key).is_some())));
+        let terminal = invocation.terminal;
+        json!({
+            "outcome": exit.word(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "programs": self.programs.iter().map(program).collect::<Vec<_>>(),
+            "services": self.services.iter().map(service).collect::<Vec<_>>(),
+            "builtIn": self.built_in,
+            "keys": keys.collect::<serde_json::Map<_, _>>(),
+            "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
+            "settings": match Settings::of(None, invocation) {
+                Ok(settings) => json!({ "files": settings.files() }),
+                Err(failure) => json!({ "error": failure.message }),
+            },
+            "terminal": {
+                "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
+                "person": terminal.person == Person::Present,
+                "colour": terminal.stderr == Colour::On,
+            },
         })
-        .collect();
-    let services_json: Vec<Value> = services
-        .iter()
-        .map(|service| {
-            let mut value = json!(service);
-            handshake(&mut value, &service.provider);
-            value
-        })
-        .collect();
-    let keys: serde_json::Map<String, Value> =
-        KEYS.iter().map(|key| ((*key).to_owned(), json!(invocation.env.get(key).is_some()))).collect();
-    let terminal = invocation.terminal;
-    json!({
-        "outcome": exit.word(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "programs": programs_json,
-        "services": services_json,
-        "builtIn": built_in(programs, services),
-        "keys": keys,
-        "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
-        "settings": match Settings::of(None, invocation) {
-            Ok(settings) => json!({ "files": settings.files() }),
-            Err(failure) => json!({ "error": failure.message }),
-        },
-        "terminal": {
-            "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
-            "person": terminal.person == Person::Present,
-            "colour": terminal.stderr == Colour::On,
-        },
-    })
+    }
+
+    fn print(&self, invocation: &Invocation) {
+        let page = Page { colour: invocation.terminal.stdout };
+        page.title("Agents");
+        for program in &self.programs {
+            self.print_program(&page, program);
+        }
+        for service in &self.services {
+            match (&service.problem, &service.host, &service.key) {
+                (None, Some(host), Some(key)) => {
+                    page.good(&service.provider, &format!("{host}, with {key}"));
+                }
+                (problem, ..) => {
+                    page.neutral(&service.provider, problem.as_deref().unwrap_or("nothing is known of it"));
+                }
+            }
+            self.print_handshake(&page, &service.provider);
+        }
+        for (provider, option) in &self.any_program {
+            let about = format!("any agent of yours; a node names its program by the option `{option}`");
+            page.neutral(provider, &about);
+        }
+        for name in &self.built_in {
+            page.good(name, "built in, needs nothing");
+        }
+        page.title("Keys");
+        for key in &self.keys {
+            match invocation.env.get(key) {
+                Some(_) => page.good(key, "set"),
+                None => page.neutral(key, "not set"),
+            }
+        }
+        print_places(&page, invocation);
+        print_terminal(&page, invocation);
+    }
+
+    fn print_program(&self, page: &Page, program: &Program) {
+        let status = &program.status;
+        match &status.problem {
+            Some(problem) => {
+                let (what, fix) = problem.split_once("; ").unwrap_or((problem, ""));
+                // A missing program is not a problem as long as another agent works.
+                if status.path.is_none() && self.without_problem().next().is_some() {
+                    page.neutral(&status.provider, what);
+                } else {
+                    page.bad(&status.provider, what);
+                }
+                if !fix.is_empty() {
+                    page.help(fix);
+                }
+            }
+            None => {
+                let version = status.version.as_deref().unwrap_or("unknown version");
+                let path = status.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+                page.good(&status.provider, &format!("{version}, {path}"));
+            }
+        }
+        self.print_handshake(page, &status.provider);
+        if let Some(login) = &status.login {
+            page.good(&format!("{} login", status.provider), login);
+        }
+        if !program.is_supported {
+            let about = format!("made for {}; this version may behave in other ways", program.supported);
+            page.row(Tone::Warning, "!", &format!("{} version", status.provider), &about);
+        }
+        if let Some(hint) = &program.hint {
+            page.help(hint);
+        }
+    }
+
+    fn print_handshake(&self, page: &Page, provider: &str) {
+        let Some(greeted) = self.greeted.iter().find(|greeted| greeted.provider == provider) else { return };
+        let name = format!("{provider} answers");
+        match &greeted.problem {
+            None => page.good(&name, &format!("after {} ms, and no model was asked", greeted.took_ms)),
+            Some(problem) => page.bad(&name, problem),
+        }
+    }
 }
 
-fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], invocation: &Invocation) {
-    let colour = invocation.terminal.stdout;
-    let say = |line: &Line| {
-        terminal::painted_line(&line.render(colour));
+fn print_places(page: &Page, invocation: &Invocation) {
+    page.title("Places");
+    page.place("state", invocation.state_folder());
+    match Settings::of(None, invocation) {
+        Ok(settings) if settings.files().is_empty() => page.place("settings", invocation.config_file()),
+        Ok(settings) => {
+            for file in settings.files() {
+                page.place("settings", Some(file.clone()));
+            }
+        }
+        Err(failure) => page.bad("settings", &failure.message),
+    }
+}
+
+fn print_terminal(page: &Page, invocation: &Invocation) {
+    page.title("Terminal");
+    let terminal = invocation.terminal;
+    page.neutral("progress", if terminal.progress == Progress::Live { "a live picture" } else { "lines" });
+    let person = match terminal.person == Person::Present {
+        true => "asked here",
+        false => "nobody is there to be asked",
     };
-    let title = |text: &str| {
+    page.neutral("questions", person);
+    page.neutral("colours", if terminal.stderr == Colour::On { "on" } else { "off" });
+}
+
+/// The lines of the report.
+struct Page {
+    colour: Colour,
+}
+
+impl Page {
+    fn line(&self, line: &Line) {
+        terminal::painted_line(&line.render(self.colour));
+    }
+
+    fn title(&self, text: &str) {
         let mut line = Line::new();
         line.push(Tone::Strong, text);
-        say(&line);
-    };
-    let row = |tone, sign: &str, name: &str, about: &str| {
+        self.line(&line);
+    }
+
+    fn row(&self, tone: Tone, sign: &str, name: &str, about: &str) {
         let mut line = Line::new();
         line.push(Tone::Plain, "  ")
             .push(tone, sign)
@@ -214,115 +300,32 @@ fn text(programs: &[Program], services: &[ServiceStatus], greeted: &[Greeted], i
             .push(Tone::Plain, name)
             .pad_to(28);
         line.push(Tone::Plain, " ").push(Tone::Faint, &harmless(about));
-        say(&line);
-    };
-    let help = |text: &str| {
+        self.line(&line);
+    }
+
+    fn good(&self, name: &str, about: &str) {
+        self.row(Tone::Good, "✔", name, about);
+    }
+
+    fn neutral(&self, name: &str, about: &str) {
+        self.row(Tone::Faint, "·", name, about);
+    }
+
+    fn bad(&self, name: &str, about: &str) {
+        self.row(Tone::Bad, "✘", name, about);
+    }
+
+    fn help(&self, text: &str) {
         let mut line = Line::new();
         line.push(Tone::Accent, "      help").push(Tone::Plain, ": ").push(Tone::Plain, &harmless(text));
-        say(&line);
-    };
-    let answers = |provider: &str| {
-        let Some(greeted) = greeted.iter().find(|greeted| greeted.provider == provider) else { return };
-        let name = format!("{provider} answers");
-        match &greeted.problem {
-            None => {
-                row(Tone::Good, "✔", &name, &format!("after {} ms, and no model was asked", greeted.took_ms))
-            }
-            Some(problem) => row(Tone::Bad, "✘", &name, problem),
-        }
-    };
-    title("Agents");
-    let one_works = programs.iter().any(|program| program.status.problem.is_none())
-        || services.iter().any(|service| service.problem.is_none());
-    for program in programs {
-        let status = &program.status;
-        match &status.problem {
-            // Nobody needs every agent.
-            Some(problem) if program.need == Need::Optional => {
-                let what = problem.split_once("; ").map_or(problem.as_str(), |(what, _)| what);
-                row(Tone::Faint, "·", &status.provider, what);
-            }
-            Some(problem) => {
-                let (what, help_too) = problem.split_once("; ").unwrap_or((problem, ""));
-                // What is not there is no fault, as long as there is another.
-                let absent = status.path.is_none() && one_works;
-                let (tone, sign) = if absent { (Tone::Faint, "·") } else { (Tone::Bad, "✘") };
-                row(tone, sign, &status.provider, what);
-                if !help_too.is_empty() {
-                    help(help_too);
-                }
-            }
-            None => {
-                let version = status.version.as_deref().unwrap_or("unknown version");
-                let path = status.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-                row(Tone::Good, "✔", &status.provider, &format!("{version}, {path}"));
-            }
-        }
-        answers(&status.provider);
-        if let Some(login) = &status.login {
-            row(Tone::Good, "✔", &format!("{} login", status.provider), login);
-        }
-        if !program.is_supported {
-            let about = format!("made for {}; this version may behave in other ways", program.supported);
-            row(Tone::Warning, "!", &format!("{} version", status.provider), &about);
-        }
-        if let Some(hint) = &program.hint {
-            help(hint);
-        }
+        self.line(&line);
     }
-    for service in services {
-        match (&service.problem, &service.host, &service.key) {
-            (None, Some(host), Some(key)) => {
-                row(Tone::Good, "✔", &service.provider, &format!("{host}, with {key}"));
-            }
-            (problem, ..) => row(
-                Tone::Faint,
-                "·",
-                &service.provider,
-                problem.as_deref().unwrap_or("nothing is known of it"),
-            ),
-        }
-        answers(&service.provider);
-    }
-    row(Tone::Faint, "·", ANY_AGENT, "any agent of yours; a node names its program by the option `command`");
-    for name in built_in(programs, services) {
-        row(Tone::Good, "✔", &name, "built in, needs nothing");
-    }
-    title("Keys");
-    for key in KEYS {
-        match invocation.env.get(key) {
-            Some(_) => row(Tone::Good, "✔", key, "set"),
-            None => row(Tone::Faint, "·", key, "not set"),
-        }
-    }
-    title("Places");
-    place(&row, "state", invocation.state_folder());
-    match Settings::of(None, invocation) {
-        Ok(settings) if settings.files().is_empty() => place(&row, "settings", invocation.config_file()),
-        Ok(settings) => {
-            for file in settings.files() {
-                place(&row, "settings", Some(file.clone()));
-            }
-        }
-        Err(failure) => row(Tone::Bad, "✘", "settings", &failure.message),
-    }
-    title("Terminal");
-    let terminal = invocation.terminal;
-    let progress = if terminal.progress == Progress::Live { "a live picture" } else { "lines" };
-    row(Tone::Faint, "·", "progress", progress);
-    let person =
-        if terminal.person == Person::Present { "asked here" } else { "nobody is there to be asked" };
-    row(Tone::Faint, "·", "questions", person);
-    let colours = if terminal.stderr == Colour::On { "on" } else { "off" };
-    row(Tone::Faint, "·", "colours", colours);
-}
 
-fn place(row: &dyn Fn(Tone, &str, &str, &str), name: &str, path: Option<PathBuf>) {
-    match path {
-        Some(path) if path.exists() => row(Tone::Good, "✔", name, &path.display().to_string()),
-        Some(path) => {
-            row(Tone::Faint, "·", name, &format!("{}, not there and not needed yet", path.display()))
+    fn place(&self, name: &str, path: Option<PathBuf>) {
+        match path {
+            Some(path) if path.exists() => self.good(name, &path.display().to_string()),
+            Some(path) => self.neutral(name, &format!("{}, not there and not needed yet", path.display())),
+            None => self.row(Tone::Warning, "!", name, "unknown: neither HOME nor an XDG variable is set"),
         }
-        None => row(Tone::Warning, "!", name, "unknown: neither HOME nor an XDG variable is set"),
     }
 }

@@ -5,11 +5,7 @@ use inspan_flow::{NodeRegistry, builtin_nodes};
 
 /// Every provider.
 pub(crate) fn providers() -> ProviderRegistry {
-    let mut registry = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        registry.register(provider);
-    }
-    registry
+    inspan_providers::builtin().into_iter().collect()
 }
 
 /// Every node type over these providers.

@@ -32,7 +32,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
-        preflight::check(&graph, invocation)?;
+        preflight::check(&graph, &registries::providers(), invocation)?;
     }
     // The text and its tree are larger than the graph that was made of them.
     drop(loaded);

@@ -8,33 +8,33 @@ use inspan_protocol::{ErrorCode, ProviderItem, StopReason, StreamEvent};
 use tokio::time::timeout;
 
 use crate::finding::{Deviation, Finding, Proof, check_code, check_stop_reason, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, PATIENCE, Scene};
 
 /// What is said and answered: the same words, so that a provider that repeats its prompt answers like a model.
 pub(super) const WORDS: &str = "Oxen pull the plough in pairs.";
 const THOUGHT: &str = "Which animal is it?";
 
-pub(super) fn words(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn words(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text(WORDS)]
 }
 
 /// An answer of which all but the end is there at once.
-pub(super) fn begun(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn begun(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let text = Block::Text { text: WORDS.to_owned(), chunks: 12 };
     let blocks = vec![text, Block::Pause { ms: 3_000 }, Block::text(" Always.")];
     vec![Turn { blocks, ..Turn::default() }]
 }
 
-pub(super) fn thought(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn thought(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { blocks: vec![Block::thinking(THOUGHT), Block::text(WORDS)], ..Turn::default() }]
 }
 
-pub(super) fn cut(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn cut(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text(WORDS) }]
 }
 
-pub(super) fn refused(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn refused(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { stop_reason: Some("refusal".to_owned()), ..Turn::text("I cannot") }]
 }
 

@@ -11,7 +11,7 @@ use super::answers::{SOON, WORDS};
 use super::people::{Answer, Person};
 use super::tools::called;
 use crate::finding::{Finding, Proof, check_code, check_requests, check_stop_reason, holds, same};
-use crate::rig::{Rig, Tool};
+use crate::rig::{ConformanceTarget, Tool};
 use crate::said::Said;
 use crate::scene::{Ask, Scene, mentions};
 
@@ -26,18 +26,18 @@ const BEGUN: &str = "begun";
 pub(super) const AFTER: &str = "And then?";
 
 /// Not a byte of an answer.
-pub(super) fn silent(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn silent(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { hang: true, ..Turn::default() }]
 }
 
 /// An answer that falls silent in the middle, and then another.
-pub(super) fn stalled(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn stalled(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let blocks = vec![Block::Text { text: "one two three four five six seven eight".to_owned(), chunks: 20 }];
     vec![Turn { blocks, stall_after: Some(14), ..Turn::default() }, Turn::text("Nine.")]
 }
 
 /// A tool that runs on without an end.
-pub(super) fn in_tool(rig: &dyn Rig) -> Vec<Turn> {
+pub(super) fn in_tool(rig: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![called(rig.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
 }
 

@@ -9,7 +9,7 @@ use inspan_protocol::ErrorCode;
 
 use super::answers::WORDS;
 use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, Scene};
 use crate::secret::{self, PLANTED};
 
@@ -63,7 +63,7 @@ pub(crate) async fn prove(scene: &Scene, fault: Fault) -> Proof {
 }
 
 /// A server that puts the key into its error.
-pub(super) fn repeats_the_key(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn repeats_the_key(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let http_error = HttpError {
         status: 401,
         kind: None,

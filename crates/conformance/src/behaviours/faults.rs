@@ -7,7 +7,7 @@ use inspan_protocol::{ErrorCode, ErrorKind};
 
 use super::answers::WORDS;
 use crate::finding::{Finding, Proof, check_code, check_requests, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, Scene};
 
 /// How long a stream may be silent, in milliseconds.
@@ -21,17 +21,17 @@ fn pieces() -> Turn {
 /// Events before the fault.
 const MIDDLE: usize = 12;
 
-pub(super) fn error_in_stream(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn error_in_stream(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let event =
         ErrorEvent { after: MIDDLE, kind: "overloaded_error".to_owned(), message: "Overloaded".to_owned() };
     vec![Turn { error_event_after: Some(event), ..pieces() }]
 }
 
-pub(super) fn truncated(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn truncated(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { truncate_after: Some(MIDDLE), ..pieces() }]
 }
 
-pub(super) fn garbage(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn garbage(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { garbage_after: Some(MIDDLE), ..pieces() }]
 }
 

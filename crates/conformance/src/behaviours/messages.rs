@@ -10,11 +10,11 @@ use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};
 use crate::finding::{Deviation, Finding, Proof, check_requests, check_stop_reason, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, Ran, Scene, mentions};
 
 /// An answer that takes its time, and then another.
-pub(super) fn slow(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn slow(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let begun = Block::Text { text: "one two three four".to_owned(), chunks: 8 };
     let blocks = vec![begun, Block::Pause { ms: 2_000 }, Block::text(" five")];
     vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::answers::WORDS;
 use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, PATIENCE, Scene, mentions};
 
 pub(super) const FIRST: &str = "My ox is called Bo.";
@@ -20,7 +20,7 @@ const NOBODYS: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a request would take to reach the server, were it on its way.
 const ON_ITS_WAY: Duration = Duration::from_millis(300);
 
-pub(super) fn two(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
     ANSWERS.map(Turn::text).to_vec()
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answers::WORDS;
 use crate::finding::{Finding, Proof, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, Ran, Scene};
 
 fn schema() -> Value {
@@ -23,15 +23,15 @@ fn verdict() -> Value {
     json!({ "score": 7, "why": "It pulls." })
 }
 
-pub(super) fn good(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn good(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::structured(verdict())]
 }
 
-pub(super) fn bad_then_good(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn bad_then_good(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::structured(json!({ "score": "seven" })), Turn::structured(verdict())]
 }
 
-pub(super) fn never_given(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text("I would rather talk.")]
 }
 

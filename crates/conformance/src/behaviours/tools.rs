@@ -8,7 +8,7 @@ use inspan_protocol::{StopReason, StreamEvent};
 use super::answers::WORDS;
 use super::people::{Answer, Person};
 use crate::finding::{Finding, Proof, check_requests, check_stop_reason, holds, same};
-use crate::rig::{Call, Rig, Tool};
+use crate::rig::{Call, ConformanceTarget, Tool};
 use crate::scene::{Ask, Scene};
 
 pub(super) const MADE: &str = "made";
@@ -20,7 +20,7 @@ pub(super) fn called(call: Option<Call>) -> Turn {
 }
 
 /// One call, and what the model says then.
-pub(super) fn one(rig: &dyn Rig) -> Vec<Turn> {
+pub(super) fn one(rig: &dyn ConformanceTarget) -> Vec<Turn> {
     let call = rig.call(Tool::MakeFile(MADE));
     vec![called(call), Turn::text(ANSWER)]
 }

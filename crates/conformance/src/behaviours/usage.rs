@@ -6,7 +6,7 @@ use inspan_protocol::{StreamEvent, Usage};
 use super::answers::WORDS;
 use super::sessions::{FIRST, SECOND};
 use crate::finding::{Deviation, Finding, Proof, holds, same};
-use crate::rig::Rig;
+use crate::rig::ConformanceTarget;
 use crate::scene::{Ask, Scene};
 
 fn tokens(input: u64, output: u64, cached: u64) -> inspan_model_server::Usage {
@@ -18,11 +18,11 @@ fn tokens(input: u64, output: u64, cached: u64) -> inspan_model_server::Usage {
     }
 }
 
-pub(super) fn counted(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn counted(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(101, 23, 40), ..Turn::text(WORDS) }]
 }
 
-pub(super) fn two(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![
         Turn { usage: tokens(101, 23, 0), ..Turn::text("One.") },
         Turn { usage: tokens(57, 9, 0), ..Turn::text("Two.") },
@@ -30,7 +30,7 @@ pub(super) fn two(_: &dyn Rig) -> Vec<Turn> {
 }
 
 /// Two turns that cost the same.
-pub(super) fn alike(_: &dyn Rig) -> Vec<Turn> {
+pub(super) fn alike(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(1_000, 200, 0), ..Turn::text("One.") }]
 }
 

@@ -93,7 +93,7 @@ impl DynProvider for Odd {
 
 struct OddRig(Way, &'static [Exception]);
 
-impl Rig for OddRig {
+impl ConformanceTarget for OddRig {
     fn provider(&self) -> Arc<dyn DynProvider> {
         Arc::new(Odd(self.0))
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
-use crate::transport::environment::{fits, for_vendor};
+use crate::transport::environment::{fits, for_program};
 use crate::transport::program::{Wanted, directory, find, not_a_directory};
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
@@ -135,7 +135,7 @@ fn root(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError>
 }
 
 fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> Vec<(String, String)> {
-    let mut all = for_vendor(environment, preset.vendor);
+    let mut all = for_program(environment, &preset.variables());
     let passed = options.pass_env.iter().flatten();
     for (name, value) in environment.iter() {
         if passed.clone().any(|pattern| fits(pattern, name)) && all.iter().all(|(known, _)| known != name) {

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, ProgramVariables, Setup};
 
 use crate::program::info::{ProgramInfo, key_in, login_in};
-use crate::transport::environment::Vendor;
 
 /// What a provider knows of its agent.
 #[derive(Debug)]
@@ -14,8 +13,6 @@ pub(super) struct Preset {
     pub(super) provider: &'static str,
     /// The name for people.
     pub(super) name: &'static str,
-    /// Whose variables the program may see.
-    pub(super) vendor: Vendor,
     /// The program; absent if every call names its own.
     pub(super) program: Option<&'static ProgramInfo>,
     /// The arguments of the program.
@@ -23,20 +20,23 @@ pub(super) struct Preset {
 }
 
 impl Preset {
+    /// What the provider needs.
+    pub(super) fn setup(&self) -> Setup {
+        self.program.map_or(Setup::AnyProgram { option: "command" }, ProgramInfo::setup)
+    }
+
+    /// The variables that belong to the program.
+    pub(super) fn variables(&self) -> ProgramVariables {
+        self.program.map(|program| program.variables).unwrap_or_default()
+    }
+
     const fn of(program: &'static ProgramInfo, arguments: &'static [&'static str]) -> Self {
-        Self {
-            provider: program.provider,
-            name: program.name,
-            vendor: program.vendor,
-            program: Some(program),
-            arguments,
-        }
+        Self { provider: program.provider, name: program.name, program: Some(program), arguments }
     }
 }
 
 /// Any agent.
-pub(super) static ANY: Preset =
-    Preset { provider: "acp", name: "Custom ACP", vendor: Vendor::Any, program: None, arguments: &[] };
+pub(super) static ANY: Preset = Preset { provider: "acp", name: "Custom ACP", program: None, arguments: &[] };
 
 /// Factory's Droid.
 pub(super) static DROID: Preset = Preset::of(
@@ -45,10 +45,11 @@ pub(super) static DROID: Preset = Preset::of(
         name: "Droid",
         command: "droid",
         variable: "INSPAN_DROID",
-        hint: "install it with `npm install -g @factory/cli`, or name it by the option `command` or the environment \
-               variable INSPAN_DROID",
+        option: "command",
+        install: "npm install -g @factory/cli",
         tested_version: "0.225.2",
-        vendor: Vendor::Droid,
+        variables: ProgramVariables { own: &["FACTORY_API_KEY"], hidden: &[] },
+        keys: &["FACTORY_API_KEY"],
         version_word: 0,
         login: |environment| login(environment, &["FACTORY_API_KEY"], ".factory/auth.json"),
         log_in: Some("log in by running `droid`, or set FACTORY_API_KEY"),
@@ -63,10 +64,11 @@ pub(super) static GEMINI: Preset = Preset::of(
         name: "Gemini CLI",
         command: "gemini",
         variable: "INSPAN_GEMINI",
-        hint: "install it with `npm install -g @google/gemini-cli`, or name it by the option `command` or the \
-               environment variable INSPAN_GEMINI",
+        option: "command",
+        install: "npm install -g @google/gemini-cli",
         tested_version: "0.61.0",
-        vendor: Vendor::Gemini,
+        variables: ProgramVariables { own: &["GEMINI_*", "GOOGLE_API_KEY"], hidden: &[] },
+        keys: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
         version_word: 0,
         login: |environment| {
             login(environment, &["GEMINI_API_KEY", "GOOGLE_API_KEY"], ".gemini/oauth_creds.json")
@@ -83,10 +85,14 @@ pub(super) static QWEN: Preset = Preset::of(
         name: "Qwen Code",
         command: "qwen",
         variable: "INSPAN_QWEN",
-        hint: "install it with `npm install -g @qwen-code/qwen-code`, or name it by the option `command` or the \
-               environment variable INSPAN_QWEN",
+        option: "command",
+        install: "npm install -g @qwen-code/qwen-code",
         tested_version: "0.15.10",
-        vendor: Vendor::Qwen,
+        variables: ProgramVariables {
+            own: &["OPENAI_*", "DASHSCOPE_API_KEY", "BAILIAN_*", "QWEN_*"],
+            hidden: &[],
+        },
+        keys: &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"],
         version_word: 0,
         login: |environment| {
             login(environment, &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"], ".qwen/oauth_creds.json")
@@ -95,11 +101,6 @@ pub(super) static QWEN: Preset = Preset::of(
     },
     &["--acp"],
 );
-
-/// The programs of the agents that have a provider of their own.
-pub(super) fn programs() -> impl Iterator<Item = &'static ProgramInfo> {
-    [&DROID, &GEMINI, &QWEN].into_iter().filter_map(|preset| preset.program)
-}
 
 /// Where a login or key is found: in one of these variables, or in a file below the user's home.
 fn login(environment: &Environment, keys: &[&str], file: &str) -> Option<String> {

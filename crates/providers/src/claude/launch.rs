@@ -12,7 +12,7 @@ use super::PROGRAM;
 use super::options::ClaudeOptions;
 use crate::program::Conversation;
 use crate::program::pool::Reuse;
-use crate::transport::environment::for_vendor;
+use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
 /// The tool that would start agents of its own beside ours.
@@ -165,7 +165,7 @@ fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(Strin
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
         set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
     }
-    let mut all = for_vendor(environment, PROGRAM.vendor);
+    let mut all = for_program(environment, &PROGRAM.variables);
     all.retain(|(name, _)| set.iter().all(|(own, _)| own != name));
     all.extend(set);
     all

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::options::CodexOptions;
 use super::{PROGRAM, config};
-use crate::transport::environment::for_vendor;
+use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
@@ -98,7 +98,7 @@ impl Launch {
             program,
             // Of two that set the same, the later one holds.
             overrides: own.chain(chosen).collect(),
-            environment: for_vendor(&context.env, PROGRAM.vendor),
+            environment: for_program(&context.env, &PROGRAM.variables),
             thread: thread(options, cwd.as_deref())?,
             cwd,
             key: key(&context.env),

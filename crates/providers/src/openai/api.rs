@@ -127,7 +127,8 @@ impl Api for Responses {
 mod tests {
     use super::*;
     use crate::api::account::Account;
-    use crate::probe_openai;
+    use crate::api::probe;
+    use inspan_protocol::Probe;
 
     fn account(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let environment: Environment =
@@ -194,13 +195,15 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into_iter()
                 .collect();
-        let status = probe_openai(&environment);
+        let Probe::Service(status) = probe::<Responses>(&environment) else { panic!("a service") };
         assert!(!format!("{status:?}").contains("planted"));
         assert_eq!(
             (status.host.as_deref(), status.key.as_deref(), status.problem),
             (Some("127.0.0.1"), Some("OPENAI_API_KEY"), None)
         );
-        let missing = probe_openai(&Environment::default());
+        let Probe::Service(missing) = probe::<Responses>(&Environment::default()) else {
+            panic!("a service")
+        };
         assert_eq!(
             (missing.key, missing.problem.as_deref()),
             (None, Some("there is no key; set OPENAI_API_KEY in the environment"))

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
-use crate::transport::environment::for_vendor;
+use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
 /// The settings that the program takes from its environment, over those of its files.
@@ -51,7 +51,7 @@ impl Launch {
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
         let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let rules = rules(options)?;
-        let mut environment = for_vendor(&context.env, PROGRAM.vendor);
+        let mut environment = for_program(&context.env, &PROGRAM.variables);
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
         let configuration = configuration(options, &rules, context.env.get(SETTINGS))?;
         environment.push((SETTINGS.to_owned(), configuration.to_string()));

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, Redactor, Supervisor};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ProgramSetup, ProgramStatus, ProgramVariables, Redactor, Setup,
+    Supervisor,
+};
 use tokio::time::timeout;
 
-use crate::status::ProgramStatus;
-use crate::transport::environment::{Vendor, for_vendor};
+use crate::transport::environment::for_program;
 use crate::transport::program::{Wanted, find};
 use inspan_process::{Process, Start};
 
@@ -25,12 +27,16 @@ pub(crate) struct ProgramInfo {
     pub(crate) command: &'static str,
     /// The variable that may name another path.
     pub(crate) variable: &'static str,
-    /// How to install it.
-    pub(crate) hint: &'static str,
+    /// The option of an input that may name another program.
+    pub(crate) option: &'static str,
+    /// The shell command that installs it.
+    pub(crate) install: &'static str,
     /// The version that the adapter was tested with.
     pub(crate) tested_version: &'static str,
-    /// Whose variables it may see.
-    pub(crate) vendor: Vendor,
+    /// The variables that belong to it.
+    pub(crate) variables: ProgramVariables,
+    /// The variables that may hold a key of it.
+    pub(crate) keys: &'static [&'static str],
     /// Which word of the output of `--version` is the version, counted from 0.
     pub(crate) version_word: usize,
     /// Where a login or key is found, in the order in which the program uses them. Values are not read.
@@ -40,6 +46,18 @@ pub(crate) struct ProgramInfo {
 }
 
 impl ProgramInfo {
+    /// What a provider that runs it needs.
+    pub(crate) fn setup(&self) -> Setup {
+        Setup::Program(ProgramSetup {
+            command: self.command,
+            install: self.install,
+            tested_version: self.tested_version,
+            option: self.option,
+            keys: self.keys,
+            variables: self.variables,
+        })
+    }
+
     /// The program to run: by the option, else by the variable, else by its name on the `PATH`.
     pub(crate) fn find(
         &self,
@@ -47,8 +65,11 @@ impl ProgramInfo {
         environment: &Environment,
         cwd: Option<&Path>,
     ) -> Result<PathBuf, AgentError> {
-        let wanted = Wanted { option, variable: self.variable, name: self.command, hint: self.hint };
-        find(&wanted, environment, cwd)
+        let Self { command, variable, option: by, install, .. } = self;
+        let hint = format!(
+            "install it with `{install}`, or name it by the option `{by}` or the environment variable {variable}"
+        );
+        find(&Wanted { option, variable, name: command, hint: &hint }, environment, cwd)
     }
 
     /// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
@@ -91,7 +112,7 @@ impl ProgramInfo {
         environment: &Environment,
         supervisor: Option<Supervisor>,
     ) -> Result<String, AgentError> {
-        let environment = for_vendor(environment, self.vendor);
+        let environment = for_program(environment, &self.variables);
         let redactor = Redactor::new(&environment.iter().cloned().collect());
         let mut process = Process::start(
             Start { program, arguments: vec!["--version".to_owned()], environment, cwd: None, supervisor },

@@ -1,94 +1,66 @@
-//! What a vendor's program gets to see of the caller's environment: one table of what belongs to whom.
+//! What an agent CLI sees of the caller's environment.
 
-use inspan_protocol::{Environment, Redactor};
+use std::sync::LazyLock;
 
-/// The vendor that a program belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vendor {
-    /// No vendor that is known: an agent of the user's choice.
-    Any,
-    /// Claude Code.
-    Claude,
-    /// Codex.
-    Codex,
-    /// Factory's Droid.
-    Droid,
-    /// Google's Gemini CLI.
-    Gemini,
-    /// OpenCode, which asks the models of many vendors and so may see their keys.
-    OpenCode,
-    /// Qwen Code, which speaks OpenAI's format.
-    Qwen,
+use inspan_protocol::{Environment, ProgramVariables, Redactor, Setup};
+
+use crate::registry::builtin;
+
+/// Keys of vendors that have no provider.
+const OTHER_KEYS: [&str; 1] = ["CURSOR_API_KEY"];
+
+/// The variables that belong to the agent CLIs, as their providers describe them.
+struct Claims {
+    own: Vec<&'static str>,
+    hidden: Vec<&'static str>,
 }
 
-/// Who may see a variable. A name that ends with `*` stands for all that begin so. The first row that fits
-/// decides; a variable in no row is everybody's, because agents run the user's own tools.
-const RULES: &[(&str, &[Vendor])] = &[
-    // The mark of a session that we run inside of: a program that sees it believes to be nested.
-    ("CLAUDECODE", &[]),
-    ("CLAUDE_CODE_ENTRYPOINT", &[]),
-    ("CLAUDE_CODE_SSE_PORT", &[]),
-    ("CODEX_THREAD_ID", &[]),
-    ("CODEX_SANDBOX*", &[]),
-    ("CODEX_MANAGED_*", &[]),
-    ("ANTHROPIC_*", &[Vendor::Claude, Vendor::OpenCode]),
-    ("CLAUDE_*", &[Vendor::Claude]),
-    ("OPENAI_*", &[Vendor::Codex, Vendor::OpenCode, Vendor::Qwen]),
-    ("AZURE_OPENAI_*", &[Vendor::Codex, Vendor::OpenCode]),
-    ("CODEX_*", &[Vendor::Codex]),
-    // What is said of another server, and what would loosen the rules that ours is given.
-    ("OPENCODE_SERVER_*", &[]),
-    ("OPENCODE_PERMISSION", &[]),
-    ("OPENCODE_PID", &[]),
-    ("OPENCODE_*", &[Vendor::OpenCode]),
-    ("GEMINI_*", &[Vendor::Gemini, Vendor::OpenCode]),
-    ("GOOGLE_API_KEY", &[Vendor::Gemini, Vendor::OpenCode]),
-    ("GOOGLE_GENERATIVE_AI_API_KEY", &[Vendor::OpenCode]),
-    ("FACTORY_API_KEY", &[Vendor::Droid]),
-    ("DASHSCOPE_API_KEY", &[Vendor::Qwen]),
-    ("BAILIAN_*", &[Vendor::Qwen]),
-    ("QWEN_*", &[Vendor::Qwen]),
-    ("CURSOR_API_KEY", &[]),
-    ("OPENROUTER_API_KEY", &[Vendor::OpenCode]),
-    ("MISTRAL_API_KEY", &[Vendor::OpenCode]),
-    ("GROQ_API_KEY", &[Vendor::OpenCode]),
-    ("XAI_API_KEY", &[Vendor::OpenCode]),
-    ("DEEPSEEK_API_KEY", &[Vendor::OpenCode]),
-    ("COHERE_API_KEY", &[Vendor::OpenCode]),
-    ("TOGETHER_API_KEY", &[Vendor::OpenCode]),
-    ("FIREWORKS_API_KEY", &[Vendor::OpenCode]),
-    ("PERPLEXITY_API_KEY", &[Vendor::OpenCode]),
-    ("HF_TOKEN", &[Vendor::OpenCode]),
-];
+static CLAIMS: LazyLock<Claims> = LazyLock::new(|| {
+    let mut claims = Claims { own: OTHER_KEYS.to_vec(), hidden: Vec::new() };
+    for provider in builtin() {
+        if let Setup::Program(program) = provider.setup() {
+            claims.own.extend(program.variables.own);
+            claims.hidden.extend(program.variables.hidden);
+        }
+    }
+    claims
+});
 
-/// The variables that a vendor's program may see.
-pub(crate) fn for_vendor(environment: &Environment, vendor: Vendor) -> Vec<(String, String)> {
-    environment
-        .iter()
-        .filter(|(name, _)| {
-            let rule = RULES.iter().find(|(pattern, _)| fits(pattern, name));
-            rule.is_none_or(|(_, vendors)| vendors.contains(&vendor))
-        })
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+/// Whether an agent CLI has a claim to a variable. The others are for all, because agents run the user's own tools.
+fn is_claimed(name: &str) -> bool {
+    any_fits(&CLAIMS.own, name) || any_fits(&CLAIMS.hidden, name)
 }
 
-/// The variables that hold a vendor's key.
+/// The variables that an agent CLI may see: its own, and those that belong to no other.
+pub(crate) fn for_program(environment: &Environment, variables: &ProgramVariables) -> Vec<(String, String)> {
+    let sees = |name: &str| {
+        !any_fits(&CLAIMS.hidden, name) && (any_fits(variables.own, name) || !any_fits(&CLAIMS.own, name))
+    };
+    filtered(environment, sees)
+}
+
+/// The variables that hold a key of an agent CLI or its vendor.
 pub fn vendor_keys(environment: &Environment) -> Vec<String> {
     let names = environment.iter().map(|(name, _)| name);
-    let keys = names.filter(|name| {
-        Redactor::is_secret_name(name) && RULES.iter().any(|(pattern, _)| fits(pattern, name))
-    });
+    let keys = names.filter(|name| Redactor::is_secret_name(name) && is_claimed(name));
     keys.map(str::to_owned).collect()
 }
 
-/// The variables that belong to no vendor: what a program of the user's own may see.
+/// The variables that a program of the user's own may see: those that belong to no agent CLI.
 pub(crate) fn for_others(environment: &Environment) -> Vec<(String, String)> {
-    let others = environment.iter().filter(|(name, _)| !RULES.iter().any(|(pattern, _)| fits(pattern, name)));
-    others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    filtered(environment, |name| !is_claimed(name))
 }
 
-/// Whether a variable is meant by a name that may end with `*`.
+fn filtered(environment: &Environment, sees: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let seen = environment.iter().filter(|(name, _)| sees(name));
+    seen.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn any_fits(patterns: &[&str], name: &str) -> bool {
+    patterns.iter().any(|pattern| fits(pattern, name))
+}
+
+/// Whether a pattern, which may end with `*`, stands for a variable.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
@@ -119,12 +91,14 @@ mod tests {
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
         let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        let seen = |vendor| names(for_vendor(&environment, vendor));
-        assert_eq!(
-            seen(Vendor::Claude),
-            ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]
-        );
-        assert_eq!(seen(Vendor::Codex), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
+        let seen = |provider: &str| {
+            let mut providers = builtin().into_iter();
+            let provider = providers.find(|one| one.descriptor().provider_type == provider).unwrap();
+            let Setup::Program(program) = provider.setup() else { panic!("a program") };
+            names(for_program(&environment, &program.variables))
+        };
+        assert_eq!(seen("claude"), ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
+        assert_eq!(seen("codex"), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
         let many = [
             "ANTHROPIC_API_KEY",
             "AWS_PROFILE",
@@ -134,7 +108,7 @@ mod tests {
             "OPENCODE_CONFIG",
             "PATH",
         ];
-        assert_eq!(seen(Vendor::OpenCode), many);
+        assert_eq!(seen("opencode"), many);
         assert_eq!(names(for_others(&environment)), ["AWS_PROFILE", "HOME", "PATH"]);
         let keys = ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENCODE_SERVER_PASSWORD"];
         assert_eq!(vendor_keys(&environment), keys);

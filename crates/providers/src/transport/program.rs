@@ -13,7 +13,7 @@ pub(crate) struct Wanted<'a> {
     /// Its usual name.
     pub(crate) name: &'a str,
     /// The sentence that says how to get it.
-    pub(crate) hint: &'static str,
+    pub(crate) hint: &'a str,
 }
 
 /// The folder that an agent works in: the option `cwd`, which starts at the caller's folder if it is relative, else that

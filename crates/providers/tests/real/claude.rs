@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 mod world;
 
-use crate::turns::{self, deltas, kind, run, thoughts, tools};
+use crate::turns::{self, deltas, kind, run, status, thoughts, tools};
 use crate::world::{Answers, BOUND, PIXEL};
 use world::{World, prompt};
 
@@ -427,7 +427,7 @@ async fn a_session_by_hand() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = inspan_providers::probe_claude(&world.context().env, None).await;
+    let status = status(&inspan_providers::ClaudeProvider::new(), &world.context().env).await;
     assert_eq!(
         (status.version, status.login.as_deref(), status.problem),
         (Some(status.tested_version), Some("environment variable ANTHROPIC_API_KEY"), None)

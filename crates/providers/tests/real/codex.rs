@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 mod world;
 
-use crate::turns::{self, deltas, kind, run, thoughts, tools, warnings};
+use crate::turns::{self, deltas, kind, run, status, thoughts, tools, warnings};
 use crate::world::{Answers, BOUND, PIXEL, PLANTED};
 use world::{World, options, prompt};
 
@@ -560,17 +560,17 @@ async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = inspan_providers::probe_codex(&world.context().env, None).await;
+    let status = status(&inspan_providers::CodexProvider::new(), &world.context().env).await;
     let config = format!("as {} says", world.folder("codex/config.toml").display());
     assert_eq!(
         (status.version, status.login, status.problem),
         (Some(status.tested_version), Some(config), None)
     );
     let bare = World::unconfigured(Scenario::of([Turn::text("never")]));
-    let status = inspan_providers::probe_codex(&bare.context().env, None).await;
+    let status = status(&inspan_providers::CodexProvider::new(), &bare.context().env).await;
     assert_eq!((status.login, status.problem.is_some()), (None, true));
     let env = bare.context().env.with("OPENAI_API_KEY", PLANTED);
-    let status = inspan_providers::probe_codex(&env, None).await;
+    let status = status(&inspan_providers::CodexProvider::new(), &env).await;
     assert_eq!(status.login.as_deref(), Some("environment variable OPENAI_API_KEY"));
     world.assert_nothing_runs();
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 mod world;
 
-use crate::turns::{self, deltas, kind, run, tools};
+use crate::turns::{self, deltas, kind, run, status, tools};
 use crate::world::{Answers, BOUND, PIXEL};
 use world::{Format, World, prompt};
 
@@ -538,7 +538,7 @@ async fn the_program_takes_every_option() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = inspan_providers::probe_opencode(&world.context().env, None).await;
+    let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().env).await;
     assert_eq!((status.version, status.problem), (Some(status.tested_version), None));
     world.assert_nothing_runs();
 }

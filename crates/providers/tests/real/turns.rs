@@ -3,7 +3,8 @@
 
 use futures::{Stream, StreamExt, pin_mut};
 use inspan_protocol::{
-    AgentError, Chunk, ExecutionContext, Provider, ProviderItem, ProviderStream, StreamEvent,
+    AgentError, Chunk, Environment, ExecutionContext, Probe, ProgramStatus, Provider, ProviderItem,
+    ProviderStream, StreamEvent,
 };
 use serde_json::{Value, json};
 
@@ -117,4 +118,12 @@ pub(crate) fn thoughts(events: &[StreamEvent]) -> String {
 
 pub(crate) fn kind(error: &AgentError) -> Value {
     json!(error.kind().as_ref().map(|kind| kind.as_str()))
+}
+
+/// The state of the provider's program.
+pub(crate) async fn status(provider: &impl Provider, environment: &Environment) -> ProgramStatus {
+    match provider.probe(environment, None).await {
+        Probe::Program(status) => status,
+        other => panic!("{other:?}"),
+    }
 }

@@ -29,7 +29,10 @@ pub(super) fn list(world: &mut World, rig: &str) -> anyhow::Result<()> {
 
 /// The flow that every provider runs leaves a log of the shape that all leave.
 pub(super) fn three_nodes(world: &mut World, rig: &str) -> anyhow::Result<()> {
-    let rig = inspan_rigs::find(rig).into_iter().next().with_context(|| format!("no rig `{rig}`"))?;
+    let rig = inspan_conformance_targets::find(rig)
+        .into_iter()
+        .next()
+        .with_context(|| format!("no rig `{rig}`"))?;
     let provider = rig.provider().descriptor().provider_type;
     let (flow, scenario) = inspan_conformance::three_nodes(&provider, &rig.options());
     let server = world.serve_scenario(rig.scenario(scenario))?;

@@ -1,9 +1,8 @@
-//! `inspan doctor --conformance`: providers held against the list of what every provider does, by a model server of our
-//! own. What is on the list, and how each provider is met, is left to the suite and its rigs.
+//! `inspan doctor --conformance`: runs the conformance suite on providers, against a model server of its own.
 
 use std::sync::Arc;
 
-use inspan_conformance::{Report, Rig, Settings, conform};
+use inspan_conformance::{ConformanceTarget, Report, Settings, conform};
 use serde_json::json;
 
 use crate::{
@@ -16,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (rigs, skipped) = chosen(names, invocation)?;
+    let (targets, skipped) = chosen(names, invocation)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -33,9 +32,9 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         }
     }
     let mut reports = Vec::new();
-    for rig in rigs {
+    for target in targets {
         // One after the other: each keeps the machine busy already.
-        let report = runtime.block_on(conform(rig, &settings));
+        let report = runtime.block_on(conform(target, &settings));
         if invocation.form == Form::Text {
             text(&report);
         }
@@ -50,34 +49,35 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     Ok(exit)
 }
 
-type Chosen = (Vec<Arc<dyn Rig>>, Vec<(String, String)>);
+type Chosen = (Vec<Arc<dyn ConformanceTarget>>, Vec<(String, String)>);
 
-/// The rigs of these names, or of all that can be run here, and why others cannot.
+/// The targets of these names, or of all that can be run here, and why others cannot.
 fn chosen(names: &[String], invocation: &Invocation) -> Result<Chosen, Failure> {
-    let (mut rigs, mut skipped) = (Vec::new(), Vec::new());
+    let (mut targets, mut skipped) = (Vec::new(), Vec::new());
     if names.is_empty() {
-        for rig in inspan_rigs::all() {
-            match rig.missing(&invocation.env) {
-                None => rigs.push(rig),
-                Some(why) => skipped.push((rig.name(), why)),
+        for target in inspan_conformance_targets::all() {
+            match target.missing(&invocation.env) {
+                None => targets.push(target),
+                Some(why) => skipped.push((target.name(), why)),
             }
         }
     }
     for name in names {
-        let found = inspan_rigs::find(name);
+        let found = inspan_conformance_targets::find(name);
         if found.is_empty() {
-            let known: Vec<String> = inspan_rigs::all().iter().map(|rig| rig.name()).collect();
+            let known: Vec<String> =
+                inspan_conformance_targets::all().iter().map(|target| target.name()).collect();
             let failure = Failure::usage(format!("there is no provider `{name}`"));
             return Err(failure.with_hint(format!("known: {}", known.join(", "))));
         }
-        for rig in found {
-            if let Some(why) = rig.missing(&invocation.env) {
-                return Err(Failure::new(Exit::Configuration, format!("{}: {why}", rig.name())));
+        for target in found {
+            if let Some(why) = target.missing(&invocation.env) {
+                return Err(Failure::new(Exit::Configuration, format!("{}: {why}", target.name())));
             }
-            rigs.push(rig);
+            targets.push(target);
         }
     }
-    Ok((rigs, skipped))
+    Ok((targets, skipped))
 }
 
 fn text(report: &Report) {

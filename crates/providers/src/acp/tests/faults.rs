@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, ExecutionContext, Probe, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::{AcpInput, AcpOptions, AcpProvider, probe_acp};
+use super::super::{AcpInput, AcpOptions, AcpProvider};
 use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, warnings};
 
 #[tokio::test]
@@ -207,11 +207,14 @@ async fn a_missing_program_says_what_to_do() {
     let input = AcpInput { prompt: Some("go".to_owned()), ..AcpInput::default() };
     let error = droid.execute(input, fake.context()).next().await.unwrap().unwrap_err();
     assert_eq!((error.code, error.provider.as_deref()), (ErrorCode::ConfigMissing, Some("droid")));
-    let statuses = probe_acp(&fake.context().env, None).await;
-    let seen: Vec<_> =
-        statuses.iter().map(|status| (status.provider.as_str(), status.path.is_some())).collect();
-    assert_eq!(seen, [("droid", false), ("gemini", false), ("qwen", false)]);
-    assert_eq!(statuses[0].problem.as_ref(), Some(&error.message));
+    for provider in [droid, AcpProvider::gemini(), AcpProvider::qwen()] {
+        let Probe::Program(status) = provider.probe(&fake.context().env, None).await else {
+            panic!("a program")
+        };
+        let refused = provider.check_setup(&fake.context().env).unwrap_err();
+        assert_eq!((status.path, status.problem), (None, Some(refused.message)));
+    }
+    assert_eq!(error.message, AcpProvider::droid().check_setup(&fake.context().env).unwrap_err().message);
 }
 
 #[tokio::test]
@@ -219,7 +222,7 @@ async fn a_program_that_is_there_is_probed() {
     let fake = Fake::new("echo 0.51.2");
     let path = fake.outside().join("agent").display().to_string();
     let env = fake.context().env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
-    let status = probe_acp(&env, None).await.swap_remove(1);
+    let Probe::Program(status) = AcpProvider::gemini().probe(&env, None).await else { panic!("a program") };
     assert_eq!(
         serde_json::to_value(&status).unwrap(),
         json!({

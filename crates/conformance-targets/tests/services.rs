@@ -4,7 +4,7 @@ use inspan_conformance::{BEHAVIOURS, Outcome, Report, Settings, conform};
 
 /// The provider's report; fails with the whole table if a row fails.
 async fn report(name: &str) -> Report {
-    let mut rigs = inspan_rigs::find(name);
+    let mut rigs = inspan_conformance_targets::find(name);
     assert_eq!(rigs.len(), 1, "{name}");
     let report = conform(rigs.remove(0), &Settings::default()).await;
     assert!(report.holds(), "{report}");

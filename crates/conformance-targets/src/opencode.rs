@@ -1,65 +1,39 @@
-//! The provider `opencode` as the suite meets it: the real program, led to the model server by settings of its own.
+//! The provider `opencode` in the suite: the real program, directed to the model server by settings of its own.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use inspan_conformance::{Call, Deviation, Exception, Kind, PLANTED, Place, Rig, Tool};
-use inspan_protocol::{DynProvider, Environment, Erased, ErrorCode, StopReason};
-use inspan_providers::{OpenCodeProvider, find_opencode};
+use inspan_conformance::{Deviation, Exception, PLANTED, Place};
+use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
+use inspan_providers::OpenCodeProvider;
 use serde_json::json;
 
-/// What the program does in its own way.
+use crate::target::{Target, deviates, variables};
+
+pub(crate) const TARGET: Target = Target {
+    provider: || OpenCodeProvider::new().into_provider(),
+    environment: |place| variables([], place, "INSPAN_OPENCODE").into_iter().chain(settings(place)).collect(),
+    exceptions: EXCEPTIONS,
+    // Its server alone takes half a gigabyte of memory.
+    lanes: 2,
+    ..Target::PROGRAM
+};
+
 const EXCEPTIONS: &[Exception] = &[
-    Exception {
-        behaviour: "refusal",
-        kind: Kind::Deviates(Deviation::Ends(StopReason::Complete)),
-        reason: "the program does not read the part of an answer in which this vendor's model refuses",
-    },
-    Exception {
-        behaviour: "error_429",
-        kind: Kind::Deviates(Deviation::Fails(ErrorCode::Overloaded)),
-        reason: "the program tells the words of what it would try again, and neither status nor code",
-    },
+    deviates(
+        "refusal",
+        Deviation::Ends(StopReason::Complete),
+        "the program does not read the part of an answer in which this vendor's model refuses",
+    ),
+    deviates(
+        "error_429",
+        Deviation::Fails(ErrorCode::Overloaded),
+        "the program tells the words of what it would try again, and neither status nor code",
+    ),
 ];
-
-/// The rig of `opencode`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OpenCodeRig;
-
-impl Rig for OpenCodeRig {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        Arc::new(Erased(OpenCodeProvider::new()))
-    }
-
-    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
-        let program = place
-            .outer
-            .get("INSPAN_OPENCODE")
-            .map(|program| ("INSPAN_OPENCODE".to_owned(), program.to_owned()));
-        settled(place).into_iter().chain(program).collect()
-    }
-
-    fn exceptions(&self) -> &'static [Exception] {
-        EXCEPTIONS
-    }
-
-    fn missing(&self, outer: &Environment) -> Option<String> {
-        find_opencode(outer).err().map(|error| error.message)
-    }
-
-    fn call(&self, tool: Tool<'_>) -> Option<Call> {
-        Some(Call::shell(tool))
-    }
-
-    /// Its server alone takes half a gigabyte of memory.
-    fn lanes(&self) -> usize {
-        2
-    }
-}
 
 /// The variables under which the program asks this server, with settings and folders of its own for each server.
 /// Settings that cannot be written are told by the program, which then knows no model.
-pub(crate) fn settled(place: &Place<'_>) -> Vec<(String, String)> {
+pub(crate) fn settings(place: &Place<'_>) -> Vec<(String, String)> {
     let home = place.folder.join(place.server.rsplit(':').next().unwrap_or_default());
     let folder = |name: &str| home.join(name);
     let config = folder("config/opencode");

@@ -1,0 +1,57 @@
+//! The conformance targets: every provider as the suite runs it.
+
+use std::sync::Arc;
+
+use inspan_conformance::ConformanceTarget;
+
+mod acp;
+mod claude;
+mod codex;
+mod opencode;
+mod services;
+mod target;
+
+use services::{AnthropicTarget, EchoTarget, OpenAiTarget, ScriptedTarget};
+
+/// Those that need no program.
+pub fn services() -> Vec<Arc<dyn ConformanceTarget>> {
+    vec![Arc::new(AnthropicTarget), Arc::new(OpenAiTarget), Arc::new(EchoTarget), Arc::new(ScriptedTarget)]
+}
+
+/// Those whose program has to be installed.
+pub fn programs() -> Vec<Arc<dyn ConformanceTarget>> {
+    let targets = [claude::TARGET, codex::TARGET, opencode::TARGET].into_iter().chain(acp::TARGETS);
+    targets.map(|target| Arc::new(target) as Arc<dyn ConformanceTarget>).collect()
+}
+
+/// All of them.
+pub fn all() -> Vec<Arc<dyn ConformanceTarget>> {
+    services().into_iter().chain(programs()).collect()
+}
+
+/// The targets of a name: one target's own, or all of a provider that is run in several ways.
+pub fn find(name: &str) -> Vec<Arc<dyn ConformanceTarget>> {
+    let fits = |target: &Arc<dyn ConformanceTarget>| {
+        target.name() == name || target.provider().descriptor().provider_type == name
+    };
+    all().into_iter().filter(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_provider_has_a_target_and_each_target_a_name() {
+        let names: Vec<String> = all().iter().map(|target| target.name()).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+        let missing: Vec<String> = inspan_providers::builtin()
+            .iter()
+            .map(|provider| provider.descriptor().provider_type)
+            .filter(|name| find(name).is_empty())
+            .collect();
+        assert_eq!(missing, Vec::<String>::new());
+    }
+}
