@@ -65,7 +65,7 @@ pub use inspan_flow::{
     Resume, RunError, RunHandle, WhenWaiting,
 };
 pub use inspan_protocol::{
-    AgentError, BoxError, Command, Content, ContentBlock, Envelope, Environment, ErrorCode, Event,
+    AgentError, BoxError, Command, Content, ContentBlock, Envelope, Environment, ErrorCode, ErrorKind, Event,
     EventContext, FnTool, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath, NodeStatus, Outcome,
     Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId,
     SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec,
@@ -90,9 +90,9 @@ pub mod providers {
 pub mod provider {
     pub use inspan_protocol::{
         Chunk, ExecutionContext, Handshake, InputFacts, InputProblem, IntoProvider, MultiTurn, OutputFacts,
-        PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,
-        ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, Steering,
-        StreamEvent,
+        PermissionBroker, PermissionDecision, PermissionRequest, Probe, ProgramSetup, ProgramStatus,
+        ProgramVariables, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
+        ProviderOutput, ProviderStream, ServiceStatus, Setup, Steering, StreamEvent, Supervisor,
     };
 }
 

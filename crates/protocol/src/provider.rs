@@ -357,30 +357,6 @@ pub trait DynProvider: Send + Sync {
     fn shutdown(&self) -> BoxFuture<'static, ()>;
 }
 
-/// What a registry takes: a [`Provider`], or one that is erased already.
-pub trait IntoProvider {
-    /// The provider without its types.
-    fn into_provider(self) -> Arc<dyn DynProvider>;
-}
-
-impl<P: Provider> IntoProvider for P {
-    fn into_provider(self) -> Arc<dyn DynProvider> {
-        Arc::new(Erased(self))
-    }
-}
-
-impl IntoProvider for Arc<dyn DynProvider> {
-    fn into_provider(self) -> Arc<dyn DynProvider> {
-        self
-    }
-}
-
-impl<D: DynProvider + 'static> IntoProvider for Arc<D> {
-    fn into_provider(self) -> Arc<dyn DynProvider> {
-        self
-    }
-}
-
 /// The erased form of a [`Provider`].
 pub struct Erased<P>(pub P);
 
