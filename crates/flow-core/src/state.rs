@@ -31,6 +31,7 @@ use std::{sync::Arc, time::Duration};
 use inspan_protocol::{
     AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome,
     PauseCause, Prompt, PromptKind, ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp, Usage,
+    WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -314,6 +315,8 @@ impl Facts {
                 self.raised.merge(budget);
                 self.resume(graph, node_ids, message, messages, at);
             }
+            // An answer may have come between the decision to wait and its event; then there is nothing to wait for.
+            Event::FlowWaiting { on: WaitingOn::Input, .. } if self.waits_for_input().next().is_none() => {}
             Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
             Event::FlowEnding { outcome, error } => {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
