@@ -28,6 +28,6 @@ pub(crate) use line::{Line, Tone};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use permission::Permission;
 pub(crate) use plain::{Arguments, Detail, PlainLog, head};
-pub(crate) use question::{Answer, block as question, read as read_answer};
+pub(crate) use question::{block as question, read as read_answer, unattended};
 pub(crate) use screen::{Device, restore};
-pub(crate) use state::{ConsoleState, Plan, PlannedLoop, Question};
+pub(crate) use state::ConsoleState;

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, Envelope};
+use inspan_protocol::{BoxError, Envelope, Prompt, Reply};
 
 use crate::{
-    commands,
-    console::{Answer, Answers, ConsoleState, Device, Painter, Question, Setting},
+    console::{Answers, ConsoleState, Device, Painter, Setting, unattended},
     invocation,
 };
 
@@ -37,14 +36,14 @@ struct Replies(OnceLock<Hub>);
 
 impl ConsoleChannel {
     /// The console for a session of this flow.
-    pub fn new(graph: &Graph) -> Self {
+    pub fn new(graph: &Arc<Graph>) -> Self {
         let setting = Setting {
             terminal: invocation::terminal_of_process(),
             device: Device::stderr(),
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        let state = ConsoleState::new(commands::flow::plan(graph));
+        let state = ConsoleState::new(graph);
         Self {
             painter: Arc::new(Painter::new(state, setting)),
             answers: Arc::default(),
@@ -94,9 +93,10 @@ impl Drop for ConsoleChannel {
 }
 
 impl Answers for Replies {
-    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         let hub = self.0.get().ok_or("the session has not started")?;
-        hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
+        hub.reply(question.prompt_id.clone(), answer.content, answer.choice)
+            .map_err(|error| error.to_string())
     }
 
     fn message(&self, text: &str) -> Result<(), String> {
@@ -104,10 +104,10 @@ impl Answers for Replies {
         hub.send(text).map(drop).map_err(|error| error.to_string())
     }
 
-    fn nobody(&self, question: &Question) {
-        if let (Some(hub), Some(answer)) = (self.0.get(), question.unattended()) {
+    fn nobody(&self, question: &Prompt) {
+        if let (Some(hub), Some(answer)) = (self.0.get(), unattended(question)) {
             // A refusal stands in the log; somebody else was faster.
-            let _ = hub.reply(question.id.clone(), answer.content, answer.choice);
+            let _ = hub.reply(question.prompt_id.clone(), answer.content, answer.choice);
         }
     }
 }

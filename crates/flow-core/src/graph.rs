@@ -19,8 +19,8 @@ use crate::{
     source::FlowSource,
 };
 
-/// A compiled flow.
-#[derive(Debug)]
+/// A compiled flow; the default is one without nodes.
+#[derive(Debug, Default)]
 pub struct Graph {
     /// The flow's name.
     pub name: String,

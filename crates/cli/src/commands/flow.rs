@@ -1,18 +1,11 @@
 //! Reading and compiling a flow for a verb, and showing its problems.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
-use inspan_flow::{
-    Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, Node, NodeIx, NodeRegistry, Part, compile,
-    load,
-};
+use inspan_flow::{Compiled, Diagnostics, FlowError, InputError, Loaded, NodeRegistry, compile, load};
 use serde_json::json;
 
 use crate::{
-    console::{Plan, PlannedLoop},
     diagnostics,
     exit::Exit,
     failure::{Failure, Shown},
@@ -63,35 +56,6 @@ fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> 
     terminal::progress(&failure.text(invocation.terminal.stderr));
     failure.shown = Shown::Already;
     failure
-}
-
-/// The flow as the console shows it.
-pub(crate) fn plan(graph: &Graph) -> Plan {
-    let id = |node: NodeIx| graph.node(node).id.to_string();
-    let loops = graph.edges.iter().filter_map(|edge| {
-        let cycle = edge.cycle.as_ref()?;
-        Some(PlannedLoop {
-            from: id(edge.from),
-            to: id(edge.to),
-            max_iterations: cycle.max_iterations,
-            when: edge.when.as_ref().map(|when| when.words()),
-            body: cycle.body.iter().map(|node| id(*node)).collect(),
-        })
-    });
-    let name = |node: &Node| node.id.as_str().into();
-    let tried = graph.nodes.iter().filter(|node| node.policy.retry.max_attempts > 1);
-    let retries = tried.map(|node| (name(node), node.policy.retry.clone()));
-    let idle = graph.nodes.iter().filter_map(|node| match node.input.part(&["options", "idleTimeoutMs"]) {
-        Part::Known(ms) => Some((name(node), Duration::from_millis(ms.as_u64()?))),
-        _ => None,
-    });
-    Plan {
-        flow: graph.name.clone(),
-        nodes: graph.nodes.iter().map(|node| (node.id.as_str().into(), node.node_type.clone())).collect(),
-        loops: loops.collect(),
-        retries: retries.collect(),
-        idle: idle.collect(),
-    }
 }
 
 /// `2 errors and 1 warning`.

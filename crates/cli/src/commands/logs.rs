@@ -12,13 +12,10 @@ use inspan_flow::{Liveness, RunStore, Select, SessionEntry};
 use inspan_protocol::{Envelope, Event};
 use tokio::time::timeout;
 
-use super::{
-    flow,
-    sessions::{self, Standing, answer::Commands},
-};
+use super::sessions::{self, Standing, answer::Commands};
 use crate::{
     args::LogsArgs,
-    console::Plan,
+    console::ConsoleState,
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -53,9 +50,9 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
             Form::Json => Box::new(Envelopes { filter }),
             Form::Text => {
                 // A flow that this version cannot read has a log all the same.
-                let plan =
-                    sessions::graph(&record).map_or_else(|_| Plan::default(), |graph| flow::plan(&graph));
-                Box::new(Lines::new(plan, filter, args.from, invocation.terminal.stdout))
+                let graph = sessions::graph(&record);
+                let state = graph.map(|graph| ConsoleState::of(record.run(&graph))).unwrap_or_default();
+                Box::new(Lines::new(state, filter, args.from, invocation.terminal.stdout))
             }
         };
         let mut log = Log { store, entry, next: args.from.max(first), out };

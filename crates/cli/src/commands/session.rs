@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{DynChannel, PermissionPolicy, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore, Select,
-    StoreError, WhenWaiting,
+    FACTS, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore,
+    Select, StoreError, WhenWaiting,
 };
 use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value};
@@ -34,22 +34,6 @@ mod signals;
 pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
 /// How long what is left of a session may take to end, once nobody waits for it.
 pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
-
-/// What is shown again of a session that goes on.
-const SHOWN: &[&str] = &[
-    "harness:start",
-    "task:start",
-    "task:complete",
-    "task:failed",
-    "task:skipped",
-    "task:reused",
-    "task:cancelled",
-    "loop:iterate",
-    "agent:start",
-    "agent:usage",
-    "agent:complete",
-    "flow:paused",
-];
 
 /// How a session is driven.
 #[derive(Clone, Debug, Default)]
@@ -156,7 +140,7 @@ impl Session {
         let (Begin::Rest { session, .. }, Some(store)) = (&self.begin, &self.store) else {
             return Ok(Vec::new());
         };
-        Ok(store.read(session, 1, Select::Names(SHOWN)).await?)
+        Ok(store.read(session, 1, Select::Names(FACTS)).await?)
     }
 
     async fn drive(self, events: Option<Events>, invocation: &Invocation) -> Result<Exit, Failure> {

@@ -2,13 +2,13 @@
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    FACTS, Facts, Graph, Liveness, NodeIx, NodeState, ParentKind, Run, Select, SessionEntry, SessionRecord,
+    FACTS, Facts, Graph, Liveness, NodeIx, NodeState, ParentKind, Select, SessionEntry, SessionRecord,
 };
 use inspan_protocol::{NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::{
-    flow, inbox,
+    inbox,
     sessions::{self, Standing, answer::Commands, list},
 };
 use crate::{
@@ -26,7 +26,6 @@ mod node;
 struct View {
     entry: SessionEntry,
     record: SessionRecord,
-    run: Run,
     console: ConsoleState,
     commands: Commands,
 }
@@ -43,15 +42,12 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
         // The entry is read after the log: what it says is at least as new.
         let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
         let entry = store.entry(&found.session).await?;
-        let (mut run, mut console) = (record.run(&graph), ConsoleState::new(flow::plan(&graph)));
-        for envelope in &log {
-            run.apply(envelope);
-            console.fold(envelope);
-        }
-        Ok(View { entry, record, run, console, commands: Commands::new(invocation) })
+        let mut console = ConsoleState::of(record.run(&graph));
+        log.iter().for_each(|envelope| console.apply(envelope));
+        Ok(View { entry, record, console, commands: Commands::new(invocation) })
     })?;
     match invocation.form {
-        _ if args.snapshot => invocation.json(&view.run.snapshot(&view.record.input)),
+        _ if args.snapshot => invocation.json(&view.console.run().snapshot(&view.record.input)),
         Form::Json => invocation.json(&view.json()),
         Form::Text => {
             let text: Vec<String> =
@@ -64,11 +60,11 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
 
 impl View {
     fn graph(&self) -> &Graph {
-        self.run.graph()
+        self.console.run().graph()
     }
 
     fn state(&self) -> &Facts {
-        self.run.state()
+        self.console.run().state()
     }
 
     /// Each node with where it stands as people see it.

@@ -47,7 +47,7 @@ impl AgentView {
         Self { provider: provider.to_owned(), model: model.map(str::to_owned), listens, ..Self::default() }
     }
 
-    pub(crate) fn fold(&mut self, event: &Event, at: Timestamp) {
+    pub(crate) fn apply(&mut self, event: &Event, at: Timestamp) {
         match event {
             Event::AgentText { content, delta, .. } => {
                 if !delta {
@@ -143,7 +143,7 @@ mod tests {
         let pieces = ["Hel", "lo\n", "\n", "wor", "ld", "\n\n", "日本"];
         let seen = pieces.map(|content| {
             let run_id = RunId::from("r");
-            agent.fold(
+            agent.apply(
                 &Event::AgentText { content: content.to_owned(), delta: true, run_id },
                 Timestamp::from_millis(0),
             );

@@ -10,14 +10,13 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::PromptId;
+use inspan_protocol::{Prompt, PromptId, Reply};
 
 use super::{
     editor::{Editor, Typed},
     line::{Line, Tone},
     painter::Shared,
-    question::{Answer, block, read, settled},
-    state::Question,
+    question::{block, read, settled},
 };
 use crate::safe::clean;
 
@@ -32,11 +31,11 @@ pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 /// Where answers and messages go.
 pub(crate) trait Answers: Send + Sync {
     /// Sends an answer; a refusal says why.
-    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String>;
+    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String>;
     /// Sends a message to the agents that listen; a refusal says why.
     fn message(&self, text: &str) -> Result<(), String>;
     /// Nobody is there to answer this.
-    fn nobody(&self, question: &Question);
+    fn nobody(&self, question: &Prompt);
 }
 
 /// The threads that ask.
@@ -54,7 +53,7 @@ struct Mail {
 #[derive(Default)]
 struct Letters {
     /// The questions that are open now, if that has changed.
-    open: Option<Vec<Question>>,
+    open: Option<Vec<Prompt>>,
     /// Answers that came, from here or elsewhere.
     replies: VecDeque<(PromptId, String)>,
     editor: Editor,
@@ -100,7 +99,7 @@ impl Asker {
     }
 
     /// These questions are open now.
-    pub(super) fn questions(&self, open: Vec<Question>) {
+    pub(super) fn questions(&self, open: Vec<Prompt>) {
         self.mail.post(|letters| letters.open = Some(open));
     }
 
@@ -124,7 +123,7 @@ impl Asker {
 
 /// The question that is shown, and the text that was typed before it came.
 struct Asked {
-    question: Question,
+    question: Prompt,
     before: String,
 }
 
@@ -132,7 +131,7 @@ struct Person {
     shared: Arc<Shared>,
     answers: Arc<dyn Answers>,
     mail: Arc<Mail>,
-    open: Vec<Question>,
+    open: Vec<Prompt>,
     asked: Option<Asked>,
 }
 
@@ -178,7 +177,7 @@ impl Person {
         let now = (self.shared.now)();
         self.open.retain(|question| question.deadline.is_none_or(|deadline| deadline > now));
         if let Some(asked) = &self.asked
-            && !self.open.iter().any(|question| question.id == asked.question.id)
+            && !self.open.iter().any(|question| question.prompt_id == asked.question.prompt_id)
         {
             self.withdraw(replies);
         }
@@ -189,7 +188,7 @@ impl Person {
         }
     }
 
-    fn ask(&mut self, question: Question) {
+    fn ask(&mut self, question: Prompt) {
         // What was typed before the question came was not meant as its answer.
         let before = self.shows(Some(&question));
         self.shared.ask(block(&question, (self.shared.now)()));
@@ -197,16 +196,16 @@ impl Person {
     }
 
     /// Notes which question is shown; gives the text that was typed meanwhile.
-    fn shows(&self, question: Option<&Question>) -> String {
+    fn shows(&self, question: Option<&Prompt>) -> String {
         let mut letters = self.mail.letters();
-        letters.shown = question.map(|question| question.id.clone());
+        letters.shown = question.map(|question| question.prompt_id.clone());
         letters.editor.take()
     }
 
     /// A line was ended while this question was shown.
     fn take(&mut self, shown: Option<&PromptId>, typed: &str) {
         let Some(shown) = shown else { return self.message(typed) };
-        let Some(asked) = self.asked.as_ref().filter(|asked| asked.question.id == *shown) else {
+        let Some(asked) = self.asked.as_ref().filter(|asked| asked.question.prompt_id == *shown) else {
             return self.shared.say(note("the question was answered meanwhile"));
         };
         let question = asked.question.clone();
@@ -233,7 +232,7 @@ impl Person {
     /// The question is no longer open: it was answered elsewhere, its time is up, or nobody waits for it any more.
     fn withdraw(&mut self, replies: &VecDeque<(PromptId, String)>) {
         let Some(asked) = &self.asked else { return };
-        let reply = replies.iter().find(|(prompt, _)| *prompt == asked.question.id);
+        let reply = replies.iter().find(|(prompt, _)| *prompt == asked.question.prompt_id);
         let is_late = asked.question.deadline.is_some_and(|deadline| deadline <= (self.shared.now)());
         let how = match (reply, &asked.question.default) {
             (Some((_, answer)), Some(default)) if is_late && answer == default => {
@@ -249,7 +248,7 @@ impl Person {
     /// Takes the question away; `how` says what became of it.
     fn settle(&mut self, how: &str) {
         let Some(Asked { question, before }) = self.asked.take() else { return };
-        self.open.retain(|open| open.id != question.id);
+        self.open.retain(|open| open.prompt_id != question.prompt_id);
         drop(self.shows(None));
         self.mail.letters().editor.put(before.clone());
         self.shared.settle(settled(&question, how), before);
@@ -262,7 +261,7 @@ impl Person {
         let mut given_up = HashSet::new();
         loop {
             for question in std::mem::take(&mut self.open) {
-                if given_up.insert(question.id.clone()) {
+                if given_up.insert(question.prompt_id.clone()) {
                     self.answers.nobody(&question);
                 }
             }

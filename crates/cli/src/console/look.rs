@@ -1,11 +1,12 @@
 //! The signs and words that stand for statuses and reasons, the same in the picture and in the lines.
 
-use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, SkipReason};
+use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, Prompt, SkipReason};
 
 use super::{
     format,
     line::{Line, Tone},
-    state::{Cause, Ended, Question},
+    question::choices,
+    state::{Cause, Ended},
 };
 use crate::safe::clean;
 
@@ -47,7 +48,7 @@ pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
 /// How a session ended, with its sign.
 pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
     match ended.outcome {
-        Outcome::Stopped if ended.cause == Cause::NobodyThere => (Tone::Warning, "?", "waiting for a person"),
+        Outcome::Stopped if ended.cause == Cause::Unattended => (Tone::Warning, "?", "waiting for a person"),
         Outcome::Paused => (Tone::Warning, "‖", "paused"),
         Outcome::Waiting => (Tone::Warning, "?", "waiting"),
         Outcome::Success => (Tone::Good, "✔", "succeeded"),
@@ -70,10 +71,10 @@ pub(crate) fn error(line: &mut Line, error: &AgentError) {
 }
 
 /// The answers that a question takes, and what happens without one.
-pub(crate) fn answers(question: &Question) -> Option<String> {
+pub(crate) fn answers(question: &Prompt) -> Option<String> {
     let mut parts = Vec::new();
-    if !question.choices.is_empty() {
-        parts.push(question.choices.iter().map(|choice| clean(choice)).collect::<Vec<_>>().join(" / "));
+    if !choices(question).is_empty() {
+        parts.push(choices(question).iter().map(|choice| clean(choice)).collect::<Vec<_>>().join(" / "));
     }
     match (&question.default, question.deadline) {
         (Some(default), Some(at)) => {

@@ -160,7 +160,7 @@ impl Painter {
         let mut inner = lock(&self.shared.inner);
         let inner_ref = &mut *inner;
         let asked_before = inner_ref.state.asked;
-        inner_ref.state.fold(envelope);
+        inner_ref.state.apply(envelope);
         let detail = match self.shared.terminal.progress {
             Progress::Live => Detail::Notes,
             Progress::Lines => Detail::Everything,

@@ -12,7 +12,8 @@ use super::{
     format,
     line::{Line, Tone},
     look,
-    state::{ConsoleState, Question, denied, label},
+    question::{permission, title},
+    state::{ConsoleState, denied, label},
 };
 use crate::safe::{clean, harmless};
 
@@ -105,16 +106,16 @@ impl PlainLog {
         &self,
         envelope: &Envelope,
         state: &ConsoleState,
-        question: &Question,
+        question: &Prompt,
         lines: &mut Vec<Line>,
     ) {
         let mut line = head(envelope, state, Tone::Warning, "?");
-        line.push(Tone::Strong, &question.title());
+        line.push(Tone::Strong, &title(question));
         if let Some(answers) = look::answers(question) {
             line.push(Tone::Faint, &format!(" ({answers})"));
         }
         lines.push(line);
-        let Some(permission) = question.permission() else { return };
+        let Some(permission) = permission(question) else { return };
         let all = permission.lines();
         let shown = match self.arguments {
             Arguments::Whole => all.len(),
@@ -255,7 +256,8 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         Event::LoopIterate { from, to, iteration, .. } => {
             let mut line = new(Tone::Accent, "↻");
             let of = state.loop_between(from.as_str(), to.as_str());
-            let of = of.map(|edge| format!(" of {}", edge.max_iterations)).unwrap_or_default();
+            let most = of.and_then(|edge| edge.cycle.as_ref()).map(|cycle| cycle.max_iterations);
+            let of = most.map(|most| format!(" of {most}")).unwrap_or_default();
             line.push(Tone::Plain, &format!("{from} loops back to {to} ({iteration}{of})"));
             if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
                 line.push(Tone::Faint, &format!(": {reason}"));

@@ -1,21 +1,14 @@
 //! A question as it is put to a person at the terminal, and what the line they type means.
 
-use inspan_protocol::{PromptKind, Timestamp};
+use inspan_protocol::{Prompt, PromptKind, Reply, Timestamp};
 
 use super::{
     format,
     line::{Line, Tone},
     permission::Permission,
-    state::{Question, label},
+    state::label,
 };
 use crate::safe::{clean, harmless};
-
-/// What a typed line means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) content: String,
-    pub(crate) choice: Option<String>,
-}
 
 /// A question, ready to be answered on the line below.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,21 +49,21 @@ impl Block {
 }
 
 /// The question, ready to be answered on the line below.
-pub(crate) fn block(question: &Question, now: Timestamp) -> Block {
+pub(crate) fn block(question: &Prompt, now: Timestamp) -> Block {
     let mut head = vec![titled(question, Tone::Warning)];
-    let permission = question.permission();
+    let asked = permission(question);
     let mut detail = Vec::new();
-    match &permission {
+    match &asked {
         Some(permission) => {
             detail.extend(permission.lines().iter().map(|line| line.indented(4)));
         }
-        None => head.extend(question.text.lines().skip(1).map(|text| indented(text, Tone::Plain))),
+        None => head.extend(question.prompt.lines().skip(1).map(|text| indented(text, Tone::Plain))),
     }
     let mut lines = Vec::new();
-    for (at, choice) in question.choices.iter().enumerate() {
+    for (at, choice) in choices(question).iter().enumerate() {
         let mut line = Line::new();
         line.push(Tone::Accent, &format!("  {}", at + 1)).push(Tone::Plain, &format!("  {}", clean(choice)));
-        if permission.is_some() && choice == "always" {
+        if asked.is_some() && choice == "always" {
             line.push(Tone::Faint, ": this tool for the rest of the run");
         }
         if question.default.as_ref() == Some(choice) {
@@ -78,7 +71,7 @@ pub(crate) fn block(question: &Question, now: Timestamp) -> Block {
         }
         lines.push(line);
     }
-    let mut how = match (question.choices.is_empty(), question.allow_text) {
+    let mut how = match (choices(question).is_empty(), question.allows_text()) {
         (true, _) => "type an answer".to_owned(),
         (false, false) => "type a number or a word".to_owned(),
         (false, true) => "type a number, a word or your own answer".to_owned(),
@@ -104,13 +97,13 @@ pub(crate) fn block(question: &Question, now: Timestamp) -> Block {
 }
 
 /// The question itself, in one line.
-fn titled(question: &Question, tone: Tone) -> Line {
+fn titled(question: &Prompt, tone: Tone) -> Line {
     let mut line = Line::new();
     line.push(tone, "? ");
     if let Some(task) = &question.task {
         line.push(Tone::Strong, &clean(label(task))).push(Tone::Plain, ": ");
     }
-    line.push(Tone::Strong, &question.title());
+    line.push(Tone::Strong, &title(question));
     line
 }
 
@@ -121,13 +114,13 @@ fn indented(text: &str, tone: Tone) -> Line {
 }
 
 /// What a line means as an answer, or why it is none.
-pub(crate) fn read(question: &Question, typed: &str) -> Result<Answer, String> {
+pub(crate) fn read(question: &Prompt, typed: &str) -> Result<Reply, String> {
     let typed = typed.trim();
-    let chosen = |choice: &String| Answer { content: choice.clone(), choice: Some(choice.clone()) };
+    let chosen = |choice: &String| Reply { content: choice.clone(), choice: Some(choice.clone()) };
     if typed.is_empty() {
         return match &question.default {
-            Some(default) if question.choices.contains(default) => Ok(chosen(default)),
-            Some(default) => Ok(Answer { content: default.clone(), choice: None }),
+            Some(default) if choices(question).contains(default) => Ok(chosen(default)),
+            Some(default) => Ok(Reply { content: default.clone(), choice: None }),
             None => Err("type an answer".to_owned()),
         };
     }
@@ -136,46 +129,49 @@ pub(crate) fn read(question: &Question, typed: &str) -> Result<Answer, String> {
         (PromptKind::Permission, "n" | "no") => "deny".to_owned(),
         (_, word) => word.to_owned(),
     };
-    let exact = question.choices.iter().find(|choice| choice.to_lowercase() == word);
-    let numbered = || typed.parse::<usize>().ok().and_then(|n| question.choices.get(n.checked_sub(1)?));
+    let exact = choices(question).iter().find(|choice| choice.to_lowercase() == word);
+    let numbered = || typed.parse::<usize>().ok().and_then(|n| choices(question).get(n.checked_sub(1)?));
     if let Some(choice) = exact.or_else(numbered) {
         return Ok(chosen(choice));
     }
-    if question.allow_text {
-        return Ok(Answer { content: typed.to_owned(), choice: None });
+    if question.allows_text() {
+        return Ok(Reply { content: typed.to_owned(), choice: None });
     }
-    let mut begins = question.choices.iter().filter(|choice| choice.to_lowercase().starts_with(&word));
+    let mut begins = choices(question).iter().filter(|choice| choice.to_lowercase().starts_with(&word));
     match (begins.next(), begins.next()) {
         (Some(choice), None) => Ok(chosen(choice)),
-        _ => Err(match question.choices.len() {
+        _ => Err(match choices(question).len() {
             1 => "not a valid answer; type 1".to_owned(),
             many => format!("not a valid answer; type 1-{many}"),
         }),
     }
 }
 
-impl Question {
-    /// The permission that it asks for, if it does.
-    pub(crate) fn permission(&self) -> Option<Permission<'_>> {
-        Permission::of(self.kind, self.detail.as_ref(), &self.text)
-    }
+/// The answers to choose from.
+pub(crate) fn choices(question: &Prompt) -> &[String] {
+    question.choices.as_deref().unwrap_or_default()
+}
 
-    /// The question in one line.
-    pub(crate) fn title(&self) -> String {
-        match self.permission() {
-            Some(permission) => permission.title(),
-            None => clean(self.text.lines().next().unwrap_or_default()),
-        }
-    }
+/// The permission that a question asks for, if it does.
+pub(crate) fn permission(question: &Prompt) -> Option<Permission<'_>> {
+    Permission::of(question.kind, question.detail.as_ref(), &question.prompt)
+}
 
-    /// The answer that is taken where nobody can be asked.
-    pub(crate) fn unattended(&self) -> Option<Answer> {
-        self.default.as_ref().and_then(|_| read(self, "").ok())
+/// The question in one line.
+pub(crate) fn title(question: &Prompt) -> String {
+    match permission(question) {
+        Some(permission) => permission.title(),
+        None => clean(question.prompt.lines().next().unwrap_or_default()),
     }
 }
 
+/// The answer that is taken where nobody can be asked.
+pub(crate) fn unattended(question: &Prompt) -> Option<Reply> {
+    question.default.as_ref().and_then(|_| read(question, "").ok())
+}
+
 /// How the question and its answer stand in the log.
-pub(crate) fn settled(question: &Question, how: &str) -> Line {
+pub(crate) fn settled(question: &Prompt, how: &str) -> Line {
     let mut line = titled(question, Tone::Good);
     line.push(Tone::Plain, " ").push(Tone::Accent, &clean(how));
     line
@@ -183,22 +179,16 @@ pub(crate) fn settled(question: &Question, how: &str) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use inspan_protocol::PromptId;
     use serde_json::json;
 
     use super::*;
 
-    fn question(choices: &[&str], default: Option<&str>, allow_text: bool) -> Question {
-        Question {
-            id: PromptId::from("p"),
-            task: None,
-            text: "Go on?".to_owned(),
-            choices: choices.iter().map(|choice| (*choice).to_owned()).collect(),
-            allow_text,
-            kind: PromptKind::Input,
-            detail: None,
-            deadline: None,
+    fn question(choices: &[&str], default: Option<&str>, allow_text: bool) -> Prompt {
+        Prompt {
+            choices: Some(choices.iter().map(|choice| (*choice).to_owned()).collect()),
+            allow_text: Some(allow_text),
             default: default.map(str::to_owned),
+            ..Prompt::new("p", PromptKind::Input, "Continue?")
         }
     }
 
@@ -208,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_line_chooses_by_number_word_or_beginning() {
-        let chosen = |text: &str| Ok(Answer { content: text.to_owned(), choice: Some(text.to_owned()) });
-        let free = |text: &str| Ok(Answer { content: text.to_owned(), choice: None });
+        let chosen = |text: &str| Ok(Reply { content: text.to_owned(), choice: Some(text.to_owned()) });
+        let free = |text: &str| Ok(Reply { content: text.to_owned(), choice: None });
         let refused = || Err("not a valid answer; type 1-3".to_owned());
         let closed = question(&["Yes", "no", "now"], Some("no"), false);
         let rows = ["1", "yes", "Y", "no", "n", "4", "0", "", "maybe"].map(|typed| read(&closed, typed));
@@ -238,7 +228,7 @@ mod tests {
     fn a_permission_shows_the_tool_and_takes_yes_and_no() {
         let mut asked = question(&["allow", "always", "deny"], Some("deny"), false);
         asked.kind = PromptKind::Permission;
-        asked.text = "Allow `Bash`? make a file".to_owned();
+        asked.prompt = "Allow `Bash`? make a file".to_owned();
         asked.deadline = Some(Timestamp::from_millis(90_000));
         asked.detail = Some(json!({ "toolName": "Bash", "input": { "command": "touch f1", "timeout": 5 } }));
         let shown = texts(&block(&asked, Timestamp::from_millis(0)).whole());

@@ -1,8 +1,8 @@
 //! The console's two faces, from literal events at fixed times.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use inspan_flow::Retry;
+use inspan_flow::{Graph, Loaded, builtin_nodes, compile};
 use inspan_protocol::{
     AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId, NodePath,
     Outcome, Prompt, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     plain::{Detail, PlainLog},
-    state::{ConsoleState, Plan, PlannedLoop},
+    state::ConsoleState,
     summary::summary,
     tree::{Canvas, tree},
 };
@@ -119,31 +119,30 @@ fn end(outcome: Outcome, duration_ms: u64) -> Event {
     Event::HarnessComplete { success: outcome == Outcome::Success, outcome, duration_ms }
 }
 
-fn review_plan() -> Plan {
-    let nodes = [
-        ("plan", "claude.agent"),
-        ("code", "claude.agent"),
-        ("review", "claude.agent"),
-        ("ok", "human.input"),
-        ("escalate", "control.fail"),
-    ];
-    Plan {
-        flow: "review-loop".to_owned(),
-        nodes: nodes.map(|(id, node_type)| (id.into(), node_type.into())).to_vec(),
-        loops: vec![PlannedLoop {
-            from: "review".to_owned(),
-            to: "code".to_owned(),
-            max_iterations: 3,
-            when: Some("'PASS' not in review.text".to_owned()),
-            body: vec!["code".to_owned(), "review".to_owned()],
-        }],
-        retries: [("code".into(), retry())].into(),
-        ..Plan::default()
-    }
-}
+const REVIEW: &str = "
+flow: { name: review-loop }
+nodes:
+  - { id: plan, type: claude.agent, input: { prompt: x } }
+  - id: code
+    type: claude.agent
+    input: { prompt: x }
+    policy: { retry: { maxAttempts: 3, backoff: 4s } }
+  - { id: review, type: claude.agent, input: { prompt: x } }
+  - { id: ok, type: human.input, input: { prompt: x } }
+  - { id: escalate, type: control.fail, input: { message: x } }
+edges:
+  - { from: plan, to: code }
+  - { from: code, to: review }
+  - { from: review, to: code, when: \"'PASS' not in review.text\", maxIterations: 3 }
+  - { from: review, to: ok }
+  - { from: ok, to: escalate, when: \"ok.choice == 'no'\" }
+";
 
-fn retry() -> Retry {
-    Retry { max_attempts: 3, backoff: Duration::from_secs(4), ..Retry::default() }
+/// A compiled flow.
+pub(super) fn graph(text: &str) -> Arc<Graph> {
+    let loaded = Loaded::from_text("flow.yaml", text, Default::default());
+    let nodes = builtin_nodes(&crate::commands::registries::providers());
+    Arc::new(compile(&loaded, &nodes).unwrap_or_else(|problems| panic!("{problems}")).graph)
 }
 
 fn review_tale() -> Tale {
@@ -223,12 +222,12 @@ fn review_tale() -> Tale {
     tale
 }
 
-fn plain(plan: Plan, tale: &Tale) -> String {
-    let mut state = ConsoleState::new(plan);
+fn plain(flow: &str, tale: &Tale) -> String {
+    let mut state = ConsoleState::new(&graph(flow));
     let mut log = PlainLog::default();
     let mut out = String::new();
     for envelope in &tale.0 {
-        state.fold(envelope);
+        state.apply(envelope);
         for line in log.lines(envelope, &state, Detail::Everything) {
             out.push_str(&line.render(Colour::Off));
             out.push('\n');
@@ -246,15 +245,15 @@ fn canvas(ms: i64, columns: usize, lines: Option<usize>) -> Canvas {
 }
 
 /// The picture at each of these moments.
-fn pictures(plan: Plan, tale: &Tale, moments: &[i64], columns: usize, lines: Option<usize>) -> String {
+fn pictures(flow: &str, tale: &Tale, moments: &[i64], columns: usize, lines: Option<usize>) -> String {
     let mut out = String::new();
     for moment in moments {
-        let mut state = ConsoleState::new(plan.clone());
+        let mut state = ConsoleState::new(&graph(flow));
         let until = Timestamp::from_millis(NOON + moment);
         tale.0
             .iter()
             .filter(|envelope| envelope.timestamp <= until)
-            .for_each(|envelope| state.fold(envelope));
+            .for_each(|envelope| state.apply(envelope));
         out.push_str(&format!("── {moment} ms\n"));
         for line in tree(&state, canvas(*moment, columns, lines)) {
             assert!(line.width() <= columns, "`{}` is wider than {columns}", line.text());
@@ -267,18 +266,18 @@ fn pictures(plan: Plan, tale: &Tale, moments: &[i64], columns: usize, lines: Opt
 
 #[test]
 fn the_lines_of_a_review() {
-    insta::assert_snapshot!(plain(review_plan(), &review_tale()));
+    insta::assert_snapshot!(plain(REVIEW, &review_tale()));
 }
 
 #[test]
 fn the_picture_of_a_review() {
     let moments = [1, 6, 850, 1000, 3000, 8000, 9990, 11_035, 12_050, 15_000, 25_000];
-    insta::assert_snapshot!(pictures(review_plan(), &review_tale(), &moments, 100, None));
+    insta::assert_snapshot!(pictures(REVIEW, &review_tale(), &moments, 100, None));
 }
 
 #[test]
 fn a_small_terminal_shows_what_is_lively() {
-    insta::assert_snapshot!(pictures(review_plan(), &review_tale(), &[850, 8000, 25_000], 44, Some(4)));
+    insta::assert_snapshot!(pictures(REVIEW, &review_tale(), &[850, 8000, 25_000], 44, Some(4)));
 }
 
 #[test]
@@ -311,22 +310,5 @@ fn a_failure_says_what_and_why_and_what_to_do() {
             },
         )
         .at(903, "", end(Outcome::Failed, 903));
-    insta::assert_snapshot!(plain(review_plan(), &tale));
-}
-
-#[test]
-fn iterations_of_a_frame_stand_below_their_owner() {
-    let plan = Plan {
-        flow: "scan-all".to_owned(),
-        nodes: vec![("scan".into(), "control.foreach".into()), ("report".into(), "echo".into())],
-        ..Plan::default()
-    };
-    let mut tale = Tale::new();
-    tale.at(0, "", Event::HarnessStart { name: "scan-all".to_owned() })
-        .at(1, "scan", start("scan", "control.foreach", 1))
-        .at(2, "scan[0]/look", start("scan[0]/look", "claude.agent", 1))
-        .at(3, "scan[1]/look", start("scan[1]/look", "claude.agent", 1))
-        .at(4, "scan[0]/fix", start("scan[0]/fix", "exec", 1))
-        .at(5, "scan[1]/look", done("look", 2));
-    insta::assert_snapshot!(pictures(plan, &tale, &[5], 80, None));
+    insta::assert_snapshot!(plain(REVIEW, &tale));
 }

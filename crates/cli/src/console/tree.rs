@@ -7,7 +7,7 @@ use super::{
     format,
     line::{Line, Tone, tail},
     look,
-    state::{COLUMN, ConsoleState, Course, Row, indent},
+    state::{COLUMN, ConsoleState, Course, Row},
 };
 use crate::safe::clean;
 
@@ -33,7 +33,7 @@ pub(crate) fn tree(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
 
 fn head(state: &ConsoleState, canvas: Canvas) -> Line {
     let mut line = Line::new();
-    let elapsed = match (&state.ended, state.started) {
+    let elapsed = match (&state.ended, state.run().state().started_at()) {
         (Some(ended), _) => {
             let (tone, sign, word) = look::outcome(ended);
             line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
@@ -116,7 +116,7 @@ fn rest(state: &ConsoleState, hidden: usize) -> Line {
 
 fn branch(state: &ConsoleState, row: &Row, kinds: usize, guide: &str, canvas: Canvas) -> Line {
     let mut line = Line::new();
-    line.push(Tone::Faint, guide).push(Tone::Plain, &" ".repeat(indent(&row.label)));
+    line.push(Tone::Faint, guide);
     let (tone, sign) = look::sign(row.status);
     let sign = if row.status == NodeStatus::Running { SPINNER[canvas.frame % SPINNER.len()] } else { sign };
     line.push(tone, sign).push(Tone::Plain, " ");

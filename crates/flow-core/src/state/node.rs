@@ -1,8 +1,8 @@
 //! Where one node and one edge stand.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, Spending,
-    Timestamp,
+    AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,
+    Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ pub struct NodeState {
     pub error: Option<Box<AgentError>>,
     /// The event of the newest failure, 0 if there is none.
     pub(crate) failed_seq: u64,
+    /// Why it was skipped in this pass.
+    pub skipped: Option<SkipReason>,
     /// The conversation of its newest agent run.
     pub conversation: Option<Conversation>,
     /// Attempts of this pass that failed: these alone count against its retries.

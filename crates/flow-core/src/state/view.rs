@@ -131,6 +131,11 @@ impl Facts {
 }
 
 impl NodeState {
+    /// Attempts of this pass that failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Whether an attempt was cut short by a pause, a limit or a crash, and none has begun since.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted

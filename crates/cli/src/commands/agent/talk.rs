@@ -2,12 +2,12 @@
 //! aborts on a signal. Where the prompts come from is left to `agent` and `chat`.
 
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
-use inspan_protocol::{AgentError, ErrorCode, Event};
+use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 
 use super::{lines::Lines, voice::Voice};
 use crate::{
     commands::session::Signals,
-    console::{Question, Tone, read_answer},
+    console::{Tone, read_answer},
     exit::Exit,
     invocation::Invocation,
     terminal::{self, Person},
@@ -22,7 +22,7 @@ pub(in crate::commands) struct Talk<'a> {
     lines: Lines,
     between: Between,
     /// Questions of the agent, oldest first.
-    open: Vec<Question>,
+    open: Vec<Prompt>,
 }
 
 /// What is done with lines that are typed while the agent is at work and asks nothing.
@@ -143,14 +143,14 @@ impl<'a> Talk<'a> {
         self.voice.event(event);
         match event {
             Event::SessionPrompt(prompt) => {
-                self.open.push(Question::new(prompt, None));
+                self.open.push(prompt.clone());
                 if self.open.len() == 1 {
                     self.ask();
                 }
             }
             Event::SessionReply { prompt_id, .. } => {
-                let asked = self.open.first().is_some_and(|first| first.id == *prompt_id);
-                self.open.retain(|question| question.id != *prompt_id);
+                let asked = self.open.first().is_some_and(|first| first.prompt_id == *prompt_id);
+                self.open.retain(|question| question.prompt_id != *prompt_id);
                 if asked {
                     self.ask();
                 }
@@ -191,7 +191,8 @@ impl<'a> Talk<'a> {
         let Some(question) = self.open.first() else { return };
         let answered = read_answer(question, line).and_then(|answer| {
             let hub = self.session.hub().ok_or("the session is closed")?;
-            hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|why| why.to_string())
+            hub.reply(question.prompt_id.clone(), answer.content, answer.choice)
+                .map_err(|why| why.to_string())
         });
         match answered {
             // Its event comes through the stream, and takes it from the list then.

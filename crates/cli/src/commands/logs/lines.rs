@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Output;
 use crate::{
-    console::{Arguments, ConsoleState, Detail, Line, PlainLog, Plan, Tone, clean, format, head, look},
+    console::{Arguments, ConsoleState, Detail, Line, PlainLog, Tone, clean, format, head, look},
     terminal::{self, Colour, Reader},
 };
 
@@ -25,10 +25,10 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(plan: Plan, filter: Filter, from: u64, colour: Colour) -> Self {
+    pub(super) fn new(state: ConsoleState, filter: Filter, from: u64, colour: Colour) -> Self {
         let is_chosen = filter != Filter::all();
         let plain = PlainLog::new(Arguments::Whole);
-        Self { state: ConsoleState::new(plan), plain, filter, is_chosen, from, colour }
+        Self { state, plain, filter, is_chosen, from, colour }
     }
 
     fn lines(&mut self, envelope: &Envelope) -> Vec<Line> {
@@ -130,7 +130,7 @@ impl Lines {
 
 impl Output for Lines {
     fn print(&mut self, envelope: &Envelope) -> Reader {
-        self.state.fold(envelope);
+        self.state.apply(envelope);
         let lines = self.lines(envelope);
         if envelope.seq < self.from || lines.is_empty() {
             return Reader::There;

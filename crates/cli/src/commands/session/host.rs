@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, SessionId};
+use inspan_protocol::{BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId};
 use serde_json::Map;
 
 use super::report::Report;
 use crate::{
-    commands::{flow, sessions::answer::Commands},
-    console::{Answer, Answers, ConsoleState, Device, Painter, Question, Setting},
+    commands::sessions::answer::Commands,
+    console::{Answers, ConsoleState, Device, Painter, Setting, unattended},
     exit::Exit,
     invocation::Invocation,
 };
@@ -38,13 +38,13 @@ struct Desk {
     hub: OnceLock<Hub>,
     unattended: Unattended,
     /// Questions that only a person could have answered.
-    waiting: Mutex<Vec<Question>>,
+    waiting: Mutex<Vec<Prompt>>,
 }
 
 impl Host {
     /// `history` is what happened in the session before.
     pub(super) fn new(
-        graph: &Graph,
+        graph: &Arc<Graph>,
         invocation: &Invocation,
         unattended: Unattended,
         history: &[Arc<Envelope>],
@@ -55,9 +55,9 @@ impl Host {
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        let mut state = ConsoleState::new(flow::plan(graph));
-        history.iter().for_each(|envelope| state.fold(envelope));
-        state.catch_up();
+        let mut state = ConsoleState::new(graph);
+        history.iter().for_each(|envelope| state.apply(envelope));
+        state.end_history();
         let desk = Desk { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
         Self {
             painter: Painter::new(state, setting),
@@ -86,17 +86,17 @@ impl Host {
 
     /// Says how the session went. After [`Host::stop`].
     pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
-        state.settle(report.nodes());
+        state.set_final(report.nodes());
         match report.resting() {
-            Some((outcome, duration_ms)) => state.rest(outcome, duration_ms),
-            None if report.exit == Exit::Waiting => state.nobody_there(),
+            Some((outcome, duration_ms)) => state.set_paused(outcome, duration_ms),
+            None if report.exit == Exit::Waiting => state.set_unattended(),
             None => {}
         }
         self.painter.summarise(&state, &report.hints(&self.commands));
     }
 
     /// The questions that ended the session.
-    pub(super) fn waiting(&self) -> Vec<Question> {
+    pub(super) fn waiting(&self) -> Vec<Prompt> {
         self.desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -125,9 +125,10 @@ impl Channel for Host {
 }
 
 impl Answers for Desk {
-    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         let hub = self.hub.get().ok_or("the session has not started")?;
-        hub.reply(question.id.clone(), answer.content, answer.choice).map_err(|error| error.to_string())
+        hub.reply(question.prompt_id.clone(), answer.content, answer.choice)
+            .map_err(|error| error.to_string())
     }
 
     fn message(&self, text: &str) -> Result<(), String> {
@@ -135,11 +136,11 @@ impl Answers for Desk {
         hub.send(text).map(drop).map_err(|error| error.to_string())
     }
 
-    fn nobody(&self, question: &Question) {
+    fn nobody(&self, question: &Prompt) {
         let Some(hub) = self.hub.get().filter(|_| self.unattended != Unattended::Wait) else { return };
-        if let Some(answer) = question.unattended() {
+        if let Some(answer) = unattended(question) {
             // A refusal stands in the log; somebody else was faster.
-            let _ = hub.reply(question.id.clone(), answer.content, answer.choice);
+            let _ = hub.reply(question.prompt_id.clone(), answer.content, answer.choice);
             return;
         }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(question.clone());

@@ -5,13 +5,13 @@ use inspan_flow::{FlowRunResult, Graph, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, Prompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
-use crate::{commands::sessions::answer::Commands, console::Question, exit::Exit, terminal};
+use crate::{commands::sessions::answer::Commands, exit::Exit, terminal};
 
 /// What is said of an ended session.
 pub(super) struct Report<'a> {
     pub(super) exit: Exit,
     result: &'a FlowRunResult,
-    waiting: &'a [Question],
+    waiting: &'a [Prompt],
     keeps: Keeps,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Report<'a> {
     /// `by` is the signal that stopped the session, if one did.
     pub(super) fn new(
         result: &'a FlowRunResult,
-        waiting: &'a [Question],
+        waiting: &'a [Prompt],
         by: Option<Exit>,
         keeps: Keeps,
     ) -> Self {
@@ -75,7 +75,7 @@ impl<'a> Report<'a> {
                 vec![format!("fix it, then run `{resume}`; finished work is reused")]
             }
             (_, Keeps::Nothing) => {
-                let waits = |question: &Question| {
+                let waits = |question: &Prompt| {
                     let node =
                         question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));
                     format!(
@@ -95,7 +95,7 @@ impl<'a> Report<'a> {
         value["prompts"] = match open {
             // Of a session that is kept nowhere, and was stopped since nobody was there to answer.
             [] if self.exit == Exit::Waiting => {
-                self.waiting.iter().map(|question| json!(pending(question))).collect()
+                json!(self.waiting)
             }
             open => json!(open),
         };
@@ -167,18 +167,4 @@ fn answering(session: &SessionId, open: &Prompt, commands: &Commands) -> String 
     let more = if answers.len() > 1 { "; `inspan inbox` lists the other answers" } else { "" };
     let answer = answers.first().map(String::as_str).unwrap_or("inspan inbox");
     format!("{node} is waiting for a person: answer with `{answer}`{more}")
-}
-
-fn pending(question: &Question) -> Prompt {
-    Prompt {
-        prompt_id: question.id.clone(),
-        prompt: question.text.clone(),
-        choices: (!question.choices.is_empty()).then(|| question.choices.clone()),
-        allow_text: Some(question.allow_text),
-        kind: question.kind,
-        detail: question.detail.clone(),
-        task: question.task.clone(),
-        deadline: question.deadline,
-        default: question.default.clone(),
-    }
 }

@@ -3,16 +3,20 @@
 
 use std::io::{self, BufReader, PipeWriter, Write};
 
-use inspan_protocol::{EventContext, EventId, Outcome, Prompt, PromptKind, SessionId};
+use inspan_protocol::{EventContext, EventId, Outcome, Prompt, PromptKind, Reply, SessionId};
 use serde_json::json;
 
 use super::*;
-use crate::{
-    console::{Answer, Question},
-    terminal::Colour,
-};
+use crate::{console::tests::graph, terminal::Colour};
 
 const NOON: i64 = 1_767_787_200_000;
+
+const FLOW: &str = "
+flow: { name: talk }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: '?' } }
+  - { id: why, type: human.input, input: { prompt: '?' } }
+";
 
 /// What was written, and the wish to be told of more.
 #[derive(Clone, Default)]
@@ -86,16 +90,16 @@ fn emulated(bytes: &[u8]) -> String {
 
 #[derive(Default)]
 struct Sent {
-    answers: Mutex<Vec<Answer>>,
+    answers: Mutex<Vec<Reply>>,
     nobody: Mutex<Vec<String>>,
     messages: Mutex<Vec<String>>,
     arrived: Condvar,
 }
 
 impl Answers for Sent {
-    fn answer(&self, question: &Question, answer: Answer) -> Result<(), String> {
+    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         if answer.content == "refused" {
-            return Err(format!("prompt `{}` takes something else", question.id));
+            return Err(format!("prompt `{}` takes something else", question.prompt_id));
         }
         lock(&self.answers).push(answer);
         self.arrived.notify_all();
@@ -108,8 +112,8 @@ impl Answers for Sent {
         Ok(())
     }
 
-    fn nobody(&self, question: &Question) {
-        lock(&self.nobody).push(question.text.clone());
+    fn nobody(&self, question: &Prompt) {
+        lock(&self.nobody).push(question.prompt.clone());
         self.arrived.notify_all();
     }
 }
@@ -133,10 +137,7 @@ impl Scene {
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
         };
-        let nodes = [("ask", "human.input"), ("why", "human.input")];
-        let nodes = nodes.map(|(id, node_type)| (id.into(), node_type.into())).to_vec();
-        let plan = crate::console::Plan { flow: "talk".to_owned(), nodes, ..Default::default() };
-        let painter = Painter::new(ConsoleState::new(plan), setting);
+        let painter = Painter::new(ConsoleState::new(&graph(FLOW)), setting);
         let sent = Arc::new(Sent::default());
         painter.start(Arc::<Sent>::clone(&sent)).unwrap();
         Self { painter, tube, person: writer, sent, seq: 0 }
@@ -178,8 +179,8 @@ impl Scene {
         self.person.write_all(line.as_bytes()).unwrap();
     }
 
-    fn sends(&self, count: usize) -> Vec<Answer> {
-        let few = |answers: &mut Vec<Answer>| answers.len() < count;
+    fn sends(&self, count: usize) -> Vec<Reply> {
+        let few = |answers: &mut Vec<Reply>| answers.len() < count;
         let waited =
             self.sent.arrived.wait_timeout_while(lock(&self.sent.answers), Duration::from_secs(20), few);
         waited.unwrap().0.clone()
@@ -218,8 +219,8 @@ fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
     let both = scene.sends(2);
     scene.answered("why", "because");
     shown.push(ends(&mut scene));
-    let yes = Answer { content: "yes".to_owned(), choice: Some("yes".to_owned()) };
-    let because = Answer { content: "because".to_owned(), choice: None };
+    let yes = Reply { content: "yes".to_owned(), choice: Some("yes".to_owned()) };
+    let because = Reply { content: "because".to_owned(), choice: None };
     assert_eq!((first, both), (vec![yes.clone()], vec![yes, because]));
     insta::assert_snapshot!(shown.join("──\n"));
 }
@@ -260,7 +261,7 @@ fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
         "\
 ⠿ talk 5.0s
 ├─ ? ask  human.input  5.0s
-╰─ ⠿ why  exec         5.0s
+╰─ ⠿ why  human.input  5.0s
       test 7 of 9
 ? ask: Shall it go on?
   1  yes
@@ -270,7 +271,7 @@ fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
 "
     );
     scene.types("es\n");
-    assert_eq!(scene.sends(1), [Answer { content: "yes".to_owned(), choice: Some("yes".to_owned()) }]);
+    assert_eq!(scene.sends(1), [Reply { content: "yes".to_owned(), choice: Some("yes".to_owned()) }]);
     ends(&mut scene);
 }
 
