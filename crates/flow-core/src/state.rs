@@ -363,6 +363,7 @@ impl Facts {
     fn skip_node(&mut self, ix: NodeIx, reason: SkipReason) {
         let node = &mut self.nodes[ix];
         node.status = NodeStatus::Skipped;
+        node.skipped = Some(reason);
         node.tainted = reason == SkipReason::Failure;
         node.settles = self.last_seq;
         self.outputs[ix] = None;

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inspan_engine::{Channel, Clock, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId};
+use inspan_protocol::{
+    BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId,
+};
 use serde_json::Map;
 
 use super::report::Report;
