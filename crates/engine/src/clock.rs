@@ -167,6 +167,7 @@ impl RandomIds {
 }
 
 /// A word with 62 random bits.
+#[expect(clippy::disallowed_methods, reason = "this is the `IdSource` that makes random ids")]
 fn random_word(what: &str) -> String {
     format!("{what}-{:016x}", Uuid::new_v4().as_u64_pair().1)
 }
