@@ -1,4 +1,5 @@
 //! Every example runs offline and prints what it printed the last time.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::{
     fs,

@@ -14,7 +14,7 @@ enum Loops {
 }
 
 /// A condition that cannot be worked out ends the run: the decision that says so.
-type Resolved<T> = Result<T, Action>;
+type Resolved<T> = Result<T, Box<Action>>;
 
 impl Run {
     /// Resolves the edges of a node that has ended, as far as they can be resolved by now.
@@ -33,7 +33,7 @@ impl Run {
             // What waits for these loops is looked at once they are known to have ended.
             Ok(Loops::Left(skipped)) if !skipped.is_empty() => skipped,
             Ok(Loops::Left(_)) => self.resolve_edges(ix, fires),
-            Err(ending) => vec![ending],
+            Err(ending) => vec![*ending],
         }
     }
 
@@ -66,7 +66,7 @@ impl Run {
             match if fires { self.holds(edge) } else { Ok(false) } {
                 Ok(fires) => actions.push(self.resolved(edge, fires)),
                 Err(ending) => {
-                    actions.push(ending);
+                    actions.push(*ending);
                     break;
                 }
             }
@@ -86,7 +86,7 @@ impl Run {
         when.holds(&self.scope(&self.locals(edge.from))).map_err(|error| {
             let name = edge_name(&self.graph, edge);
             let message = format!("the condition of {name} cannot be worked out: {error}");
-            ending(Outcome::Failed, AgentError::new(ErrorCode::BindingFailed, message))
+            Box::new(ending(Outcome::Failed, AgentError::new(ErrorCode::BindingFailed, message)))
         })
     }
 }

@@ -150,10 +150,9 @@ impl Facts {
         node.fired += u32::from(status == EdgeStatus::Fired);
         node.tainted |= tainted && status == EdgeStatus::Skipped;
         let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
-        if node.unresolved == 0 || first {
-            if node.status == NodeStatus::Pending && node.attempt == 0 {
-                self.clear(&graph.node(to).body);
-            }
+        let begins = node.unresolved == 0 || first;
+        if begins && node.status == NodeStatus::Pending && node.attempt == 0 {
+            self.clear(&graph.node(to).body);
         }
     }
 

@@ -4,7 +4,7 @@
 //! `INSPAN_BLESS=1` writes the golden files; `INSPAN_FILTER=part` replays the cases whose names contain that part.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use inspan_model_server::sorted;
 use inspan_testkit::{
@@ -75,7 +75,7 @@ pub(crate) async fn recorded_responses_give_their_golden_events<V: Vendor>() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-fn replay_stream<V: Vendor>(path: &PathBuf, case: &Case) -> Result<(), String> {
+fn replay_stream<V: Vendor>(path: &Path, case: &Case) -> Result<(), String> {
     let bytes = std::fs::read(path.join("transcript.sse")).map_err(|error| error.to_string())?;
     let whole = whatever_the_cuts::<V>(case, &bytes, &path.display().to_string())?;
     let lines: String = whole.iter().map(|value| format!("{}\n", sorted(value))).collect();
