@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Filter, ProviderRegistry};
-use inspan_protocol::{AgentError, Environment, ErrorCode, Event, NodeId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Event};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ async fn exec(input: Value, policy: &Value) -> (Result<Value, AgentError>, Durat
     let result = runner.run(Map::new()).await.unwrap();
     let took = began.elapsed();
     let outputs = serde_json::to_value(&result.outputs).unwrap();
-    let error = result.nodes.get(&NodeId::new("a").unwrap()).and_then(|report| report.error);
+    let error = result.nodes.get("a").and_then(|report| report.error);
     (outputs.get("a").cloned().ok_or_else(|| error.unwrap()), took)
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use inspan_engine::Channel;
-use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, NodeId, Outcome, SessionId};
+use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, Outcome, SessionId};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -220,7 +220,7 @@ nodes:
         (result.outcome, stage.effects.done()),
         (Outcome::Success, vec!["e1".to_owned(), "e2".to_owned()])
     );
-    let error = result.nodes.get(&NodeId::new("poison").unwrap()).unwrap().error.unwrap();
+    let error = result.nodes.get("poison").unwrap().error.unwrap();
     let words = "node `poison` was at work the last 10 times that the process died, and nothing finished in between: \
                  it is not started again";
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::NodeFailed, words));
@@ -303,7 +303,7 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     assert!(forked().build().run(Map::new()).await.is_err());
     stage.store.mend();
     let result = forked().open(&fork).await.unwrap().resume(Resume::default()).await.unwrap();
-    let end = result.outputs.get(&NodeId::new("end").unwrap()).unwrap().clone();
+    let end = result.outputs.get("end").unwrap().clone();
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));
     assert_eq!((stage.effects.done().len(), play.calls().len()), (done, calls));
 }

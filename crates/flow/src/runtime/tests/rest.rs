@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use inspan_engine::{Clock, VirtualClock};
-use inspan_protocol::{
-    AgentError, ErrorCode, NodeId, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
-};
+use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -59,8 +57,7 @@ async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
     let result = whole.builder().build().run(Map::new()).await.unwrap();
     whole.check().await;
     assert_eq!(result.outcome, Outcome::Success, "{:?}", result.error);
-    let outputs =
-        |result: &crate::FlowRunResult| result.outputs.get(&NodeId::new("end").unwrap()).unwrap().clone();
+    let outputs = |result: &crate::FlowRunResult| result.outputs.get("end").unwrap().clone();
     assert_eq!(outputs(&result), json!({ "value": "first second third nothing e#3" }));
     for at in [0, 1, 500, 1_500, 4_005, 5_000, 12_000, 20_500, 29_999] {
         let talk = talk();
@@ -179,7 +176,7 @@ async fn a_snapshot_of_a_running_session_goes_on_elsewhere() {
         pass(600).await;
         there.pause(None).await.unwrap();
         let (_, paused) = (resumed.await.unwrap().unwrap(), elsewhere.resume().await);
-        let end = paused.outputs.get(&NodeId::new("end").unwrap()).unwrap().clone();
+        let end = paused.outputs.get("end").unwrap().clone();
         assert_eq!(
             (paused.outcome, end),
             (Outcome::Success, json!({ "value": "first second third nothing e#3" }))
