@@ -1,16 +1,15 @@
 //! Templates and conditions of the author, parsed once and evaluated without side effects: no clock, no
 //! disk, no environment, and a bound on the work. Which names exist is left to the compiler.
 
-mod bounds;
 mod condition;
 mod eval;
 mod filters;
+mod limits;
 mod names;
 mod path;
 mod program;
 mod segment;
 mod template;
-mod told;
 mod tree;
 mod vocabulary;
 
@@ -19,15 +18,12 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::Value;
 
-pub use self::{
-    condition::Condition,
-    template::{Part, Template},
-};
+pub use self::{condition::Condition, template::Template};
 pub(crate) use self::{
-    condition::{Test, parse_condition, parse_variable},
-    path::{Root, is_reserved},
-    program::{Resolver, Use},
-    template::{Draft, parse_template},
+    condition::{Predicate, parse_condition, parse_variable},
+    path::{PathRoot, is_reserved},
+    program::{NameUse, Resolver},
+    template::{TemplateValue, parse_template},
 };
 
 /// The values that an expression may see.

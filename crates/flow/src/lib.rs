@@ -17,10 +17,9 @@ pub use inspan_flow_core::{
     Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState, Effects,
     Ending, Explanation, FACTS, Facts, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError,
     Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo,
-    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Part, Plan,
-    Planned, Position, Retry, RetryOn, Reusable, Run, Scope, SessionRecord, Severity, SnapshotError,
-    StartNode, Statement, StatementKind, Template, Why, check_input, compile, explain, flow_schema,
-    wait_before_retry,
+    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned,
+    Position, Retry, RetryOn, Reusable, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode,
+    Statement, StatementKind, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
 };
 pub use inspan_store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

@@ -19,7 +19,7 @@ pub(super) use loops::Loops;
 use super::resolve::{Link, Resolved, ResolvedNode, id_of};
 use crate::{
     diagnostic::{Code, Problem, Sink},
-    expr::{Condition, Draft},
+    expr::{Condition, TemplateValue},
     graph::NodeIx,
     spec::{Key, NodeSpec},
 };
@@ -41,7 +41,7 @@ pub(super) struct Checked {
 
 /// The parsed templates and the condition of a node.
 pub(super) struct CheckedNode {
-    pub(super) input: Draft,
+    pub(super) input: TemplateValue,
     pub(super) when: Option<Condition>,
 }
 
@@ -72,7 +72,7 @@ impl<'c> Checker<'c> {
         let site = Site { node: ix, owner: Owner::Node(spec.id.as_ref(), spec.at), after: false };
         let when = spec.when.and_then(|when| self.condition(when, &site, &Key::Field(&Key::Root, "when")));
         let Some(input) = &node.input else {
-            return CheckedNode { input: Draft::Literal(Value::Null), when };
+            return CheckedNode { input: TemplateValue::Literal(Value::Null), when };
         };
         let parsed = self.input(input, node.schema.as_ref(), &site);
         if let (Some(node_type), Some(schema)) = (&node.node_type, &node.schema) {

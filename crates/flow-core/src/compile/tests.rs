@@ -256,7 +256,7 @@ fn files_stand_in_for_what_they_hold() {
         )
     );
     let open = graph.node(graph.find("open").unwrap());
-    assert_eq!(open.input.literal(), Some(&json!({ "argv": ["gh", "pr", "create", "--fill"] })));
+    assert_eq!(open.input.resolve(&scope), Ok(json!({ "argv": ["gh", "pr", "create", "--fill"] })));
 }
 
 #[test]

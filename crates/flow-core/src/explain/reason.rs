@@ -37,11 +37,11 @@ impl Walk<'_> {
             Ok(false) => "is false".to_owned(),
             Err(error) => format!("cannot be evaluated: {}", error.reason),
         };
-        let values = when.seen(&scope);
+        let values = when.values(&scope);
         let seen: Vec<String> =
             values.iter().map(|(path, value)| format!("{path} = {}", short(value))).collect();
         let seen = if seen.is_empty() { String::new() } else { format!(" ({})", seen.join(", ")) };
-        Reason { text: format!("`{}` {verdict}{seen}", when.words()), values }
+        Reason { text: format!("`{}` {verdict}{seen}", when), values }
     }
 
     /// Why an edge fired.

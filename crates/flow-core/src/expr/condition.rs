@@ -1,15 +1,15 @@
 //! Conditions: the structure of `equals`, `not`, `and` and `or`, and expressions that are true or false.
 //! Reading the structure out of the file is left to the compiler.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde_json::Value;
 
 use crate::expr::{
     BindingError, Scope, SyntaxFault,
-    bounds::Bounds,
+    limits::Limits,
     path::{Path, plain_path},
-    program::{Program, Resolver, Strictness, Use},
+    program::{CompiledExpr, NameUse, Resolver, Strictness},
 };
 
 /// A condition, parsed.
@@ -17,39 +17,39 @@ use crate::expr::{
 pub struct Condition {
     place: Arc<str>,
     /// Boxed, since a flow has many nodes and edges and few conditions.
-    pub(super) test: Box<Test>,
+    pub(super) test: Box<Predicate>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Test {
+pub(crate) enum Predicate {
     /// `{equals: {var, value}}`; an undefined variable is null.
     Equals(Path, Value),
     /// `{not: …}`.
-    Not(Box<Test>),
+    Not(Box<Predicate>),
     /// `{and: […]}`.
-    All(Vec<Test>),
+    All(Vec<Predicate>),
     /// `{or: […]}`.
-    Any(Vec<Test>),
+    Any(Vec<Predicate>),
     /// A path whose value is true or false.
     Path(Path),
     /// Any other expression.
-    Program(String, Box<Program>),
+    CompiledExpr(String, Box<CompiledExpr>),
     /// `true` or `false`, written in the file.
     Constant(bool),
 }
 
 impl Condition {
-    pub(crate) fn new(place: Arc<str>, test: Test) -> Self {
+    pub(crate) fn new(place: Arc<str>, test: Predicate) -> Self {
         Self { place, test: Box::new(test) }
     }
 
     /// Whether it holds. An expression that needs what is not there is an error, never false.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, BindingError> {
-        self.holds_within(scope, &Bounds::default())
+        self.holds_within(scope, &Limits::default())
     }
 
-    pub(super) fn holds_within(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, BindingError> {
-        self.test.holds(scope, bounds).map_err(|(expression, reason)| BindingError {
+    pub(super) fn holds_within(&self, scope: &Scope<'_>, limits: &Limits) -> Result<bool, BindingError> {
+        self.test.holds(scope, limits).map_err(|(expression, reason)| BindingError {
             place: self.place.clone(),
             expression: expression.to_owned(),
             reason,
@@ -57,14 +57,14 @@ impl Condition {
     }
 }
 
-impl Test {
-    fn holds(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, (&str, String)> {
+impl Predicate {
+    fn holds(&self, scope: &Scope<'_>, limits: &Limits) -> Result<bool, (&str, String)> {
         match self {
             Self::Equals(path, value) => Ok(same(path.get(scope).unwrap_or(&Value::Null), value)),
-            Self::Not(inner) => inner.holds(scope, bounds).map(|held| !held),
+            Self::Not(inner) => inner.holds(scope, limits).map(|held| !held),
             Self::All(parts) => {
                 for part in parts {
-                    if !part.holds(scope, bounds)? {
+                    if !part.holds(scope, limits)? {
                         return Ok(false);
                     }
                 }
@@ -72,18 +72,67 @@ impl Test {
             }
             Self::Any(parts) => {
                 for part in parts {
-                    if part.holds(scope, bounds)? {
+                    if part.holds(scope, limits)? {
                         return Ok(true);
                     }
                 }
                 Ok(false)
             }
             Self::Path(path) => path.get(scope).map(is_true).map_err(|reason| (path.source.as_str(), reason)),
-            Self::Program(source, program) => {
-                program.truth(scope, bounds).map_err(|reason| (source.as_str(), reason))
+            Self::CompiledExpr(source, program) => {
+                program.truth(scope, limits).map_err(|reason| (source.as_str(), reason))
             }
             Self::Constant(held) => Ok(*held),
         }
+    }
+}
+
+/// The condition in one line, close to how it is written.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&display(&self.test))
+    }
+}
+
+impl Condition {
+    /// The values that it reads, by their paths; null where there is none.
+    pub(crate) fn values(&self, scope: &Scope<'_>) -> BTreeMap<String, Value> {
+        let mut paths = Vec::new();
+        collect_paths(&self.test, &mut paths);
+        let value = |path: &Path| path.get(scope).cloned().unwrap_or_default();
+        paths.into_iter().map(|path| (path.source.to_string(), value(path))).collect()
+    }
+}
+
+fn display(test: &Predicate) -> String {
+    let joined = |parts: &[Predicate], word: &str| parts.iter().map(nested).collect::<Vec<_>>().join(word);
+    match test {
+        Predicate::Equals(path, value) => format!("{} equals {value}", path.source),
+        Predicate::Not(inner) => format!("not {}", nested(inner)),
+        Predicate::All(parts) => joined(parts, " and "),
+        Predicate::Any(parts) => joined(parts, " or "),
+        Predicate::Path(path) => path.source.to_string(),
+        Predicate::CompiledExpr(source, _) => source.clone(),
+        Predicate::Constant(held) => held.to_string(),
+    }
+}
+
+fn nested(test: &Predicate) -> String {
+    match test {
+        Predicate::Path(_) | Predicate::Constant(_) => display(test),
+        _ => format!("({})", display(test)),
+    }
+}
+
+fn collect_paths<'a>(test: &'a Predicate, paths: &mut Vec<&'a Path>) {
+    match test {
+        Predicate::Equals(path, _) | Predicate::Path(path) => paths.push(path),
+        Predicate::Not(inner) => collect_paths(inner, paths),
+        Predicate::All(parts) | Predicate::Any(parts) => {
+            parts.iter().for_each(|part| collect_paths(part, paths))
+        }
+        Predicate::CompiledExpr(_, program) => paths.extend(program.paths()),
+        Predicate::Constant(_) => {}
     }
 }
 
@@ -111,7 +160,10 @@ fn is_true(value: &Value) -> bool {
 }
 
 /// Reads a condition that is written as an expression; braces around the whole are allowed.
-pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Test, Vec<Use>), SyntaxFault> {
+pub(crate) fn parse_condition(
+    text: &str,
+    resolver: &dyn Resolver,
+) -> Result<(Predicate, Vec<NameUse>), SyntaxFault> {
     let (source, shift) = strip_braces(text);
     let (source, negated) = match source.trim_start().strip_prefix("not ") {
         Some(rest) if plain_path(rest).is_some() => (rest, true),
@@ -119,22 +171,22 @@ pub(crate) fn parse_condition(text: &str, resolver: &dyn Resolver) -> Result<(Te
     };
     if let Some((name, steps)) = plain_path(source) {
         let offset = text.find(source.trim()).unwrap_or(0);
-        let used = Use { path: dotted(source), offset, bare: true };
+        let used = NameUse { path: dotted(source), offset, bare: true };
         let root = resolver.root(name);
         let test = match root {
-            Some(root) => Test::Path(Path::new(root, steps, source.trim())),
+            Some(root) => Predicate::Path(Path::new(root, steps, source.trim())),
             // The compiler refuses the unknown name.
-            None => Test::Constant(false),
+            None => Predicate::Constant(false),
         };
-        let test = if negated { Test::Not(Box::new(test)) } else { test };
+        let test = if negated { Predicate::Not(Box::new(test)) } else { test };
         return Ok((test, vec![used]));
     }
-    let (program, mut uses) = Program::parse(source.trim(), Strictness::Condition, resolver)?;
+    let (program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)?;
     let shift = shift + (source.len() - source.trim_start().len());
     for used in &mut uses {
         used.offset += shift;
     }
-    Ok((Test::Program(source.trim().to_owned(), Box::new(program)), uses))
+    Ok((Predicate::CompiledExpr(source.trim().to_owned(), Box::new(program)), uses))
 }
 
 /// Reads the `var` of an `equals`.
@@ -142,14 +194,14 @@ pub(crate) fn parse_variable(
     text: &str,
     value: Value,
     resolver: &dyn Resolver,
-) -> Result<(Test, Vec<Use>), SyntaxFault> {
+) -> Result<(Predicate, Vec<NameUse>), SyntaxFault> {
     let reason = "`var` must be a path such as `review.structuredOutput.passed`, without braces";
     let (name, steps) =
         plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
-    let used = Use { path: dotted(text), offset: 0, bare: false };
+    let used = NameUse { path: dotted(text), offset: 0, bare: false };
     let test = match resolver.root(name) {
-        Some(root) => Test::Equals(Path::new(root, steps, text.trim()), value),
-        None => Test::Constant(false),
+        Some(root) => Predicate::Equals(Path::new(root, steps, text.trim()), value),
+        None => Predicate::Constant(false),
     };
     Ok((test, vec![used]))
 }

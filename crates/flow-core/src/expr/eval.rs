@@ -6,18 +6,18 @@ use std::{cmp::Ordering, collections::BTreeMap};
 
 use minijinja::{
     State, Value,
+    machinery::ast::{BinOpKind, CompareOpKind},
     value::{Kwargs, Serde, ValueKind},
 };
 use serde_json::Value as Json;
 
 use super::{
-    Scope,
-    bounds::{Bounds, ITEM},
-    filters,
+    Scope, filters,
+    limits::{ITEM, Limits},
     names::{Locals, Namespace},
     path::Path,
     program::{Strictness, spell, to_json},
-    tree::{Args, Comparison, Expr, For, Function, Math},
+    tree::{Args, Expr, For, Function},
 };
 
 /// How often a recursive loop may call itself.
@@ -27,13 +27,13 @@ const MAX_RANGE: i64 = 100_000;
 /// What an operation of minijinja's counts, in steps.
 pub(super) const OPERATION: u64 = 5;
 
-pub(super) type Outcome = Result<Value, String>;
+pub(super) type EvalResult = Result<Value, String>;
 
 /// Arguments that are given by name.
 type Named = Vec<(String, Value)>;
 
 /// What a statement could not work out, and why.
-pub(super) struct Broken<'t> {
+pub(super) struct StatementError<'t> {
     pub(super) source: &'t str,
     pub(super) reason: String,
 }
@@ -41,7 +41,7 @@ pub(super) struct Broken<'t> {
 /// One evaluation.
 pub(super) struct Evaluator<'t, 's> {
     scope: &'s Scope<'s>,
-    pub(super) bounds: &'s Bounds,
+    pub(super) limits: &'s Limits,
     strictness: Strictness,
     pub(super) state: State<'static, 'static>,
     locals: Locals,
@@ -53,10 +53,10 @@ pub(super) struct Evaluator<'t, 's> {
 }
 
 impl<'t, 's> Evaluator<'t, 's> {
-    pub(super) fn new(scope: &'s Scope<'s>, bounds: &'s Bounds, strictness: Strictness) -> Self {
+    pub(super) fn new(scope: &'s Scope<'s>, limits: &'s Limits, strictness: Strictness) -> Self {
         Self {
             scope,
-            bounds,
+            limits,
             strictness,
             state: filters::state(),
             locals: Locals::default(),
@@ -67,7 +67,7 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 
     /// A value that is there.
-    pub(super) fn value(&mut self, expr: &'t Expr) -> Outcome {
+    pub(super) fn value(&mut self, expr: &'t Expr) -> EvalResult {
         let value = self.eval(expr)?;
         if value.is_undefined() {
             return Err(self.missing.take().unwrap_or_else(|| "it is undefined".to_owned()));
@@ -88,8 +88,8 @@ impl<'t, 's> Evaluator<'t, 's> {
         Value::UNDEFINED
     }
 
-    fn eval(&mut self, expr: &'t Expr) -> Outcome {
-        self.bounds.step(1)?;
+    fn eval(&mut self, expr: &'t Expr) -> EvalResult {
+        self.limits.step(1)?;
         // Each kind has a function of its own, so that nesting takes little stack.
         match expr {
             Expr::Const(value) => Ok(value.clone()),
@@ -102,7 +102,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             Expr::Neg(inner) => self.negative(inner),
             Expr::And(both) => self.either(&both.0, &both.1, false),
             Expr::Or(both) => self.either(&both.0, &both.1, true),
-            Expr::Math(how, both) => self.math(*how, &both.0, &both.1),
+            Expr::Binary(op, both) => self.binary(*op, &both.0, &both.1),
             Expr::Compare(first, rest) => self.compare(first, rest),
             Expr::If(choice) => self.choice(&choice.0, &choice.1, choice.2.as_ref()),
             Expr::Default(parts) => self.default(&parts.0, parts.1.as_ref(), parts.2.as_ref()),
@@ -114,14 +114,14 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn path(&mut self, path: &'t Path) -> Outcome {
+    fn path(&mut self, path: &'t Path) -> EvalResult {
         match path.get(self.scope) {
             Ok(value) => self.lift(value),
             Err(reason) => Ok(self.undefined(reason)),
         }
     }
 
-    fn name(&mut self, name: &str, path: Option<&'t Path>) -> Outcome {
+    fn name(&mut self, name: &str, path: Option<&'t Path>) -> EvalResult {
         if let Some(value) = self.locals.get(name) {
             return Ok(value.clone());
         }
@@ -131,19 +131,19 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn negative(&mut self, inner: &'t Expr) -> Outcome {
+    fn negative(&mut self, inner: &'t Expr) -> EvalResult {
         let value = self.value(inner)?;
-        self.bounds.step(OPERATION)?;
+        self.limits.step(OPERATION)?;
         filters::negative(value)
     }
 
     /// `and`, or `or`: the left side, unless the truth of it leaves the matter to the right one.
-    fn either(&mut self, left: &'t Expr, right: &'t Expr, settles: bool) -> Outcome {
+    fn either(&mut self, left: &'t Expr, right: &'t Expr, settles: bool) -> EvalResult {
         let left = self.side(left)?;
         if left.is_true() == settles { Ok(left) } else { self.side(right) }
     }
 
-    fn choice(&mut self, test: &'t Expr, yes: &'t Expr, no: Option<&'t Expr>) -> Outcome {
+    fn choice(&mut self, test: &'t Expr, yes: &'t Expr, no: Option<&'t Expr>) -> EvalResult {
         match (self.eval(test)?.is_true(), no) {
             (true, _) => self.eval(yes),
             (false, Some(no)) => self.eval(no),
@@ -151,7 +151,12 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn default(&mut self, input: &'t Expr, instead: Option<&'t Expr>, is_lax: Option<&'t Expr>) -> Outcome {
+    fn default(
+        &mut self,
+        input: &'t Expr,
+        instead: Option<&'t Expr>,
+        is_lax: Option<&'t Expr>,
+    ) -> EvalResult {
         let value = self.eval(input)?;
         let is_lax = match is_lax {
             Some(is_lax) => self.value(is_lax)?.is_true(),
@@ -163,33 +168,33 @@ impl<'t, 's> Evaluator<'t, 's> {
         instead.map_or_else(|| Ok(Value::from("")), |instead| self.eval(instead))
     }
 
-    fn filter(&mut self, name: &'t str, input: Option<&'t Expr>, args: &'t Args) -> Outcome {
+    fn filter(&mut self, name: &'t str, input: Option<&'t Expr>, args: &'t Args) -> EvalResult {
         let input = input.map_or(Ok(Value::from("")), |input| self.value(input))?;
         self.apply(name, input, args)
     }
 
-    fn test(&mut self, name: &'t str, subject: &'t Expr, args: &'t Args) -> Outcome {
+    fn test(&mut self, name: &'t str, subject: &'t Expr, args: &'t Args) -> EvalResult {
         let subject = self.eval(subject)?;
         let (mut values, _) = self.args(args)?;
         values.insert(0, subject);
         filters::test(self, name, &values).map(Value::from)
     }
 
-    fn list(&mut self, items: &'t [Expr]) -> Outcome {
-        self.bounds.make(items.len() as u64 * ITEM)?;
+    fn list(&mut self, items: &'t [Expr]) -> EvalResult {
+        self.limits.make(items.len() as u64 * ITEM)?;
         let items = items.iter().map(|item| self.value(item)).collect::<Result<Vec<_>, _>>()?;
         self.whole(Value::from(items))
     }
 
-    fn map(&mut self, pairs: &'t [(Expr, Expr)]) -> Outcome {
-        self.bounds.make(pairs.len() as u64 * ITEM)?;
+    fn map(&mut self, pairs: &'t [(Expr, Expr)]) -> EvalResult {
+        self.limits.make(pairs.len() as u64 * ITEM)?;
         let pairs = pairs.iter().map(|(key, value)| Ok((self.value(key)?, self.value(value)?)));
         let map = pairs.collect::<Result<BTreeMap<_, _>, String>>()?;
         self.whole(Value::from_object(map))
     }
 
     /// One side of `and` or `or`.
-    fn side(&mut self, expr: &'t Expr) -> Outcome {
+    fn side(&mut self, expr: &'t Expr) -> EvalResult {
         match self.strictness {
             Strictness::Template => self.eval(expr),
             Strictness::Condition => self.value(expr),
@@ -197,18 +202,18 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 
     /// A value of the scope.
-    fn lift(&self, value: &Json) -> Outcome {
-        self.bounds.copy(value)?;
+    fn lift(&self, value: &Json) -> EvalResult {
+        self.limits.copy(value)?;
         Ok(lifted(value))
     }
 
     /// A list or mapping that was just put together: looked at whole, so that none is too deep or too large.
-    fn whole(&self, value: Value) -> Outcome {
-        self.bounds.look(&value)?;
+    fn whole(&self, value: Value) -> EvalResult {
+        self.limits.look(&value)?;
         Ok(value)
     }
 
-    fn attr(&mut self, base: &'t Expr, key: &str) -> Outcome {
+    fn attr(&mut self, base: &'t Expr, key: &str) -> EvalResult {
         let value = self.eval(base)?;
         if value.is_undefined() {
             return Ok(value);
@@ -222,16 +227,16 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn item(&mut self, base: &'t Expr, key: &'t Expr) -> Outcome {
+    fn item(&mut self, base: &'t Expr, key: &'t Expr) -> EvalResult {
         let value = self.eval(base)?;
         if value.is_undefined() {
             return Ok(value);
         }
         let key = self.value(key)?;
         if let Some(text) = value.as_str() {
-            self.bounds.read(text.len() as u64)?;
+            self.limits.read(text.len() as u64)?;
         }
-        self.bounds.look(&key)?;
+        self.limits.look(&key)?;
         match value.get_item(&key) {
             Ok(found) if !found.is_undefined() => Ok(found),
             _ => {
@@ -244,7 +249,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn slice(&mut self, base: &'t Expr, bounds: &'t [Option<Expr>; 3]) -> Outcome {
+    fn slice(&mut self, base: &'t Expr, bounds: &'t [Option<Expr>; 3]) -> EvalResult {
         let value = self.value(base)?;
         let mut ends = [None; 3];
         for (end, bound) in ends.iter_mut().zip(bounds) {
@@ -254,7 +259,7 @@ impl<'t, 's> Evaluator<'t, 's> {
                 *end = Some(given.as_i64().ok_or("a slice takes whole numbers")?);
             }
         }
-        self.bounds.look(&value)?;
+        self.limits.look(&value)?;
         match value.as_str() {
             Some(text) => {
                 let letters: Vec<char> = text.chars().collect();
@@ -269,13 +274,13 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn text_made(&self, value: Value) -> Outcome {
-        self.bounds.make(ITEM + value.as_str().map_or(0, str::len) as u64)?;
+    fn text_made(&self, value: Value) -> EvalResult {
+        self.limits.make(ITEM + value.as_str().map_or(0, str::len) as u64)?;
         Ok(value)
     }
 
     /// A result of minijinja's as a value that holds all that it gives.
-    pub(super) fn settled(&self, value: Value) -> Outcome {
+    pub(super) fn settled(&self, value: Value) -> EvalResult {
         if value.as_str().is_some() {
             return self.text_made(value);
         }
@@ -283,7 +288,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             ValueKind::Iterable => {
                 let mut items = Vec::new();
                 for item in value.try_iter().map_err(filters::reason)?.checked() {
-                    self.bounds.make(ITEM)?;
+                    self.limits.make(ITEM)?;
                     items.push(item.map_err(filters::reason)?);
                 }
                 Value::from(items)
@@ -291,7 +296,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             ValueKind::Map if value.downcast_object_ref::<BTreeMap<Value, Value>>().is_none() => {
                 let mut map = BTreeMap::new();
                 for key in value.try_iter().map_err(filters::reason)?.checked() {
-                    self.bounds.make(ITEM)?;
+                    self.limits.make(ITEM)?;
                     let key = key.map_err(filters::reason)?;
                     let inner = value.get_item(&key).map_err(filters::reason)?;
                     map.insert(key, inner);
@@ -303,19 +308,15 @@ impl<'t, 's> Evaluator<'t, 's> {
         if value.as_object().is_some() { self.whole(value) } else { Ok(value) }
     }
 
-    fn math(&mut self, how: Math, left: &'t Expr, right: &'t Expr) -> Outcome {
+    fn binary(&mut self, op: BinOpKind, left: &'t Expr, right: &'t Expr) -> EvalResult {
         let (left, right) = (self.value(left)?, self.value(right)?);
-        self.joined(how, left, right)
-    }
-
-    fn joined(&mut self, how: Math, left: Value, right: Value) -> Outcome {
         let lists = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
-        match how {
-            Math::Concat => {
+        match op {
+            BinOpKind::Concat => {
                 let mut text = String::new();
                 for value in [&left, &right] {
-                    let size = self.bounds.look(value)?;
-                    self.bounds.make(size.bytes)?;
+                    let size = self.limits.look(value)?;
+                    self.limits.make(size.bytes)?;
                     match value.as_str() {
                         Some(part) => text.push_str(part),
                         None => text.push_str(&spell(&to_json(value)?)),
@@ -323,9 +324,9 @@ impl<'t, 's> Evaluator<'t, 's> {
                 }
                 return Ok(Value::from(text));
             }
-            Math::Add => {
+            BinOpKind::Add => {
                 if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
-                    self.bounds.make(ITEM + a.len() as u64 + b.len() as u64)?;
+                    self.limits.make(ITEM + a.len() as u64 + b.len() as u64)?;
                     return Ok(Value::from([a, b].concat()));
                 }
                 if lists(&left) && lists(&right) {
@@ -334,13 +335,13 @@ impl<'t, 's> Evaluator<'t, 's> {
                     return self.whole(Value::from(items));
                 }
             }
-            Math::Mul => {
+            BinOpKind::Mul => {
                 let (many, times) = if right.is_number() { (&left, &right) } else { (&right, &left) };
                 if let Some(times) = times.as_usize()
                     && (many.as_str().is_some() || lists(many))
                 {
-                    let size = self.bounds.look(many)?;
-                    self.bounds.make(size.bytes.saturating_mul(times as u64))?;
+                    let size = self.limits.look(many)?;
+                    self.limits.make(size.bytes.saturating_mul(times as u64))?;
                     if let Some(text) = many.as_str() {
                         return Ok(Value::from(text.repeat(times)));
                     }
@@ -350,28 +351,28 @@ impl<'t, 's> Evaluator<'t, 's> {
             }
             _ => {}
         }
-        self.bounds.step(OPERATION)?;
+        self.limits.step(OPERATION)?;
         // A fault spells both sides.
-        self.bounds.look(&left)?;
-        self.bounds.look(&right)?;
-        filters::math(how, left, right)
+        self.limits.look(&left)?;
+        self.limits.look(&right)?;
+        filters::binary(op, left, right)
     }
 
-    fn compare(&mut self, first: &'t Expr, rest: &'t [(Comparison, Expr)]) -> Outcome {
+    fn compare(&mut self, first: &'t Expr, rest: &'t [(CompareOpKind, Expr)]) -> EvalResult {
         let mut left = self.value(first)?;
         for (how, right) in rest {
             let right = self.value(right)?;
-            self.bounds.look(&left)?;
-            self.bounds.look(&right)?;
+            self.limits.look(&left)?;
+            self.limits.look(&right)?;
             let holds = match how {
-                Comparison::Eq => left == right,
-                Comparison::Ne => left != right,
-                Comparison::Lt => left.cmp(&right) == Ordering::Less,
-                Comparison::Lte => left.cmp(&right) != Ordering::Greater,
-                Comparison::Gt => left.cmp(&right) == Ordering::Greater,
-                Comparison::Gte => left.cmp(&right) != Ordering::Less,
-                Comparison::In => contains(&right, &left)?,
-                Comparison::NotIn => !contains(&right, &left)?,
+                CompareOpKind::Eq => left == right,
+                CompareOpKind::Ne => left != right,
+                CompareOpKind::Lt => left.cmp(&right) == Ordering::Less,
+                CompareOpKind::Lte => left.cmp(&right) != Ordering::Greater,
+                CompareOpKind::Gt => left.cmp(&right) == Ordering::Greater,
+                CompareOpKind::Gte => left.cmp(&right) != Ordering::Less,
+                CompareOpKind::In => contains(&right, &left)?,
+                CompareOpKind::NotIn => !contains(&right, &left)?,
             };
             if !holds {
                 return Ok(Value::from(false));
@@ -381,7 +382,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(Value::from(true))
     }
 
-    fn apply(&mut self, name: &str, input: Value, args: &'t Args) -> Outcome {
+    fn apply(&mut self, name: &str, input: Value, args: &'t Args) -> EvalResult {
         let (places, names) = self.args(args)?;
         filters::filter(self, name, input, places, &names)
     }
@@ -392,7 +393,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok((places, names.collect::<Result<_, String>>()?))
     }
 
-    fn call(&mut self, function: &'t Function, args: &'t Args) -> Outcome {
+    fn call(&mut self, function: &'t Function, args: &'t Args) -> EvalResult {
         let (places, names) = self.args(args)?;
         match function {
             Function::Range => self.range(&places),
@@ -402,13 +403,13 @@ impl<'t, 's> Evaluator<'t, 's> {
                     None => BTreeMap::new(),
                 };
                 map.extend(names.into_iter().map(|(name, value)| (Value::from(name.as_str()), value)));
-                self.bounds.make(map.len() as u64 * ITEM)?;
+                self.limits.make(map.len() as u64 * ITEM)?;
                 self.whole(Value::from_object(map))
             }
             Function::Namespace => {
                 let namespace = Namespace::default();
                 for (name, value) in names {
-                    self.bounds.look(&value)?;
+                    self.limits.look(&value)?;
                     namespace.set(&name, value);
                 }
                 Ok(Value::from_object(namespace))
@@ -416,7 +417,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             Function::Method(base, name) => {
                 let base = self.value(base)?;
                 for value in &places {
-                    self.bounds.look(value)?;
+                    self.limits.look(value)?;
                 }
                 base.call_method(&mut self.state, name, &places).map_err(filters::reason)
             }
@@ -433,7 +434,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    fn range(&mut self, places: &[Value]) -> Outcome {
+    fn range(&mut self, places: &[Value]) -> EvalResult {
         let number =
             |at: usize| places.get(at).map(|value| value.as_i64().ok_or("`range` takes whole numbers"));
         let (first, second, step) = (number(0).transpose()?, number(1).transpose()?, number(2).transpose()?);
@@ -451,7 +452,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             if found.len() as i64 >= MAX_RANGE {
                 return Err(format!("`range` gives at most {MAX_RANGE} numbers"));
             }
-            self.bounds.make(ITEM)?;
+            self.limits.make(ITEM)?;
             found.push(Value::from(at));
             let Some(next) = at.checked_add(step) else { break };
             at = next;
@@ -463,7 +464,7 @@ impl<'t, 's> Evaluator<'t, 's> {
     pub(super) fn items(&self, value: &Value) -> Result<Vec<Value>, String> {
         let mut items = Vec::new();
         for item in value.try_iter().map_err(filters::reason)?.checked() {
-            self.bounds.make(ITEM / 4)?;
+            self.limits.make(ITEM / 4)?;
             items.push(item.map_err(filters::reason)?);
         }
         Ok(items)

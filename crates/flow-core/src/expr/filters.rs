@@ -1,16 +1,16 @@
 //! Filters, tests and arithmetic: minijinja's own, each after it has paid for what it is about to make. Those that call
 //! others for every item are written anew, so that what they call pays too.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use minijinja::{
-    Environment, Error, ErrorKind, Expression, State, UndefinedBehavior, Value, value::ValueKind,
+    Environment, Error, ErrorKind, Expression, State, UndefinedBehavior, Value, machinery::ast::BinOpKind,
+    value::ValueKind,
 };
 
 use super::{
-    bounds::{ITEM, Size},
-    eval::{Evaluator, OPERATION, Outcome, named_args},
-    tree::Math,
+    eval::{EvalResult, Evaluator, OPERATION, named_args},
+    limits::{ITEM, Size},
 };
 
 static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -20,27 +20,13 @@ static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// Operators that minijinja works out.
-struct Operators {
-    math: [(Math, Option<Expression<'static, 'static>>); 7],
-    negative: Option<Expression<'static, 'static>>,
-}
-
-static OPERATORS: LazyLock<Operators> = LazyLock::new(|| {
-    let compile = |source| LANGUAGE.compile_expression(source).ok();
-    Operators {
-        math: [
-            (Math::Add, "a + b"),
-            (Math::Sub, "a - b"),
-            (Math::Mul, "a * b"),
-            (Math::Div, "a / b"),
-            (Math::FloorDiv, "a // b"),
-            (Math::Rem, "a % b"),
-            (Math::Pow, "a ** b"),
-        ]
-        .map(|(how, source)| (how, compile(source))),
-        negative: compile("-a"),
-    }
+/// The operators that minijinja evaluates, by their source.
+static OPERATORS: LazyLock<BTreeMap<&str, Expression<'static, 'static>>> = LazyLock::new(|| {
+    let sources = ["a + b", "a - b", "a * b", "a / b", "a // b", "a % b", "a ** b", "-a"];
+    sources
+        .into_iter()
+        .filter_map(|source| Some((source, LANGUAGE.compile_expression(source).ok()?)))
+        .collect()
 });
 
 /// What filters and tests are called with.
@@ -57,28 +43,34 @@ pub(super) fn reason(error: Error) -> String {
     }
 }
 
-pub(super) fn math(how: Math, left: Value, right: Value) -> Outcome {
-    let known = OPERATORS.math.iter().find(|(known, _)| *known == how);
-    work_out(known.and_then(|(_, expression)| expression.as_ref()), [("a", left), ("b", right)])
+pub(super) fn binary(op: BinOpKind, left: Value, right: Value) -> EvalResult {
+    let source = match op {
+        BinOpKind::Add => "a + b",
+        BinOpKind::Sub => "a - b",
+        BinOpKind::Mul => "a * b",
+        BinOpKind::Div => "a / b",
+        BinOpKind::FloorDiv => "a // b",
+        BinOpKind::Rem => "a % b",
+        BinOpKind::Pow => "a ** b",
+        _ => return Err("this operator is not supported".to_owned()),
+    };
+    operate(source, [("a", left), ("b", right)])
 }
 
-pub(super) fn negative(value: Value) -> Outcome {
-    work_out(OPERATORS.negative.as_ref(), [("a", value)])
+pub(super) fn negative(value: Value) -> EvalResult {
+    operate("-a", [("a", value)])
 }
 
-fn work_out(
-    expression: Option<&Expression<'static, 'static>>,
-    names: impl IntoIterator<Item = (&'static str, Value)>,
-) -> Outcome {
-    let expression = expression.ok_or("this operator is not there")?;
-    expression.eval(Value::from_pairs(names)).map_err(reason)
+fn operate(source: &str, operands: impl IntoIterator<Item = (&'static str, Value)>) -> EvalResult {
+    let operator = OPERATORS.get(source).ok_or("this operator is not supported")?;
+    operator.eval(Value::from_pairs(operands)).map_err(reason)
 }
 
 /// Whether a test holds.
 pub(super) fn test(evaluator: &mut Evaluator<'_, '_>, name: &str, values: &[Value]) -> Result<bool, String> {
-    evaluator.bounds.step(OPERATION)?;
+    evaluator.limits.step(OPERATION)?;
     for value in values {
-        evaluator.bounds.look(value)?;
+        evaluator.limits.look(value)?;
     }
     evaluator.state.perform_test(name, values).map_err(reason)
 }
@@ -90,8 +82,8 @@ pub(super) fn filter(
     input: Value,
     places: Vec<Value>,
     names: &[(String, Value)],
-) -> Outcome {
-    evaluator.bounds.step(OPERATION)?;
+) -> EvalResult {
+    evaluator.limits.step(OPERATION)?;
     match name {
         "map" => return map(evaluator, &input, places, names),
         "select" => return select(evaluator, input, Items::Whole, true, places),
@@ -119,11 +111,11 @@ fn pay(
     places: &[Value],
     names: &[(String, Value)],
 ) -> Result<(), String> {
-    let bounds = evaluator.bounds;
-    let size = bounds.look(input)?;
+    let limits = evaluator.limits;
+    let size = limits.look(input)?;
     let mut given = 0_u64;
     for value in places.iter().chain(names.iter().map(|(_, value)| value)) {
-        given = given.saturating_add(bounds.look(value)?.bytes);
+        given = given.saturating_add(limits.look(value)?.bytes);
     }
     let text = input.as_str().unwrap_or_default();
     let letters = text.len() as u64;
@@ -135,38 +127,38 @@ fn pay(
     let number = |at, key, otherwise| arg(at, key).map_or(Some(otherwise), as_count).unwrap_or(u64::MAX);
     let word = |at, key| arg(at, key).and_then(Value::as_str).unwrap_or_default();
     // An attribute is looked up for every item.
-    bounds.read(items.saturating_mul(word(usize::MAX, "attribute").len() as u64))?;
+    limits.read(items.saturating_mul(word(usize::MAX, "attribute").len() as u64))?;
     match name {
         "indent" => {
             let lines = count(text, "\n").saturating_add(1);
-            bounds.make(lines.saturating_mul(number(0, "width", 4)))
+            limits.make(lines.saturating_mul(number(0, "width", 4)))
         }
         "replace" => {
             let (from, to) = (word(0, ""), word(1, ""));
-            bounds.make(count(text, from).saturating_mul(to.len() as u64))
+            limits.make(count(text, from).saturating_mul(to.len() as u64))
         }
-        "format" => bounds.make(formatted(text, places, given)),
-        "join" => bounds.make(items.saturating_mul(ITEM + word(0, "d").len() as u64)),
+        "format" => limits.make(formatted(text, places, given)),
+        "join" => limits.make(items.saturating_mul(ITEM + word(0, "d").len() as u64)),
         "slice" | "batch" => {
             let groups = number(0, "", 0);
-            bounds.make(groups.saturating_mul(ITEM).saturating_add(letters.saturating_mul(ITEM)))
+            limits.make(groups.saturating_mul(ITEM).saturating_add(letters.saturating_mul(ITEM)))
         }
-        "tojson" => bounds.make(indented(size, number(0, "indent", 0).min(u64::from(u32::MAX)))),
-        "pprint" => bounds.make(indented(size, 4)),
+        "tojson" => limits.make(indented(size, number(0, "indent", 0).min(u64::from(u32::MAX)))),
+        "pprint" => limits.make(indented(size, 4)),
         "split" => {
             let parts = match places.first().and_then(Value::as_str) {
                 Some(by) => count(text, by),
                 None => letters,
             };
-            bounds.make(parts.saturating_add(1).saturating_mul(ITEM))
+            limits.make(parts.saturating_add(1).saturating_mul(ITEM))
         }
-        "lines" => bounds.make(count(text, "\n").saturating_add(1).saturating_mul(ITEM)),
-        "trim" => bounds.read(letters.saturating_mul(given)),
+        "lines" => limits.make(count(text, "\n").saturating_add(1).saturating_mul(ITEM)),
+        "trim" => limits.read(letters.saturating_mul(given)),
         "sum" if arg(1, "start").is_some_and(|start| !start.is_number()) => {
             Err("`sum` adds numbers; texts are put together by `join`, lists by `+`".to_owned())
         }
         "list" | "sort" | "unique" | "min" | "max" | "zip" | "chain" | "groupby" | "reverse" => {
-            bounds.make(letters.saturating_mul(ITEM))
+            limits.make(letters.saturating_mul(ITEM))
         }
         _ => Ok(()),
     }
@@ -206,14 +198,14 @@ fn map(
     input: &Value,
     mut places: Vec<Value>,
     names: &[(String, Value)],
-) -> Outcome {
+) -> EvalResult {
     let items = evaluator.items(input)?;
     let named = |key: &str| names.iter().find(|(name, _)| name == key).map(|(_, value)| value);
     if let Some(attribute) = named("attribute") {
         let default = named("default");
         let mut found = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
-            evaluator.bounds.step(1)?;
+            evaluator.limits.step(1)?;
             let value = part(evaluator, item, attribute)?;
             found.push(match (value.is_undefined(), default) {
                 (false, _) => value,
@@ -252,7 +244,7 @@ fn select(
     what: Items,
     wanted: bool,
     mut places: Vec<Value>,
-) -> Outcome {
+) -> EvalResult {
     let attribute = match what {
         Items::Attribute if places.is_empty() => return Err("the name of an attribute is missing".to_owned()),
         Items::Attribute => Some(places.remove(0)),
@@ -262,7 +254,7 @@ fn select(
     let name = name.as_ref().map(|name| name.as_str().ok_or("a test is named by a text")).transpose()?;
     let mut found = Vec::new();
     for item in evaluator.items(&input)? {
-        evaluator.bounds.step(1)?;
+        evaluator.limits.step(1)?;
         let subject = match &attribute {
             Some(attribute) => part(evaluator, &item, attribute)?,
             None => item.clone(),
@@ -282,11 +274,11 @@ fn select(
 }
 
 /// An attribute, or what lies under a dotted path; undefined if it is not there.
-fn part(evaluator: &Evaluator<'_, '_>, item: &Value, attribute: &Value) -> Outcome {
+fn part(evaluator: &Evaluator<'_, '_>, item: &Value, attribute: &Value) -> EvalResult {
     let Some(path) = attribute.as_str() else {
         return Ok(item.get_item(attribute).unwrap_or_default());
     };
-    evaluator.bounds.read(path.len() as u64)?;
+    evaluator.limits.read(path.len() as u64)?;
     let mut value = item.clone();
     for key in path.split('.') {
         let found = match key.parse::<usize>() {

@@ -18,7 +18,7 @@ static NOT_FAILED: Value = Value::Bool(false);
 
 /// Where a path starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Root {
+pub(crate) enum PathRoot {
     /// The output of a node.
     Node(NodeIx),
     /// The output of a node whose failure is handled: its `failed` is false unless it says otherwise, also where it
@@ -32,7 +32,7 @@ pub(crate) enum Root {
     Local(String),
 }
 
-impl Root {
+impl PathRoot {
     /// The value at the root, if there is one by now.
     pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
         match self {
@@ -46,14 +46,14 @@ impl Root {
 
 /// One step down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     /// Into an object.
     Key(String),
     /// Into a list; negative counts from its end.
     Index(i64),
 }
 
-impl Step {
+impl PathStep {
     fn take<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         match (self, value) {
             (Self::Key(key), object) => object.get(key),
@@ -69,14 +69,14 @@ impl Step {
 /// A path with its root resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    root: Root,
-    steps: Vec<Step>,
+    root: PathRoot,
+    steps: Vec<PathStep>,
     /// As the author wrote it.
     pub(super) source: String,
 }
 
 impl Path {
-    pub(super) fn new(root: Root, steps: Vec<Step>, source: &str) -> Self {
+    pub(super) fn new(root: PathRoot, steps: Vec<PathStep>, source: &str) -> Self {
         Self { root, steps, source: source.into() }
     }
 
@@ -84,7 +84,9 @@ impl Path {
     pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
         let found = self.find(scope);
         match (&self.root, self.steps.as_slice()) {
-            (Root::MayFail(_), [Step::Key(key)]) if key == "failed" => Ok(found.unwrap_or(&NOT_FAILED)),
+            (PathRoot::MayFail(_), [PathStep::Key(key)]) if key == "failed" => {
+                Ok(found.unwrap_or(&NOT_FAILED))
+            }
             _ => found,
         }
     }
@@ -93,7 +95,9 @@ impl Path {
         let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {
-                Root::Node(_) | Root::MayFail(_) => format!("`{name}` has no output: the node has not run"),
+                PathRoot::Node(_) | PathRoot::MayFail(_) => {
+                    format!("`{name}` has no output: the node has not run")
+                }
                 _ => format!("`{name}` is not defined here"),
             });
         };
@@ -101,8 +105,8 @@ impl Path {
             value = step.take(value).ok_or_else(|| {
                 let base = spell(name, &self.steps[..depth]);
                 match step {
-                    Step::Key(key) => format!("`{base}` has no `{key}`"),
-                    Step::Index(index) => format!("`{base}` has no item {index}"),
+                    PathStep::Key(key) => format!("`{base}` has no `{key}`"),
+                    PathStep::Index(index) => format!("`{base}` has no item {index}"),
                 }
             })?;
         }
@@ -110,22 +114,22 @@ impl Path {
     }
 }
 
-fn spell(name: &str, steps: &[Step]) -> String {
+fn spell(name: &str, steps: &[PathStep]) -> String {
     let mut text = name.to_owned();
     for step in steps {
         match step {
-            Step::Key(key) => {
+            PathStep::Key(key) => {
                 text.push('.');
                 text.push_str(key);
             }
-            Step::Index(index) => text.push_str(&format!("[{index}]")),
+            PathStep::Index(index) => text.push_str(&format!("[{index}]")),
         }
     }
     text
 }
 
 /// Reads a plain path: its first name and the steps from there. None if the text is anything else.
-pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
+pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<PathStep>)> {
     let text = text.trim();
     let (name, mut rest) = identifier(text)?;
     if WORDS.contains(&name) {
@@ -135,7 +139,7 @@ pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let (key, after) = identifier(after)?;
-            steps.push(Step::Key(key.into()));
+            steps.push(PathStep::Key(key.into()));
             rest = after;
         } else {
             let (inner, after) = bracket(rest.strip_prefix('[')?)?;
@@ -146,18 +150,18 @@ pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<Step>)> {
     Some((name, steps))
 }
 
-fn bracket(text: &str) -> Option<(Step, &str)> {
+fn bracket(text: &str) -> Option<(PathStep, &str)> {
     for quote in ['"', '\''] {
         if let Some(inner) = text.strip_prefix(quote) {
             let (key, after) = inner.split_once(quote)?;
             let after = after.strip_prefix(']')?;
-            return (!key.contains('\\')).then(|| (Step::Key(key.into()), after));
+            return (!key.contains('\\')).then(|| (PathStep::Key(key.into()), after));
         }
     }
     let (index, after) = text.split_once(']')?;
     let digits = index.strip_prefix('-').unwrap_or(index);
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    if plain { Some((Step::Index(index.parse().ok()?), after)) } else { None }
+    if plain { Some((PathStep::Index(index.parse().ok()?), after)) } else { None }
 }
 
 /// Whether a byte may stand in a name.

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::expr::{
     Scope, SyntaxFault,
-    bounds::Bounds,
-    eval::{Broken, Evaluator},
-    path::{Path, Root, plain_path},
-    tree::{Expr, Reader, Stmt},
+    eval::{Evaluator, StatementError},
+    limits::Limits,
+    path::{Path, PathRoot, plain_path},
+    tree::{Expr, Stmt, TreeBuilder},
     vocabulary,
 };
 
@@ -33,7 +33,7 @@ pub(super) fn to_json(value: &minijinja::Value) -> Result<Value, String> {
 
 /// A name or dotted path that a text makes use of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Use {
+pub(crate) struct NameUse {
     /// As `flow.input.topic`.
     pub(crate) path: String,
     /// Where in the text, in bytes.
@@ -42,7 +42,7 @@ pub(crate) struct Use {
     pub(crate) bare: bool,
 }
 
-impl Use {
+impl NameUse {
     pub(crate) fn root(&self) -> &str {
         self.path.split('.').next().unwrap_or(&self.path)
     }
@@ -51,7 +51,7 @@ impl Use {
 /// Finds what a name stands for.
 pub(crate) trait Resolver {
     /// The root of this name, if there is one.
-    fn root(&self, name: &str) -> Option<Root>;
+    fn root(&self, name: &str) -> Option<PathRoot>;
 }
 
 /// How an expression treats what is undefined where it asks whether something is true.
@@ -65,21 +65,21 @@ pub(super) enum Strictness {
 
 /// An expression that gives a value.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct CompiledExpr {
     expression: Expr,
     strictness: Strictness,
     paths: Box<[Path]>,
 }
 
-impl Program {
+impl CompiledExpr {
     pub(super) fn parse(
         source: &str,
         strictness: Strictness,
         resolver: &dyn Resolver,
-    ) -> Result<(Self, Vec<Use>), SyntaxFault> {
+    ) -> Result<(Self, Vec<NameUse>), SyntaxFault> {
         vocabulary::check(source)?;
         let read = parse_expr(source).map_err(|error| fault(&error, source))?;
-        let mut reader = Reader::new(source, strictness, resolver);
+        let mut reader = TreeBuilder::new(source, strictness, resolver);
         let expression = reader.expression(&read)?;
         let uses = sorted(reader.uses);
         let paths = uses.iter().filter_map(|used| {
@@ -89,16 +89,16 @@ impl Program {
         Ok((Self { expression, strictness, paths: paths.collect() }, uses))
     }
 
-    pub(super) fn value(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<Value, String> {
-        let mut evaluator = Evaluator::new(scope, bounds, self.strictness);
+    pub(super) fn value(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, String> {
+        let mut evaluator = Evaluator::new(scope, limits, self.strictness);
         let value = evaluator.value(&self.expression)?;
-        let size = bounds.look(&value)?;
-        bounds.make(size.bytes)?;
+        let size = limits.look(&value)?;
+        limits.make(size.bytes)?;
         to_json(&value)
     }
 
-    pub(super) fn truth(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<bool, String> {
-        Ok(Evaluator::new(scope, bounds, self.strictness).value(&self.expression)?.is_true())
+    pub(super) fn truth(&self, scope: &Scope<'_>, limits: &Limits) -> Result<bool, String> {
+        Ok(Evaluator::new(scope, limits, self.strictness).value(&self.expression)?.is_true())
     }
 
     /// The paths that it looks at.
@@ -109,34 +109,34 @@ impl Program {
 
 /// A template that gives a text.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct CompiledTemplate {
     body: Box<[Stmt]>,
 }
 
 static SYNTAX: LazyLock<SyntaxConfig> =
     LazyLock::new(|| SyntaxConfig::builder().keep_trailing_newline(true).build().unwrap_or_default());
 
-impl Script {
+impl CompiledTemplate {
     /// Reads a template.
-    pub(super) fn parse(source: &str, resolver: &dyn Resolver) -> Result<(Self, Vec<Use>), SyntaxFault> {
+    pub(super) fn parse(source: &str, resolver: &dyn Resolver) -> Result<(Self, Vec<NameUse>), SyntaxFault> {
         let read = parse(source, "template", SYNTAX.clone()).map_err(|error| {
             let line = error.line().unwrap_or(1).saturating_sub(1);
             let offset = source.split_inclusive('\n').take(line).map(str::len).sum();
             SyntaxFault { offset, help: None, ..fault(&error, "") }
         })?;
-        let mut reader = Reader::new(source, Strictness::Template, resolver);
+        let mut reader = TreeBuilder::new(source, Strictness::Template, resolver);
         let body = reader.template(&read)?.into();
         Ok((Self { body }, sorted(reader.uses)))
     }
 
-    pub(super) fn text(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<String, Broken<'_>> {
+    pub(super) fn text(&self, scope: &Scope<'_>, limits: &Limits) -> Result<String, StatementError<'_>> {
         let mut text = String::new();
-        let mut evaluator = Evaluator::new(scope, bounds, Strictness::Template);
+        let mut evaluator = Evaluator::new(scope, limits, Strictness::Template);
         evaluator.run(&self.body, &mut text).map(|()| text)
     }
 }
 
-fn sorted(mut uses: Vec<Use>) -> Vec<Use> {
+fn sorted(mut uses: Vec<NameUse>) -> Vec<NameUse> {
     uses.sort_by(|a, b| a.offset.cmp(&b.offset).then_with(|| a.path.cmp(&b.path)));
     uses
 }

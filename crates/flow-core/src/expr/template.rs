@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
-    bounds::Bounds,
     condition::dotted,
+    limits::Limits,
     path::{Path, plain_path},
-    program::{Program, Resolver, Script, Strictness, Use},
+    program::{CompiledExpr, CompiledTemplate, NameUse, Resolver, Strictness},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
@@ -23,23 +23,12 @@ const MAX_BLOCKS: usize = 60;
 pub struct Template {
     /// The node that it is the input of, for errors.
     node: Option<NodeId>,
-    root: Draft,
-}
-
-/// What is known of a part of a template before anything runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Part<'a> {
-    /// There is none.
-    Absent,
-    /// It is this value.
-    Known(&'a Value),
-    /// It hangs on what is yet to happen.
-    Bound,
+    root: TemplateValue,
 }
 
 /// The parts of a template.
 #[derive(Debug)]
-pub(crate) enum Draft {
+pub(crate) enum TemplateValue {
     /// A value without bindings.
     Literal(Value),
     /// A string with bindings.
@@ -49,9 +38,9 @@ pub(crate) enum Draft {
     /// A condition: it gives true or false.
     Condition(Condition),
     /// A list with bindings somewhere.
-    List(Vec<Draft>),
+    List(Vec<TemplateValue>),
     /// An object with bindings somewhere.
-    Object(Vec<(String, Draft)>),
+    Object(Vec<(String, TemplateValue)>),
 }
 
 /// A string with bindings. The large ones are boxed, since a flow has many nodes and few of those.
@@ -60,11 +49,11 @@ pub(crate) enum Binding {
     /// One whole `{{ path }}`.
     Path(Path),
     /// One whole `{{ expression }}`.
-    Program(String, Box<Program>),
+    CompiledExpr(String, Box<CompiledExpr>),
     /// Text with paths in it.
     Text(Vec<Piece>),
     /// Text with anything in it.
-    Script(Box<Script>),
+    CompiledTemplate(Box<CompiledTemplate>),
 }
 
 #[derive(Debug)]
@@ -75,51 +64,20 @@ pub(crate) enum Piece {
 
 impl Template {
     /// The input of a node.
-    pub(crate) fn new(node: Option<NodeId>, root: Draft) -> Self {
+    pub(crate) fn new(node: Option<NodeId>, root: TemplateValue) -> Self {
         Self { node, root }
     }
 
     /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
-        let bounds = Bounds::default();
-        self.root.resolve(scope, &bounds, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
-    }
-
-    /// What is known of the part under these keys before anything runs.
-    pub fn part(&self, keys: &[&str]) -> Part<'_> {
-        let mut draft = &self.root;
-        for (place, key) in keys.iter().enumerate() {
-            match draft {
-                Draft::Literal(value) => {
-                    let found = keys[place..].iter().try_fold(value, |value, key| value.get(key));
-                    return found.map_or(Part::Absent, Part::Known);
-                }
-                Draft::Object(entries) => match entries.iter().find(|(name, _)| name == key) {
-                    Some((_, part)) => draft = part,
-                    None => return Part::Absent,
-                },
-                Draft::List(_) => return Part::Absent,
-                Draft::Bound(_) | Draft::Text(_) | Draft::Condition(_) => return Part::Bound,
-            }
-        }
-        match draft {
-            Draft::Literal(value) => Part::Known(value),
-            _ => Part::Bound,
-        }
-    }
-
-    /// The value if nothing in it is bound.
-    pub fn literal(&self) -> Option<&Value> {
-        match &self.root {
-            Draft::Literal(value) => Some(value),
-            _ => None,
-        }
+        let limits = Limits::default();
+        self.root.resolve(scope, &limits, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
     }
 }
 
-impl Draft {
+impl TemplateValue {
     /// A list, which is a literal if all its items are.
-    pub(crate) fn list(items: Vec<Draft>) -> Self {
+    pub(crate) fn list(items: Vec<TemplateValue>) -> Self {
         if items.iter().all(|item| matches!(item, Self::Literal(_))) {
             Self::Literal(items.into_iter().filter_map(Self::into_literal).collect())
         } else {
@@ -128,7 +86,7 @@ impl Draft {
     }
 
     /// An object, which is a literal if all its values are.
-    pub(crate) fn object(entries: Vec<(String, Draft)>) -> Self {
+    pub(crate) fn object(entries: Vec<(String, TemplateValue)>) -> Self {
         if entries.iter().all(|(_, value)| matches!(value, Self::Literal(_))) {
             let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value.into_literal()?)));
             Self::Literal(Value::Object(entries.collect()))
@@ -147,14 +105,14 @@ impl Draft {
     fn resolve(
         &self,
         scope: &Scope<'_>,
-        bounds: &Bounds,
+        limits: &Limits,
         node: Option<&NodeId>,
         key: &Key<'_>,
     ) -> Result<Value, BindingError> {
         Ok(match self {
             Self::Literal(value) => value.clone(),
             Self::Bound(binding) | Self::Text(binding) => {
-                let value = binding.resolve(scope, bounds).map_err(|(expression, reason)| {
+                let value = binding.resolve(scope, limits).map_err(|(expression, reason)| {
                     let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
                     let place = format!("{whose}, key `{key}`").into();
                     BindingError { place, expression: expression.to_owned(), reason }
@@ -166,16 +124,16 @@ impl Draft {
                     value => value,
                 }
             }
-            Self::Condition(condition) => Value::Bool(condition.holds_within(scope, bounds)?),
+            Self::Condition(condition) => Value::Bool(condition.holds_within(scope, limits)?),
             Self::List(items) => {
                 let items = items.iter().enumerate();
-                let items = items.map(|(at, item)| item.resolve(scope, bounds, node, &Key::Index(key, at)));
+                let items = items.map(|(at, item)| item.resolve(scope, limits, node, &Key::Index(key, at)));
                 Value::Array(items.collect::<Result<_, _>>()?)
             }
             Self::Object(entries) => {
                 let mut map = Map::new();
                 for (name, value) in entries {
-                    map.insert(name.clone(), value.resolve(scope, bounds, node, &Key::Field(key, name))?);
+                    map.insert(name.clone(), value.resolve(scope, limits, node, &Key::Field(key, name))?);
                 }
                 Value::Object(map)
             }
@@ -186,19 +144,19 @@ impl Draft {
 impl Binding {
     /// Whether it keeps the type of what it is bound to.
     pub(crate) fn is_whole(&self) -> bool {
-        matches!(self, Self::Path(_) | Self::Program(..))
+        matches!(self, Self::Path(_) | Self::CompiledExpr(..))
     }
 
-    fn resolve(&self, scope: &Scope<'_>, bounds: &Bounds) -> Result<Value, (&str, String)> {
+    fn resolve(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, (&str, String)> {
         match self {
             Self::Path(path) => {
                 let failed = |reason| (path.source.as_str(), reason);
                 let value = path.get(scope).map_err(failed)?;
-                bounds.copy(value).map_err(failed)?;
+                limits.copy(value).map_err(failed)?;
                 Ok(value.clone())
             }
-            Self::Program(source, program) => {
-                program.value(scope, bounds).map_err(|reason| (source.as_str(), reason))
+            Self::CompiledExpr(source, program) => {
+                program.value(scope, limits).map_err(|reason| (source.as_str(), reason))
             }
             Self::Text(pieces) => {
                 let mut text = String::new();
@@ -208,7 +166,7 @@ impl Binding {
                         Piece::Path(path) => {
                             let failed = |reason| (path.source.as_str(), reason);
                             let value = path.get(scope).map_err(failed)?;
-                            bounds.copy(value).map_err(failed)?;
+                            limits.copy(value).map_err(failed)?;
                             match value {
                                 Value::String(value) => text.push_str(value),
                                 other => text.push_str(&other.to_string()),
@@ -218,8 +176,8 @@ impl Binding {
                 }
                 Ok(Value::String(text))
             }
-            Self::Script(script) => {
-                let text = script.text(scope, bounds);
+            Self::CompiledTemplate(script) => {
+                let text = script.text(scope, limits);
                 text.map(Value::String).map_err(|broken| (broken.source, broken.reason))
             }
         }
@@ -230,7 +188,7 @@ impl Binding {
 pub(crate) fn parse_template(
     text: &str,
     resolver: &dyn Resolver,
-) -> Result<Option<(Binding, Vec<Use>)>, SyntaxFault> {
+) -> Result<Option<(Binding, Vec<NameUse>)>, SyntaxFault> {
     if !has_segments(text) {
         return Ok(None);
     }
@@ -270,11 +228,15 @@ fn lone_name(text: &str) -> Option<(&str, usize)> {
     vocabulary::is_plain(inner).then_some((inner, offset))
 }
 
-fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+fn whole(
+    source: &str,
+    offset: usize,
+    resolver: &dyn Resolver,
+) -> Result<(Binding, Vec<NameUse>), SyntaxFault> {
     let offset = offset + source.len() - source.trim_start().len();
     let source = source.trim();
     if let Some((name, steps)) = plain_path(source) {
-        let used = Use { path: dotted(source), offset, bare: true };
+        let used = NameUse { path: dotted(source), offset, bare: true };
         let binding = match resolver.root(name) {
             Some(root) => Binding::Path(Path::new(root, steps, source)),
             // The compiler refuses the unknown name.
@@ -282,15 +244,15 @@ fn whole(source: &str, offset: usize, resolver: &dyn Resolver) -> Result<(Bindin
         };
         return Ok((binding, vec![used]));
     }
-    let (program, mut uses) = Program::parse(source, Strictness::Template, resolver)
+    let (program, mut uses) = CompiledExpr::parse(source, Strictness::Template, resolver)
         .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
     for used in &mut uses {
         used.offset += offset;
     }
-    Ok((Binding::Program(source.to_owned(), Box::new(program)), uses))
+    Ok((Binding::CompiledExpr(source.to_owned(), Box::new(program)), uses))
 }
 
-fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>) {
+fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<NameUse>) {
     let mut found = Vec::with_capacity(parts.len());
     let mut uses = Vec::new();
     for part in parts {
@@ -298,7 +260,7 @@ fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<Use>)
             Segment::Text(text) => found.push(Piece::Text((*text).to_owned())),
             Segment::Expression { source, offset, .. } => {
                 let offset = offset + source.len() - source.trim_start().len();
-                uses.push(Use { path: dotted(source), offset, bare: true });
+                uses.push(NameUse { path: dotted(source), offset, bare: true });
                 if let Some((name, steps)) = plain_path(source)
                     && let Some(root) = resolver.root(name)
                 {
@@ -315,10 +277,10 @@ fn script(
     text: &str,
     parts: &[Segment<'_>],
     resolver: &dyn Resolver,
-) -> Result<(Binding, Vec<Use>), SyntaxFault> {
+) -> Result<(Binding, Vec<NameUse>), SyntaxFault> {
     check_depth(parts)?;
-    let (script, uses) = Script::parse(text, resolver)?;
-    Ok((Binding::Script(Box::new(script)), uses))
+    let (script, uses) = CompiledTemplate::parse(text, resolver)?;
+    Ok((Binding::CompiledTemplate(Box::new(script)), uses))
 }
 
 /// What a statement does to the nesting of a template.

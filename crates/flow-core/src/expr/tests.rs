@@ -12,13 +12,13 @@ use crate::graph::NodeIx;
 struct Names;
 
 impl Resolver for Names {
-    fn root(&self, name: &str) -> Option<Root> {
+    fn root(&self, name: &str) -> Option<PathRoot> {
         match name {
-            "plan" => Some(Root::Node(NodeIx(0))),
-            "review" => Some(Root::Node(NodeIx(1))),
-            "flow" => Some(Root::Flow),
-            "state" => Some(Root::State),
-            "loop" => Some(Root::Local(name.into())),
+            "plan" => Some(PathRoot::Node(NodeIx(0))),
+            "review" => Some(PathRoot::Node(NodeIx(1))),
+            "flow" => Some(PathRoot::Flow),
+            "state" => Some(PathRoot::State),
+            "loop" => Some(PathRoot::Local(name.into())),
             _ => None,
         }
     }
@@ -55,8 +55,8 @@ impl Values {
 
     fn resolve(&self, text: &str) -> Result<Value, String> {
         let draft = match parse_template(text, &Names) {
-            Ok(None) => Draft::Literal(Value::String(text.to_owned())),
-            Ok(Some((binding, _))) => Draft::Bound(binding),
+            Ok(None) => TemplateValue::Literal(Value::String(text.to_owned())),
+            Ok(Some((binding, _))) => TemplateValue::Bound(binding),
             Err(fault) => return Err(format!("{} at {}", fault.reason, fault.offset)),
         };
         Template::new(NodeId::new("x").ok(), draft).resolve(&self.scope()).map_err(|error| error.to_string())
@@ -299,18 +299,18 @@ fn a_structure_compares_values_and_takes_the_undefined_for_null() {
         let (test, _) = parse_variable(path, value, &Names).unwrap();
         test
     };
-    let holds = |test: Test| Condition::new("x".into(), test).holds(&values.scope());
+    let holds = |test: Predicate| Condition::new("x".into(), test).holds(&values.scope());
     let said = [
         holds(equals("plan.title", json!("Fix it"))),
         holds(equals("plan.items[0].n", json!(1.0))),
         holds(equals("plan.items", json!([{ "n": 1 }, { "n": 2.5 }]))),
         holds(equals("review.text", json!(null))),
         holds(equals("review.text", json!("x"))),
-        holds(Test::Not(Box::new(equals("plan.none", json!(null))))),
-        holds(Test::All(vec![equals("plan.none", json!(null)), Test::Constant(false)])),
-        holds(Test::Any(vec![equals("plan.none", json!(1)), Test::Constant(true)])),
-        holds(Test::All(Vec::new())),
-        holds(Test::Any(Vec::new())),
+        holds(Predicate::Not(Box::new(equals("plan.none", json!(null))))),
+        holds(Predicate::All(vec![equals("plan.none", json!(null)), Predicate::Constant(false)])),
+        holds(Predicate::Any(vec![equals("plan.none", json!(1)), Predicate::Constant(true)])),
+        holds(Predicate::All(Vec::new())),
+        holds(Predicate::Any(Vec::new())),
     ];
     let expected = [true, true, true, true, false, false, false, true, true, false];
     assert_eq!(said, expected.map(Ok));

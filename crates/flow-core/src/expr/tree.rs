@@ -2,9 +2,12 @@
 
 mod read;
 
-use minijinja::Value;
+use minijinja::{
+    Value,
+    machinery::ast::{BinOpKind, CompareOpKind},
+};
 
-pub(super) use self::read::Reader;
+pub(super) use self::read::TreeBuilder;
 use super::path::Path;
 
 #[derive(Debug)]
@@ -21,8 +24,8 @@ pub(super) enum Expr {
     Neg(Box<Expr>),
     And(Box<(Expr, Expr)>),
     Or(Box<(Expr, Expr)>),
-    Math(Math, Box<(Expr, Expr)>),
-    Compare(Box<Expr>, Vec<(Comparison, Expr)>),
+    Binary(BinOpKind, Box<(Expr, Expr)>),
+    Compare(Box<Expr>, Vec<(CompareOpKind, Expr)>),
     If(Box<(Expr, Expr, Option<Expr>)>),
     Default(Box<(Expr, Option<Expr>, Option<Expr>)>),
     /// The input is absent in `{% filter … %}`, where it is what the block wrote.
@@ -31,30 +34,6 @@ pub(super) enum Expr {
     Call(Function, Args),
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Math {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    FloorDiv,
-    Rem,
-    Pow,
-    Concat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Comparison {
-    Eq,
-    Ne,
-    Lt,
-    Lte,
-    Gt,
-    Gte,
-    In,
-    NotIn,
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::{Checker, names::Site};
 use crate::{
     diagnostic::{Code, Problem, did_you_mean},
-    expr::{Condition, Test, parse_condition, parse_variable},
+    expr::{Condition, Predicate, parse_condition, parse_variable},
     spec::{Data, Entry, Key, Yaml},
 };
 
@@ -23,9 +23,9 @@ struct ConditionParser<'p, 'c> {
 }
 
 impl ConditionParser<'_, '_> {
-    fn test(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
+    fn test(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Predicate> {
         match &value.data {
-            Data::Bool(held) => Some(Test::Constant(*held)),
+            Data::Bool(held) => Some(Predicate::Constant(*held)),
             Data::Text(text) => match parse_condition(text, self.checker.flow) {
                 Ok((test, uses)) => {
                     self.checker.names(&uses, value, self.site, key);
@@ -52,7 +52,7 @@ impl ConditionParser<'_, '_> {
         }
     }
 
-    fn structure(&mut self, value: &Yaml, entries: &[Entry], key: &Key<'_>) -> Option<Test> {
+    fn structure(&mut self, value: &Yaml, entries: &[Entry], key: &Key<'_>) -> Option<Predicate> {
         for entry in entries.iter().filter(|entry| !WORDS.contains(&entry.key.as_str())) {
             let help = did_you_mean(&entry.key, WORDS)
                 .unwrap_or_else(|| "a condition is one of `equals`, `not`, `and`, `or`".to_owned());
@@ -68,14 +68,14 @@ impl ConditionParser<'_, '_> {
         let inner = Key::Field(key, &entry.key);
         match entry.key.as_str() {
             "equals" => self.equals(&entry.value, &inner),
-            "not" => self.test(&entry.value, &inner).map(|test| Test::Not(Box::new(test))),
-            "and" => self.parts(&entry.value, &inner).map(Test::All),
-            "or" => self.parts(&entry.value, &inner).map(Test::Any),
+            "not" => self.test(&entry.value, &inner).map(|test| Predicate::Not(Box::new(test))),
+            "and" => self.parts(&entry.value, &inner).map(Predicate::All),
+            "or" => self.parts(&entry.value, &inner).map(Predicate::Any),
             _ => None,
         }
     }
 
-    fn parts(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Vec<Test>> {
+    fn parts(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Vec<Predicate>> {
         let Data::List(items) = &value.data else {
             let message = format!("`{}` must be a list of conditions, found {}", key.last(), value.kind());
             self.report(Problem::error(Code::WrongType, value.span, message), key);
@@ -86,7 +86,7 @@ impl ConditionParser<'_, '_> {
         tests.into_iter().collect()
     }
 
-    fn equals(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Test> {
+    fn equals(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Predicate> {
         let Data::Map(entries) = &value.data else {
             let message =
                 format!("`equals` must be a mapping with `var` and `value`, found {}", value.kind());

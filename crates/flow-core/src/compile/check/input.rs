@@ -8,13 +8,13 @@ use crate::{
     catalog::{CONDITION, DURATION, RAW},
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem},
-    expr::{Draft, parse_template},
+    expr::{TemplateValue, parse_template},
     spec::{Data, Key, Yaml, parse_time},
 };
 
 /// A parsed input.
 pub(super) struct ParsedInput {
-    pub(super) draft: Draft,
+    pub(super) draft: TemplateValue,
     /// The JSON pointers of the values that are known only when the node runs.
     pub(super) bound: Vec<String>,
 }
@@ -46,14 +46,14 @@ struct InputParser<'p, 'c> {
 }
 
 impl InputParser<'_, '_> {
-    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> Draft {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> TemplateValue {
         if marked(schema, CONDITION) {
             self.bound.push(pointer(key));
             let found = self.checker.condition(value, self.site, key);
-            return found.map_or(Draft::Literal(Value::Null), Draft::Condition);
+            return found.map_or(TemplateValue::Literal(Value::Null), TemplateValue::Condition);
         }
         if marked(schema, RAW) {
-            return Draft::Literal(value.json());
+            return TemplateValue::Literal(value.json());
         }
         match &value.data {
             Data::Text(text) => {
@@ -62,7 +62,7 @@ impl InputParser<'_, '_> {
                 }
                 self.text(text, value, key)
             }
-            Data::List(items) => Draft::list(
+            Data::List(items) => TemplateValue::list(
                 items
                     .iter()
                     .enumerate()
@@ -72,7 +72,7 @@ impl InputParser<'_, '_> {
                     })
                     .collect(),
             ),
-            Data::Map(entries) => Draft::object(
+            Data::Map(entries) => TemplateValue::object(
                 entries
                     .iter()
                     .map(|entry| {
@@ -82,7 +82,7 @@ impl InputParser<'_, '_> {
                     })
                     .collect(),
             ),
-            _ => Draft::Literal(value.json()),
+            _ => TemplateValue::Literal(value.json()),
         }
     }
 
@@ -104,22 +104,22 @@ impl InputParser<'_, '_> {
         })
     }
 
-    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> Draft {
+    fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> TemplateValue {
         match parse_template(text, self.checker.flow) {
-            Ok(None) => Draft::Literal(Value::String(text.to_owned())),
+            Ok(None) => TemplateValue::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {
                 self.bound.push(pointer(key));
                 self.checker.names(&uses, value, self.site, key);
                 if binding.is_whole() && self.takes_only_text(key) {
-                    Draft::Text(binding)
+                    TemplateValue::Text(binding)
                 } else {
-                    Draft::Bound(binding)
+                    TemplateValue::Bound(binding)
                 }
             }
             Err(fault) => {
                 self.bound.push(pointer(key));
                 self.checker.syntax_error(fault, Code::TemplateSyntax, value, self.site, key);
-                Draft::Literal(Value::Null)
+                TemplateValue::Literal(Value::Null)
             }
         }
     }

@@ -9,7 +9,7 @@ use super::Checker;
 use crate::{
     compile::resolve::{Resolved, quoted},
     diagnostic::{Code, Problem, Severity, did_you_mean},
-    expr::{Resolver, Root, SyntaxFault, Use},
+    expr::{NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
     spec::{Key, Yaml},
 };
@@ -53,17 +53,17 @@ impl Site<'_> {
 }
 
 impl Resolver for Resolved<'_> {
-    fn root(&self, name: &str) -> Option<Root> {
+    fn root(&self, name: &str) -> Option<PathRoot> {
         match name {
-            "flow" => Some(Root::Flow),
-            "state" => Some(Root::State),
-            "loop" => Some(Root::Local(name.into())),
-            "frame" if !self.index.contains_key(name) => Some(Root::Local(name.into())),
+            "flow" => Some(PathRoot::Flow),
+            "state" => Some(PathRoot::State),
+            "loop" => Some(PathRoot::Local(name.into())),
+            "frame" if !self.index.contains_key(name) => Some(PathRoot::Local(name.into())),
             _ => self.index.get(name).map(|&node| {
                 let policy = self.nodes[node.0 as usize].spec.policy.as_ref();
                 match policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue) {
-                    true => Root::MayFail(node),
-                    false => Root::Node(node),
+                    true => PathRoot::MayFail(node),
+                    false => PathRoot::Node(node),
                 }
             }),
         }
@@ -85,7 +85,7 @@ impl Checker<'_> {
     }
 
     /// Checks the names that a text uses.
-    pub(super) fn names(&mut self, uses: &[Use], text: &Yaml, site: &Site<'_>, key: &Key<'_>) {
+    pub(super) fn names(&mut self, uses: &[NameUse], text: &Yaml, site: &Site<'_>, key: &Key<'_>) {
         let flow = self.flow;
         let mut reported: Vec<&str> = Vec::new();
         for used in uses {

@@ -3,7 +3,7 @@
 use minijinja::Value;
 use serde_json::Value as Json;
 
-use super::{Broken, Evaluator, Outcome};
+use super::{EvalResult, Evaluator, StatementError};
 use crate::expr::{
     names::{Changed, Loop, Namespace},
     program::{spell, to_json},
@@ -12,27 +12,36 @@ use crate::expr::{
 
 impl<'t> Evaluator<'t, '_> {
     /// Works out statements, and writes what they give.
-    pub(in crate::expr) fn run(&mut self, body: &'t [Stmt], out: &mut String) -> Result<(), Broken<'t>> {
+    pub(in crate::expr) fn run(
+        &mut self,
+        body: &'t [Stmt],
+        out: &mut String,
+    ) -> Result<(), StatementError<'t>> {
         body.iter().try_for_each(|statement| self.statement(statement, out))
     }
 
-    fn statement(&mut self, statement: &'t Stmt, out: &mut String) -> Result<(), Broken<'t>> {
+    fn statement(&mut self, statement: &'t Stmt, out: &mut String) -> Result<(), StatementError<'t>> {
         match statement {
             Stmt::Text(text) => {
-                let paid = self.bounds.step(1).and_then(|()| self.bounds.make(text.len() as u64));
-                paid.map_err(|reason| Broken { source: shown(text), reason })?;
+                let paid = self.limits.step(1).and_then(|()| self.limits.make(text.len() as u64));
+                paid.map_err(|reason| StatementError { source: shown(text), reason })?;
                 out.push_str(text);
                 Ok(())
             }
-            Stmt::Emit(expr, source) => self.emit(expr, out).map_err(|reason| Broken { source, reason }),
+            Stmt::Emit(expr, source) => {
+                self.emit(expr, out).map_err(|reason| StatementError { source, reason })
+            }
             Stmt::For(each) => {
-                let items =
-                    self.value(&each.items).map_err(|reason| Broken { source: &each.source, reason })?;
+                let items = self
+                    .value(&each.items)
+                    .map_err(|reason| StatementError { source: &each.source, reason })?;
                 self.each(each, &items, out)
             }
             Stmt::If(parts) => {
-                let holds =
-                    self.eval(&parts.0).map_err(|reason| Broken { source: &parts.1, reason })?.is_true();
+                let holds = self
+                    .eval(&parts.0)
+                    .map_err(|reason| StatementError { source: &parts.1, reason })?
+                    .is_true();
                 self.run(if holds { &parts.2 } else { &parts.3 }, out)
             }
             Stmt::With(set, body) => {
@@ -41,7 +50,7 @@ impl<'t> Evaluator<'t, '_> {
                     let value = self.value(expr);
                     value
                         .and_then(|value| self.assign(target, value))
-                        .map_err(|reason| Broken { source, reason })
+                        .map_err(|reason| StatementError { source, reason })
                 });
                 let done = done.and_then(|()| self.run(body, out));
                 self.locals.close();
@@ -49,33 +58,39 @@ impl<'t> Evaluator<'t, '_> {
             }
             Stmt::Set(target, expr, source) => {
                 let value = self.value(expr);
-                value.and_then(|value| self.assign(target, value)).map_err(|reason| Broken { source, reason })
+                value
+                    .and_then(|value| self.assign(target, value))
+                    .map_err(|reason| StatementError { source, reason })
             }
             Stmt::SetBlock(target, filter, body) => {
                 let text = self.captured(body, filter.as_ref())?;
-                self.assign(target, text).map_err(|reason| Broken { source: "set", reason })
+                self.assign(target, text).map_err(|reason| StatementError { source: "set", reason })
             }
             Stmt::Filter(filter, body) => {
                 let value = self.captured(body, Some(filter))?;
-                self.write(&value, out).map_err(|reason| Broken { source: "filter", reason })
+                self.write(&value, out).map_err(|reason| StatementError { source: "filter", reason })
             }
-            Stmt::Do(expr, source) => self.eval(expr).map(drop).map_err(|reason| Broken { source, reason }),
+            Stmt::Do(expr, source) => {
+                self.eval(expr).map(drop).map_err(|reason| StatementError { source, reason })
+            }
         }
     }
 
     /// What statements write, and what a filter makes of it.
-    fn captured(&mut self, body: &'t [Stmt], filter: Option<&'t Expr>) -> Result<Value, Broken<'t>> {
+    fn captured(&mut self, body: &'t [Stmt], filter: Option<&'t Expr>) -> Result<Value, StatementError<'t>> {
         let mut text = String::new();
         self.run(body, &mut text)?;
         let value = Value::from(text);
         match filter {
-            Some(filter) => self.pipe(filter, value).map_err(|reason| Broken { source: "filter", reason }),
+            Some(filter) => {
+                self.pipe(filter, value).map_err(|reason| StatementError { source: "filter", reason })
+            }
             None => Ok(value),
         }
     }
 
     /// Filters that stand in a row, the first without an input.
-    fn pipe(&mut self, filter: &'t Expr, input: Value) -> Outcome {
+    fn pipe(&mut self, filter: &'t Expr, input: Value) -> EvalResult {
         let Expr::Filter(name, before, args) = filter else { return self.value(filter) };
         let input = match before {
             Some(before) => self.pipe(before, input)?,
@@ -89,8 +104,8 @@ impl<'t> Evaluator<'t, '_> {
         if let Expr::Path(path) = expr
             && let Ok(Json::String(text)) = path.get(self.scope)
         {
-            self.bounds.step(1)?;
-            self.bounds.make(text.len() as u64)?;
+            self.limits.step(1)?;
+            self.limits.make(text.len() as u64)?;
             out.push_str(text);
             return Ok(());
         }
@@ -100,12 +115,12 @@ impl<'t> Evaluator<'t, '_> {
 
     fn write(&self, value: &Value, out: &mut String) -> Result<(), String> {
         if let Some(text) = value.as_str() {
-            self.bounds.make(text.len() as u64)?;
+            self.limits.make(text.len() as u64)?;
             out.push_str(text);
             return Ok(());
         }
-        let size = self.bounds.look(value)?;
-        self.bounds.make(size.bytes)?;
+        let size = self.limits.look(value)?;
+        self.limits.make(size.bytes)?;
         out.push_str(&spell(&to_json(value)?));
         Ok(())
     }
@@ -117,7 +132,7 @@ impl<'t> Evaluator<'t, '_> {
                 Ok(())
             }
             Target::Member(name, key) => {
-                self.bounds.look(&value)?;
+                self.limits.look(&value)?;
                 match self.locals.get(name).and_then(Value::downcast_object_ref::<Namespace>) {
                     Some(namespace) => {
                         namespace.set(key, value);
@@ -142,8 +157,13 @@ impl<'t> Evaluator<'t, '_> {
         }
     }
 
-    pub(super) fn each(&mut self, each: &'t For, over: &Value, out: &mut String) -> Result<(), Broken<'t>> {
-        let broken = |reason| Broken { source: each.source.as_str(), reason };
+    pub(super) fn each(
+        &mut self,
+        each: &'t For,
+        over: &Value,
+        out: &mut String,
+    ) -> Result<(), StatementError<'t>> {
+        let broken = |reason| StatementError { source: each.source.as_str(), reason };
         let mut items = self.items(over).map_err(broken)?;
         if let Some(filter) = &each.filter {
             let mut taken = Vec::with_capacity(items.len());
@@ -172,7 +192,7 @@ impl<'t> Evaluator<'t, '_> {
         done
     }
 
-    fn passes(&mut self, each: &'t For, items: &[Value], out: &mut String) -> Result<(), Broken<'t>> {
+    fn passes(&mut self, each: &'t For, items: &[Value], out: &mut String) -> Result<(), StatementError<'t>> {
         let changed = Changed::default();
         let length = items.len();
         for (index, item) in items.iter().enumerate() {
@@ -181,9 +201,9 @@ impl<'t> Evaluator<'t, '_> {
             let about = Loop { index, length, depth: self.depth, before, after, changed: changed.clone() };
             self.locals.open();
             self.locals.set("loop", Value::from_object(about));
-            let paid = self.bounds.step(1).and_then(|()| self.assign(&each.target, item.clone()));
+            let paid = self.limits.step(1).and_then(|()| self.assign(&each.target, item.clone()));
             let done = paid
-                .map_err(|reason| Broken { source: &each.source, reason })
+                .map_err(|reason| StatementError { source: &each.source, reason })
                 .and_then(|()| self.run(&each.body, out));
             self.locals.close();
             done?;

@@ -81,7 +81,7 @@ fn the_error_says_what_was_exceeded() {
     assert_eq!(said, expected);
 }
 
-/// Usual work on much text and on long lists stays well within the bounds.
+/// Usual work on much text and on long lists stays well within the limits.
 #[test]
 fn large_inputs_are_worked_on() {
     let values = Values::new();

@@ -10,13 +10,13 @@ use minijinja::{
     },
 };
 
-use super::{Args, Comparison, Expr, For, Function, Math, Stmt, Target};
+use super::{Args, Expr, For, Function, Stmt, Target};
 use crate::{
     diagnostic::did_you_mean,
     expr::{
         SyntaxFault,
-        path::{Path, Root, Step, is_word},
-        program::{Resolver, Strictness, Use},
+        path::{Path, PathRoot, PathStep, is_word},
+        program::{NameUse, Resolver, Strictness},
         vocabulary,
     },
 };
@@ -45,7 +45,7 @@ const KINDS: &[&str] = &[
 ];
 
 /// Makes trees, and notes the names that they use.
-pub(in crate::expr) struct Reader<'r> {
+pub(in crate::expr) struct TreeBuilder<'r> {
     source: &'r str,
     resolver: &'r dyn Resolver,
     strictness: Strictness,
@@ -55,7 +55,7 @@ pub(in crate::expr) struct Reader<'r> {
     certain: bool,
     /// How many loops are open.
     loops: usize,
-    pub(in crate::expr) uses: Vec<Use>,
+    pub(in crate::expr) uses: Vec<NameUse>,
 }
 
 type Read<T> = Result<T, SyntaxFault>;
@@ -68,7 +68,7 @@ enum Undefined {
 }
 use Undefined::{Allowed, Refused};
 
-impl<'r> Reader<'r> {
+impl<'r> TreeBuilder<'r> {
     pub(in crate::expr) fn new(source: &'r str, strictness: Strictness, resolver: &'r dyn Resolver) -> Self {
         Self { source, resolver, strictness, own: BTreeSet::new(), certain: true, loops: 0, uses: Vec::new() }
     }
@@ -280,7 +280,7 @@ impl<'r> Reader<'r> {
 
     fn compare(&mut self, compare: &ast::Compare<'_>) -> Read<Expr> {
         let first = self.expr(&compare.expr, Refused)?;
-        let rest = compare.ops.iter().map(|op| Ok((comparison(op.op), self.expr(&op.expr, Refused)?)));
+        let rest = compare.ops.iter().map(|op| Ok((op.op, self.expr(&op.expr, Refused)?)));
         Ok(Expr::Compare(Box::new(first), rest.collect::<Read<_>>()?))
     }
 
@@ -318,7 +318,7 @@ impl<'r> Reader<'r> {
             match at {
                 ast::Expr::Var(var) => break var,
                 ast::Expr::GetAttr(attr) => {
-                    steps.push(Step::Key(attr.name.into()));
+                    steps.push(PathStep::Key(attr.name.into()));
                     at = &attr.expr;
                 }
                 ast::Expr::GetItem(item) => {
@@ -345,15 +345,15 @@ impl<'r> Reader<'r> {
             return Ok(Some(Expr::Name(var.id.into(), path)));
         }
         let keys = steps.iter().map_while(|step| match step {
-            Step::Key(key) if !key.is_empty() && key.bytes().all(is_word) => Some(key.as_str()),
+            PathStep::Key(key) if !key.is_empty() && key.bytes().all(is_word) => Some(key.as_str()),
             _ => None,
         });
         let dotted = std::iter::once(var.id).chain(keys).collect::<Vec<_>>().join(".");
         let bare = self.certain && undefined == Refused;
-        self.uses.push(Use { path: dotted, offset: offset(var.span()), bare });
+        self.uses.push(NameUse { path: dotted, offset: offset(var.span()), bare });
         let source = self.source(expr);
         // The compiler refuses the unknown name.
-        let root = root.unwrap_or_else(|| Root::Local(var.id.into()));
+        let root = root.unwrap_or_else(|| PathRoot::Local(var.id.into()));
         Ok(Some(Expr::Path(Path::new(root, steps, &source))))
     }
 
@@ -366,7 +366,7 @@ impl<'r> Reader<'r> {
             return Ok(if matches!(binary.op, BinOpKind::ScAnd) { Expr::And(both) } else { Expr::Or(both) });
         }
         let (left, right) = (self.expr(&binary.left, Refused)?, self.expr(&binary.right, Refused)?);
-        Ok(joined(binary.op, left, right))
+        Ok(operation(binary.op, left, right))
     }
 
     fn filter(&mut self, filter: &ast::Filter<'_>) -> Read<Expr> {
@@ -536,45 +536,25 @@ fn constant(expr: &ast::Expr<'_>) -> Option<Value> {
     }
 }
 
-fn step(value: &Value) -> Option<Step> {
+fn step(value: &Value) -> Option<PathStep> {
     match value.as_str() {
-        Some(key) => Some(Step::Key(key.into())),
-        None if value.is_integer() => value.as_i64().map(Step::Index),
+        Some(key) => Some(PathStep::Key(key.into())),
+        None if value.is_integer() => value.as_i64().map(PathStep::Index),
         None => None,
     }
 }
 
-fn joined(op: BinOpKind, left: Expr, right: Expr) -> Expr {
-    let compare = |how, left, right| Expr::Compare(Box::new(left), vec![(how, right)]);
-    let math = |how, left, right| Expr::Math(how, Box::new((left, right)));
-    match op {
-        BinOpKind::Eq => compare(Comparison::Eq, left, right),
-        BinOpKind::Ne => compare(Comparison::Ne, left, right),
-        BinOpKind::Lt => compare(Comparison::Lt, left, right),
-        BinOpKind::Lte => compare(Comparison::Lte, left, right),
-        BinOpKind::Gt => compare(Comparison::Gt, left, right),
-        BinOpKind::Gte => compare(Comparison::Gte, left, right),
-        BinOpKind::In => compare(Comparison::In, left, right),
-        BinOpKind::Add => math(Math::Add, left, right),
-        BinOpKind::Sub => math(Math::Sub, left, right),
-        BinOpKind::Mul => math(Math::Mul, left, right),
-        BinOpKind::Div => math(Math::Div, left, right),
-        BinOpKind::FloorDiv => math(Math::FloorDiv, left, right),
-        BinOpKind::Rem => math(Math::Rem, left, right),
-        BinOpKind::Pow => math(Math::Pow, left, right),
-        BinOpKind::Concat | BinOpKind::ScAnd | BinOpKind::ScOr => math(Math::Concat, left, right),
-    }
-}
-
-fn comparison(kind: CompareOpKind) -> Comparison {
-    match kind {
-        CompareOpKind::Eq => Comparison::Eq,
-        CompareOpKind::Ne => Comparison::Ne,
-        CompareOpKind::Lt => Comparison::Lt,
-        CompareOpKind::Lte => Comparison::Lte,
-        CompareOpKind::Gt => Comparison::Gt,
-        CompareOpKind::Gte => Comparison::Gte,
-        CompareOpKind::In => Comparison::In,
-        CompareOpKind::NotIn => Comparison::NotIn,
-    }
+/// An operator with both its sides. `and` and `or` are read elsewhere.
+fn operation(op: BinOpKind, left: Expr, right: Expr) -> Expr {
+    let comparison = match op {
+        BinOpKind::Eq => CompareOpKind::Eq,
+        BinOpKind::Ne => CompareOpKind::Ne,
+        BinOpKind::Lt => CompareOpKind::Lt,
+        BinOpKind::Lte => CompareOpKind::Lte,
+        BinOpKind::Gt => CompareOpKind::Gt,
+        BinOpKind::Gte => CompareOpKind::Gte,
+        BinOpKind::In => CompareOpKind::In,
+        op => return Expr::Binary(op, Box::new((left, right))),
+    };
+    Expr::Compare(Box::new(left), vec![(comparison, right)])
 }

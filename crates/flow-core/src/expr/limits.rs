@@ -27,7 +27,7 @@ const DEPTH: usize = 100;
 
 /// What the templates of one input have left.
 #[derive(Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct Limits {
     steps: Cell<u64>,
     room: Cell<u64>,
 }
@@ -39,13 +39,13 @@ pub(super) struct Size {
     pub(super) depth: usize,
 }
 
-impl Default for Bounds {
+impl Default for Limits {
     fn default() -> Self {
         Self { steps: Cell::new(STEPS), room: Cell::new(ROOM) }
     }
 }
 
-impl Bounds {
+impl Limits {
     /// Pays for steps.
     pub(super) fn step(&self, count: u64) -> Result<(), String> {
         let left = self.steps.get().checked_sub(count);
