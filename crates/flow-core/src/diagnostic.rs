@@ -1,5 +1,4 @@
-//! What is wrong with a flow, each problem with a stable code and its place in the author's file. Finding
-//! the problems is left to the compiler.
+//! Problems of a flow, each with a stable code and its place in the file.
 
 use std::{fmt, sync::Arc};
 
@@ -89,7 +88,7 @@ impl Serialize for Code {
 pub enum Severity {
     /// The flow cannot run.
     Error,
-    /// The flow can run, and probably not as meant.
+    /// The flow can run, but probably not as intended.
     Warning,
 }
 
@@ -121,10 +120,10 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// What is wrong, in one sentence.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
-    /// The file: the flow's as it was named, or one that it draws in.
+    /// The flow file, or a file that it includes.
     pub path: Arc<str>,
     /// Where it starts.
     #[serde(flatten)]
@@ -154,13 +153,13 @@ impl fmt::Display for Diagnostic {
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// All but those of one kind.
+    /// All except those with this code.
     pub fn without(mut self, code: Code) -> Self {
         self.0.retain(|diagnostic| diagnostic.code != code);
         self
     }
 
-    /// Whether one of them keeps the flow from running.
+    /// Whether one of them is an error.
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
@@ -194,7 +193,7 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// A stretch of a source: 0 is the flow's file, others are those it draws in.
+/// A range of a source: 0 is the flow file, others are files that it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) source: u16,
@@ -203,14 +202,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// A single place.
+    /// A single position.
     pub(crate) fn at(source: u16, line: u32, column: u32) -> Self {
         let start = Position { line, column };
         Self { source, start, end: start }
     }
 }
 
-/// A problem whose file is not named yet.
+/// A problem before its file is named.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     code: Code,
@@ -253,7 +252,7 @@ impl Problem {
 pub(crate) struct Sink {
     sources: Vec<Arc<str>>,
     problems: Vec<Problem>,
-    /// Ids that were refused: what names such a node is not wrong for that.
+    /// Invalid ids: a reference to such a node is not reported again.
     refused: Vec<String>,
 }
 
@@ -262,7 +261,7 @@ impl Sink {
         Self { sources: vec![flow], problems: Vec::new(), refused: Vec::new() }
     }
 
-    /// Adds a file that problems may lie in.
+    /// Adds a file that problems may be in.
     pub(crate) fn source(&mut self, path: &str) -> u16 {
         if let Some(at) = self.sources.iter().position(|known| **known == *path) {
             return u16::try_from(at).unwrap_or(0);
@@ -276,7 +275,7 @@ impl Sink {
         self.problems.push(problem);
     }
 
-    /// Notes an id that was refused.
+    /// Records an invalid id.
     pub(crate) fn refused(&mut self, id: &str) {
         self.refused.push(format!("`{id}`"));
     }
@@ -307,7 +306,7 @@ impl Sink {
     }
 }
 
-/// "did you mean …", if one of the names is close.
+/// "did you mean …", if a name is similar.
 pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     closest(wrong, names).map(|name| format!("did you mean `{name}`?"))
 }

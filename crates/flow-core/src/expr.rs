@@ -1,5 +1,5 @@
-//! Templates and conditions of the author, parsed once and evaluated without side effects: no clock, no
-//! disk, no environment, and a bound on the work. Which names exist is left to the compiler.
+//! Templates and conditions: parsed once, evaluated without side effects (no clock, no disk, no environment) and
+//! within limits on time and memory.
 
 mod condition;
 mod eval;
@@ -18,7 +18,10 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::Value;
 
-pub use self::{condition::Condition, template::Template};
+pub use self::{
+    condition::Condition,
+    template::{StaticValue, Template},
+};
 pub(crate) use self::{
     condition::{Predicate, parse_condition, parse_variable},
     path::{PathRoot, is_reserved},
@@ -39,15 +42,15 @@ pub struct Scope<'a> {
     pub locals: &'a Value,
 }
 
-/// A template or a condition that could not be worked out.
+/// A template or a condition that could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: `{expression}`: {reason}")]
 pub struct BindingError {
-    /// Whose it is and under which key: "node `review`, key `input.prompt`".
+    /// The node or edge and the key: "node `review`, key `input.prompt`".
     pub place: Arc<str>,
     /// The expression as the author wrote it.
     pub expression: String,
-    /// Why it could not be worked out.
+    /// Why it could not be evaluated.
     pub reason: String,
 }
 
@@ -57,7 +60,7 @@ impl From<BindingError> for AgentError {
     }
 }
 
-/// A text that is no template, path or condition.
+/// A text that is not a valid template, path or condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyntaxFault {
     /// What is wrong with it.

@@ -23,7 +23,7 @@ pub use catalog::{Described, NodeCatalog};
 pub use compile::{Compiled, InputError, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use explain::{About, Explanation, Statement, StatementKind, explain};
-pub use expr::{BindingError, Condition, Scope, Template};
+pub use expr::{BindingError, Condition, Scope, StaticValue, Template};
 pub use graph::{
     Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
     OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,

@@ -1,5 +1,4 @@
-//! A loaded flow changed for one run: another type for a node, another value in its input. Whether the
-//! changed flow makes sense is left to the compiler.
+//! Changes to a loaded flow for one run: another type for a node, another value in its input, another budget.
 
 use std::sync::Arc;
 
@@ -11,24 +10,24 @@ use crate::{
     spec::{Data, Yaml},
 };
 
-/// Why a loaded flow cannot be changed so.
+/// Why a change cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// No node has this id.
+    /// There is no node with this id.
     #[error("the flow has no node `{node}`; it has {known}")]
     UnknownNode {
         /// The id.
         node: NodeId,
-        /// The ids that there are, separated by commas.
+        /// The existing ids, separated by commas.
         known: String,
     },
-    /// The way to the key leads through a value that has no keys.
+    /// The path to the key leads through a value that is not a mapping.
     #[error("`{key}` of {owner} is {kind} and has no keys")]
     NoMapping {
         /// The node, or the flow, in words.
         owner: String,
-        /// The key that was come to.
+        /// The key of that value.
         key: String,
         /// What it is.
         kind: &'static str,
@@ -36,7 +35,7 @@ pub enum OverrideError {
 }
 
 impl Loaded {
-    /// Makes a change that was made before.
+    /// Makes a recorded change again.
     pub fn change(&mut self, change: &Change) -> Result<(), OverrideError> {
         match change {
             Change::Type { node, to } => self.set_type(node, to),
@@ -48,7 +47,7 @@ impl Loaded {
         }
     }
 
-    /// Puts limits into the budget of a node, or of the flow if no node is named; other limits stay.
+    /// Sets limits in the budget of a node, or of the flow if no node is given; other limits stay.
     pub fn set_budget(&mut self, id: Option<&NodeId>, limits: BudgetLimits) -> Result<(), OverrideError> {
         let mut here = match id {
             Some(id) => self.node_mut(id)?,
@@ -73,7 +72,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Gives a node another type.
+    /// Sets the type of a node.
     pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
         let node = self.node_mut(id)?;
         let span = node.get("type").unwrap_or(node).span;
@@ -82,7 +81,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Gives an agent's node another provider: by its type, or where the node takes any agent, by its input.
+    /// Sets the provider of an agent node: by its type, or for `agent.run` by its input.
     pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
         match self.node_mut(id)?.get("type").and_then(Yaml::text) {
             Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
@@ -90,8 +89,8 @@ impl Loaded {
         }
     }
 
-    /// Puts a value in a node's input, in place of what stands there or of the file that would have filled
-    /// it; `keys` lead inwards, and there is at least one. Nothing in the value is bound.
+    /// Sets a value in the input of a node, replacing the value or file there. `keys` is the path, with at least one
+    /// key. Strings in the value are not templates.
     pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
         let mut here = self.node_mut(id)?;
         if keys == ["prompt"] {
@@ -113,7 +112,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Gives every agent node of a provider an option, if it has none of this name and no template as its options.
+    /// Sets an option of every agent node of a provider that does not set it and whose options are not a template.
     pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
         let agent = format!("{provider}.agent");
         let file = format!("{name}File");
@@ -141,22 +140,22 @@ impl Loaded {
             .filter_map(|node| NodeId::new(node.get("id").and_then(Yaml::text)?).ok())
             .collect();
         for id in ids {
-            // A node that cannot be changed so is one that the compiler refuses with a better message.
+            // If this fails, the compiler reports the node with a better message.
             let _ = self.set_input(&id, &["options", name], value);
         }
     }
 
-    /// Gives the flow a budget in US dollars, if it has none.
+    /// Sets a budget of the flow in US dollars, if it has none.
     pub fn default_budget(&mut self, usd: f64) {
         let Some(root) = self.document.root.as_ref() else { return };
         let policy = root.get("flow").unwrap_or(root).get("policy");
         if policy.and_then(|policy| policy.get("budget")).is_none() {
-            // A policy that is no mapping is reported by the compiler.
+            // A policy that is not a mapping is reported by the compiler.
             drop(self.set_budget(None, BudgetLimits { usd: Some(usd), tokens: None }));
         }
     }
 
-    /// The node as written. A document without nodes has none, whatever else is wrong with it.
+    /// The node as written.
     fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
         let nodes = self.document.root.as_mut().and_then(|root| root.get_mut("nodes"));
         let ids = nodes.as_ref().into_iter().flat_map(|nodes| nodes.items());

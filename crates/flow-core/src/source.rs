@@ -1,4 +1,4 @@
-//! What the author of a flow wrote, and what was changed for one run of it.
+//! The source of a flow: its text, the files that it includes, and the changes made for one run.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use crate::{
     spec::{self, Document},
 };
 
-/// How large the files that a flow draws in may be together.
-const MAX_DRAWN: usize = 64 * 1024 * 1024;
+/// The most bytes of all included files together.
+const MAX_INCLUDED: usize = 64 * 1024 * 1024;
 
-/// All that the author wrote, and what was changed for this run.
+/// The complete source of a flow, as stored with a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowSource {
@@ -32,36 +32,36 @@ pub struct FlowSource {
     pub folder: PathBuf,
     /// The flow's text.
     pub text: Arc<str>,
-    /// The texts that it draws in, by their paths as the flow writes them.
+    /// The included files, by their paths as written in the flow.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
-    /// Changes made to the flow for this run, in order.
+    /// The changes made for this run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
 }
 
-/// One change that was made to a loaded flow, so that it can be made again.
+/// A change made to a loaded flow, so that it can be made again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "change")]
 #[non_exhaustive]
 pub enum Change {
-    /// A node got another type.
+    /// The type of a node was set.
     Type {
         /// The node.
         node: NodeId,
         /// Its type.
         to: String,
     },
-    /// A value in a node's input was put in place.
+    /// A value in the input of a node was set.
     Input {
         /// The node.
         node: NodeId,
-        /// The keys that lead inwards.
+        /// The path of keys.
         keys: Vec<String>,
         /// The value.
         value: Value,
     },
-    /// The limits of a budget were put in place.
+    /// The limits of a budget were set.
     Budget {
         /// The node whose own budget it is; the flow's if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub enum Change {
     },
 }
 
-/// A flow's text and the texts that it draws in.
+/// A flow and the files that it includes, ready to compile.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub(crate) name: Arc<str>,
@@ -82,31 +82,31 @@ pub struct Loaded {
     pub(crate) changes: Vec<Change>,
 }
 
-/// A file that the flow draws in.
+/// A file that the flow includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drawn {
     /// Its text.
     Text(String),
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It lies outside of the flow's folder.
+    /// It is outside the folder of the flow file.
     Outside,
-    /// It is larger than a file may be, or the files together are.
+    /// It is too large, or all files together are.
     TooLarge,
-    /// It is there and cannot be used.
+    /// It exists but cannot be read.
     Unusable(String),
 }
 
 impl Loaded {
-    /// A flow whose files are given instead of read; what is not given is missing.
+    /// A flow whose files are given; a file that is not given is missing.
     pub fn from_text(name: &str, text: &str, files: BTreeMap<String, String>) -> Self {
         let files = files.into_iter().map(|(path, text)| (path, Drawn::Text(text))).collect();
         let (folder, document) = (PathBuf::from("."), spec::parse(text, 0));
         Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
     }
 
-    /// A flow whose files are read by `read`, each by its path as the flow writes it. A path that climbs out of the
-    /// folder by its words alone is not read.
+    /// A flow whose files are read by `read`, each by its path as written in the flow. A path that leaves the folder by
+    /// `..` or as an absolute path is not read.
     pub fn read(name: &str, folder: PathBuf, text: String, mut read: impl FnMut(&str) -> Drawn) -> Self {
         let document = spec::parse(&text, 0);
         let wanted = document.root.as_ref().map(spec::drawn_files).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Loaded {
                 false => read(file),
             };
             let drawn = match drawn {
-                Drawn::Text(text) if total + text.len() > MAX_DRAWN => Drawn::TooLarge,
+                Drawn::Text(text) if total + text.len() > MAX_INCLUDED => Drawn::TooLarge,
                 drawn => drawn,
             };
             total += if let Drawn::Text(text) = &drawn { text.len() } else { 0 };
@@ -127,7 +127,7 @@ impl Loaded {
         Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
     }
 
-    /// A flow as it was kept with a session; the author's files are not looked at.
+    /// A flow as stored with a session; the files on disk are not read.
     pub fn from_source(source: &FlowSource) -> Result<Self, OverrideError> {
         let mut loaded = Self::from_text(&source.file, &source.text, source.files.clone());
         loaded.folder.clone_from(&source.folder);
@@ -135,7 +135,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// All that the author wrote, to be kept with a session. `name` and `hash` are the graph's.
+    /// The complete source, to be stored with a session. `name` and `hash` are those of the graph.
     pub(crate) fn source(&self, name: &str, hash: &str) -> FlowSource {
         let text = |(path, drawn): (&String, &Drawn)| match drawn {
             Drawn::Text(text) => Some((path.clone(), text.clone())),
@@ -152,7 +152,7 @@ impl Loaded {
         }
     }
 
-    /// Whether this is what was kept, word for word.
+    /// Whether this is exactly the stored source.
     pub fn is_as_in(&self, source: &FlowSource) -> bool {
         let own = self.source(&source.name, &source.hash);
         own.text == source.text && own.files == source.files && own.changes == source.changes
@@ -168,7 +168,7 @@ impl Loaded {
         &self.text
     }
 
-    /// The text of a file that the flow draws in, by its path as the flow writes it.
+    /// The text of an included file, by its path as written in the flow.
     pub fn file(&self, path: &str) -> Option<&str> {
         match self.files.get(path) {
             Some(Drawn::Text(text)) => Some(text),
@@ -177,7 +177,7 @@ impl Loaded {
     }
 }
 
-/// Whether a path, by its words alone, climbs above where it starts.
+/// Whether a path leaves the folder where it starts, by `..` or because it is absolute.
 fn leaves(path: &Path) -> bool {
     let mut depth = 0_i32;
     for component in path.components() {

@@ -1,5 +1,4 @@
-//! The flow file as the author wrote it, with the place of every part. What the parts mean together is left
-//! to the compiler.
+//! The flow file as written, with the place of every part: the first pass of the compiler.
 
 mod budget;
 mod duration;
@@ -36,7 +35,7 @@ pub(crate) struct Spec<'a> {
 pub(crate) type Text<'a> = (&'a str, Span);
 
 impl<'a> Spec<'a> {
-    /// Reads what can be read; the rest becomes problems.
+    /// Reads as much as possible, and reports the rest.
     pub(crate) fn read(root: &'a Yaml, sink: &mut Sink) -> Option<Self> {
         let key = Key::Root;
         let mut fields = Fields::open(root, &key, sink)?;
@@ -100,7 +99,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// The files that a flow draws in, as written, wherever their keys stand.
+/// The files that a flow includes, as written.
 pub(crate) fn drawn_files(root: &Yaml) -> Vec<&str> {
     let mut found = Vec::new();
     let header = root.get("flow").unwrap_or(root);
@@ -132,7 +131,7 @@ pub(crate) fn either(words: &[String]) -> String {
     }
 }
 
-/// Reads one word of a closed list.
+/// Reads one of a fixed list of words.
 fn one_of<T: Copy>((text, span): Text<'_>, words: &[(&str, T)], key: &Key<'_>, sink: &mut Sink) -> Option<T> {
     let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
     if found.is_none() {

@@ -19,7 +19,8 @@ pub use inspan_flow_core::{
     Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo,
     Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned,
     Position, Retry, RetryOn, Reusable, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode,
-    Statement, StatementKind, Template, Why, check_input, compile, explain, flow_schema, wait_before_retry,
+    Statement, StatementKind, StaticValue, Template, Why, check_input, compile, explain, flow_schema,
+    wait_before_retry,
 };
 pub use inspan_store::{
     Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

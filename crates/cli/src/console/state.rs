@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::DEFAULT_IDLE_TIMEOUT;
-use inspan_flow::{Edge, Graph, NodeIx, Part, Run};
+use inspan_flow::{Edge, Graph, NodeIx, Run, StaticValue};
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
     SkipReason, Timestamp,
@@ -203,7 +203,7 @@ impl ConsoleState {
 
     /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
     pub(crate) fn reason(&self, from: &str, to: &str) -> Option<String> {
-        let when = self.loop_between(from, to)?.when.as_ref()?.words();
+        let when = self.loop_between(from, to)?.when.as_ref()?.to_string();
         let result = self.run.state().output(self.run.graph().find(from)?);
         let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
             let path = format!("{from}.{key}");
@@ -234,7 +234,7 @@ impl ConsoleState {
     fn idle_timeout(&self, node: &str) -> Option<Duration> {
         let graph = self.run.graph();
         match graph.node(graph.find(node)?).input.part(&["options", "idleTimeoutMs"]) {
-            Part::Known(ms) => ms.as_u64().map(Duration::from_millis),
+            StaticValue::Known(ms) => ms.as_u64().map(Duration::from_millis),
             _ => None,
         }
     }

@@ -1,5 +1,4 @@
-//! Conditions: the structure of `equals`, `not`, `and` and `or`, and expressions that are true or false.
-//! Reading the structure out of the file is left to the compiler.
+//! Conditions: a structure of `equals`, `not`, `and` and `or`, or an expression that is true or false.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -12,7 +11,7 @@ use crate::expr::{
     program::{CompiledExpr, NameUse, Resolver, Strictness},
 };
 
-/// A condition, parsed.
+/// A parsed condition.
 #[derive(Debug)]
 pub struct Condition {
     place: Arc<str>,
@@ -43,7 +42,7 @@ impl Condition {
         Self { place, test: Box::new(test) }
     }
 
-    /// Whether it holds. An expression that needs what is not there is an error, never false.
+    /// Whether the condition is true. An expression that uses an undefined value is an error, never false.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, BindingError> {
         self.holds_within(scope, &Limits::default())
     }

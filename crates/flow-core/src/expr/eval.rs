@@ -1,4 +1,4 @@
-//! Works out expressions. What is undefined stays so all the way down, and is an error where it is used.
+//! Evaluates expressions. A part of an undefined value is undefined too, and using it is an error.
 
 mod statement;
 
@@ -24,15 +24,15 @@ use super::{
 const MAX_RECURSION: usize = 20;
 /// The most numbers that `range` gives.
 const MAX_RANGE: i64 = 100_000;
-/// What an operation of minijinja's counts, in steps.
+/// How many steps an operation of minijinja counts as.
 pub(super) const OPERATION: u64 = 5;
 
 pub(super) type EvalResult = Result<Value, String>;
 
-/// Arguments that are given by name.
+/// Named arguments.
 type Named = Vec<(String, Value)>;
 
-/// What a statement could not work out, and why.
+/// An expression of a statement that could not be evaluated, and why.
 pub(super) struct StatementError<'t> {
     pub(super) source: &'t str,
     pub(super) reason: String,
@@ -45,10 +45,10 @@ pub(super) struct Evaluator<'t, 's> {
     strictness: Strictness,
     pub(super) state: State<'static, 'static>,
     locals: Locals,
-    /// The recursive loops that are open.
+    /// The open recursive loops.
     loops: Vec<&'t For>,
     depth: usize,
-    /// Why the value last seen is undefined.
+    /// Why the last undefined value is undefined.
     missing: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         }
     }
 
-    /// A value that is there.
+    /// The value of an expression; an undefined one is an error.
     pub(super) fn value(&mut self, expr: &'t Expr) -> EvalResult {
         let value = self.eval(expr)?;
         if value.is_undefined() {
@@ -75,7 +75,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(value)
     }
 
-    /// Whether it holds.
+    /// Whether an expression is true.
     pub(super) fn truth(&mut self, expr: &'t Expr) -> Result<bool, String> {
         match self.strictness {
             Strictness::Template => Ok(self.eval(expr)?.is_true()),
@@ -90,7 +90,7 @@ impl<'t, 's> Evaluator<'t, 's> {
 
     fn eval(&mut self, expr: &'t Expr) -> EvalResult {
         self.limits.step(1)?;
-        // Each kind has a function of its own, so that nesting takes little stack.
+        // One function for each kind, so that nesting needs little stack.
         match expr {
             Expr::Const(value) => Ok(value.clone()),
             Expr::Path(path) => self.path(path),
@@ -137,7 +137,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         filters::negative(value)
     }
 
-    /// `and`, or `or`: the left side, unless the truth of it leaves the matter to the right one.
+    /// `and` or `or`: the right side is evaluated only if the left one does not decide.
     fn either(&mut self, left: &'t Expr, right: &'t Expr, settles: bool) -> EvalResult {
         let left = self.side(left)?;
         if left.is_true() == settles { Ok(left) } else { self.side(right) }
@@ -207,7 +207,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(lifted(value))
     }
 
-    /// A list or mapping that was just put together: looked at whole, so that none is too deep or too large.
+    /// A new list or mapping, if it is neither too deep nor too large.
     fn whole(&self, value: Value) -> EvalResult {
         self.limits.look(&value)?;
         Ok(value)
@@ -279,7 +279,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(value)
     }
 
-    /// A result of minijinja's as a value that holds all that it gives.
+    /// A result of minijinja with its lazy lists and mappings evaluated.
     pub(super) fn settled(&self, value: Value) -> EvalResult {
         if value.as_str().is_some() {
             return self.text_made(value);
@@ -352,7 +352,7 @@ impl<'t, 's> Evaluator<'t, 's> {
             _ => {}
         }
         self.limits.step(OPERATION)?;
-        // A fault spells both sides.
+        // An error message contains both sides.
         self.limits.look(&left)?;
         self.limits.look(&right)?;
         filters::binary(op, left, right)
@@ -460,7 +460,7 @@ impl<'t, 's> Evaluator<'t, 's> {
         Ok(Value::from(found))
     }
 
-    /// What a value gives when it is gone through.
+    /// The items of a value.
     pub(super) fn items(&self, value: &Value) -> Result<Vec<Value>, String> {
         let mut items = Vec::new();
         for item in value.try_iter().map_err(filters::reason)?.checked() {
@@ -471,7 +471,7 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 }
 
-/// What an expression is called in an error.
+/// The name of an expression in an error.
 fn named(expr: &Expr) -> String {
     match expr {
         Expr::Path(path) => format!("`{}`", path.source),
@@ -484,7 +484,7 @@ fn named(expr: &Expr) -> String {
     }
 }
 
-/// The places that a slice takes of so many items, as Python counts them.
+/// The indices that a slice selects, as in Python.
 fn places(
     length: usize,
     [start, stop, step]: [Option<i64>; 3],
@@ -494,7 +494,7 @@ fn places(
         return Err("a slice cannot take steps of 0".to_owned());
     }
     let length = length as i128;
-    // Backwards it begins at the last item and ends before the first.
+    // A negative step begins at the last item and ends before the first.
     let (first, last) = if step > 0 { (0, length) } else { (length - 1, -1) };
     let end = |given: Option<i64>, otherwise: i128| match given.map(i128::from) {
         Some(at) if at < 0 => (at + length).max(first.min(last)),
@@ -547,7 +547,7 @@ fn pairs(value: &Value) -> Result<BTreeMap<Value, Value>, String> {
     keys.map(|key| Ok((key.clone(), value.get_item(&key).map_err(filters::reason)?))).collect()
 }
 
-/// Arguments by name, as minijinja takes them.
+/// Named arguments, as minijinja takes them.
 pub(super) fn named_args(names: &[(String, Value)]) -> Option<Value> {
     let pairs = names.iter().map(|(name, value)| (name.as_str(), value.clone()));
     (!names.is_empty()).then(|| Value::from(pairs.collect::<Kwargs>()))

@@ -1,5 +1,5 @@
-//! Filters, tests and arithmetic: minijinja's own, each after it has paid for what it is about to make. Those that call
-//! others for every item are written anew, so that what they call pays too.
+//! Filters, tests and arithmetic of minijinja. The cost of each is counted before it runs. Filters that call others for
+//! every item (`map`, `select`, …) are implemented here, so that each call is counted.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -34,7 +34,7 @@ pub(super) fn state() -> State<'static, 'static> {
     LANGUAGE.empty_state()
 }
 
-/// Why minijinja could not do it.
+/// The error of minijinja, in words.
 pub(super) fn reason(error: Error) -> String {
     match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -66,7 +66,7 @@ fn operate(source: &str, operands: impl IntoIterator<Item = (&'static str, Value
     operator.eval(Value::from_pairs(operands)).map_err(reason)
 }
 
-/// Whether a test holds.
+/// Whether a test is true.
 pub(super) fn test(evaluator: &mut Evaluator<'_, '_>, name: &str, values: &[Value]) -> Result<bool, String> {
     evaluator.limits.step(OPERATION)?;
     for value in values {
@@ -90,7 +90,7 @@ pub(super) fn filter(
         "reject" => return select(evaluator, input, Items::Whole, false, places),
         "selectattr" => return select(evaluator, input, Items::Attribute, true, places),
         "rejectattr" => return select(evaluator, input, Items::Attribute, false, places),
-        // They look at no item, so a long list costs them nothing.
+        // These read no items, so a long list costs nothing.
         "length" | "count" if input.as_str().is_none() => {}
         "first" | "attr" | "default" | "d" => {}
         _ => pay(evaluator, name, &input, &places, names)?,
@@ -103,7 +103,7 @@ pub(super) fn filter(
     evaluator.settled(found)
 }
 
-/// Pays for what a filter is about to do.
+/// Counts the cost of a filter before it runs.
 fn pay(
     evaluator: &Evaluator<'_, '_>,
     name: &str,
@@ -164,7 +164,7 @@ fn pay(
     }
 }
 
-/// A count that is given; true and false are none.
+/// A count; true and false are not counts.
 fn as_count(value: &Value) -> Option<u64> {
     match value.kind() {
         ValueKind::Bool => Some(2),
@@ -176,12 +176,12 @@ fn count(text: &str, part: &str) -> u64 {
     text.matches(part).count() as u64
 }
 
-/// How much blank space an indented spelling has.
+/// How many spaces an indented value has.
 fn indented(size: Size, width: u64) -> u64 {
     (size.bytes / ITEM + 1).saturating_mul(size.depth as u64 + 1).saturating_mul(width)
 }
 
-/// The most that a format can make: every number in it is a width, and a name may take its argument again and again.
+/// The longest result of a format: every number in it may be a width, and a name may repeat its argument.
 fn formatted(format: &str, args: &[Value], given: u64) -> u64 {
     let widths = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let mut total = widths.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
@@ -231,7 +231,7 @@ fn map(
     evaluator.settled(Value::from(found))
 }
 
-/// What `select` and its likes ask about.
+/// What `select`, `reject` and their variants test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Items {
     Whole,
@@ -273,7 +273,7 @@ fn select(
     evaluator.settled(Value::from(found))
 }
 
-/// An attribute, or what lies under a dotted path; undefined if it is not there.
+/// An attribute, or the value under a dotted path; undefined if there is none.
 fn part(evaluator: &Evaluator<'_, '_>, item: &Value, attribute: &Value) -> EvalResult {
     let Some(path) = attribute.as_str() else {
         return Ok(item.get_item(attribute).unwrap_or_default());

@@ -1,5 +1,5 @@
-//! What one evaluation may take: steps, and bytes made or looked at. Every operation pays before it does its work, so
-//! that no template takes more than a moment or more memory than a flow may hold.
+//! The limits of one evaluation: steps, and bytes written or read. Every operation is counted before it runs, so that
+//! no template takes long or needs much memory.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -12,27 +12,27 @@ use serde_json::Value as Json;
 
 use super::names::Namespace;
 
-/// Steps that the templates of one input may take.
+/// The most steps for the templates of one input.
 pub(super) const STEPS: u64 = 1_000_000;
-/// Bytes that they may make.
+/// The most bytes that they may write.
 const ROOM: u64 = 64 * 1024 * 1024;
-/// How many bytes are looked at in the time in which one is made.
+/// Reading so many bytes counts as writing one.
 const READ: u64 = 4;
-/// What a value counts beside its text.
+/// The size of a value without its text.
 pub(super) const ITEM: u64 = 32;
-/// The most that a number takes as text.
+/// The longest number as text.
 const LONG_NUMBER: u64 = 320;
 /// How deep values may be nested.
 const DEPTH: usize = 100;
 
-/// What the templates of one input have left.
+/// What is left for the templates of one input.
 #[derive(Debug)]
 pub(crate) struct Limits {
     steps: Cell<u64>,
     room: Cell<u64>,
 }
 
-/// How large a value is, each part counted as often as it stands there.
+/// The size of a value; a part that occurs twice counts twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) bytes: u64,
@@ -46,25 +46,25 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Pays for steps.
+    /// Counts steps.
     pub(super) fn step(&self, count: u64) -> Result<(), String> {
         let left = self.steps.get().checked_sub(count);
         self.steps.set(left.ok_or_else(|| format!("takes more than {STEPS} steps"))?);
         Ok(())
     }
 
-    /// Pays for bytes that are about to be made.
+    /// Counts bytes that will be written.
     pub(super) fn make(&self, bytes: u64) -> Result<(), String> {
         self.room.set(self.room.get().checked_sub(bytes).ok_or_else(too_much)?);
         Ok(())
     }
 
-    /// Pays for bytes that are only looked at.
+    /// Counts bytes that will be read.
     pub(super) fn read(&self, bytes: u64) -> Result<(), String> {
         self.make(bytes / READ)
     }
 
-    /// Pays for looking at all of a value, and says how large it is.
+    /// Counts reading all of a value, and returns its size.
     pub(super) fn look(&self, value: &Value) -> Result<Size, String> {
         let all = self.room.get().saturating_mul(READ);
         let mut left = all;
@@ -74,7 +74,7 @@ impl Limits {
         Ok(Size { bytes, depth })
     }
 
-    /// Pays for a copy of a value of the scope.
+    /// Counts copying a value of the scope.
     pub(super) fn copy(&self, value: &Json) -> Result<(), String> {
         self.read(weight(value))
     }
@@ -93,7 +93,7 @@ fn weight(value: &Json) -> u64 {
     }
 }
 
-/// Takes the size of a value away from what is left; gives how deep it is.
+/// Subtracts the size of a value from what is left, and returns its depth.
 fn measure(value: &Value, left: &mut u64, depth: usize) -> Result<usize, String> {
     if depth > DEPTH {
         return Err(format!("values are nested deeper than {DEPTH} levels"));

@@ -1,4 +1,4 @@
-//! Names that a template sets itself: its variables, `namespace()`, and the `loop` of a `{% for %}`.
+//! Names that a template defines itself: its variables, `namespace()`, and the `loop` of a `{% for %}`.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ impl Locals {
     }
 }
 
-/// `namespace()`: values that a block inside can change.
+/// `namespace()`: values that an inner block can change.
 #[derive(Debug, Default)]
 pub(super) struct Namespace(Mutex<BTreeMap<String, Value>>);
 
@@ -67,7 +67,7 @@ impl Object for Namespace {
     }
 }
 
-/// What `loop.changed(…)` was asked last.
+/// The arguments of the last `loop.changed(…)`.
 pub(super) type Changed = Arc<Mutex<Option<Vec<Value>>>>;
 
 /// `loop`.

@@ -1,15 +1,14 @@
-//! Plain paths such as `plan.items[0].title`: parsed once, walked without converting a value. Anything
-//! richer is left to `program`.
+//! Plain paths such as `plan.items[0].title`: parsed once, followed without converting a value.
 
 use serde_json::Value;
 
 use crate::{expr::Scope, ids::NodeIx};
 
-/// Words of the language: none begins a path.
+/// Keywords: a path cannot start with one.
 const WORDS: &[&str] =
     &["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None", "self"];
 
-/// Whether a name is a word of the language or always there: no node may be called so.
+/// Whether a name is a keyword or always defined, and so cannot be a node id.
 pub(crate) fn is_reserved(name: &str) -> bool {
     WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
 }
@@ -21,8 +20,8 @@ static NOT_FAILED: Value = Value::Bool(false);
 pub(crate) enum PathRoot {
     /// The output of a node.
     Node(NodeIx),
-    /// The output of a node whose failure is handled: its `failed` is false unless it says otherwise, also where it
-    /// has not run.
+    /// The output of a node whose failure is handled: its `failed` is false if it is not set, even if the node has
+    /// not run.
     MayFail(NodeIx),
     /// `flow`.
     Flow,
@@ -33,7 +32,7 @@ pub(crate) enum PathRoot {
 }
 
 impl PathRoot {
-    /// The value at the root, if there is one by now.
+    /// The value at the root, if there is one yet.
     pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
         match self {
             Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
@@ -128,7 +127,7 @@ fn spell(name: &str, steps: &[PathStep]) -> String {
     text
 }
 
-/// Reads a plain path: its first name and the steps from there. None if the text is anything else.
+/// Parses a plain path into its first name and its steps; none if the text is anything else.
 pub(crate) fn plain_path(text: &str) -> Option<(&str, Vec<PathStep>)> {
     let text = text.trim();
     let (name, mut rest) = identifier(text)?;
@@ -164,7 +163,7 @@ fn bracket(text: &str) -> Option<(PathStep, &str)> {
     if plain { Some((PathStep::Index(index.parse().ok()?), after)) } else { None }
 }
 
-/// Whether a byte may stand in a name.
+/// Whether a byte may be part of a name.
 pub(super) fn is_word(b: u8) -> bool {
     b == b'_' || b.is_ascii_alphanumeric()
 }

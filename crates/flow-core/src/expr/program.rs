@@ -1,5 +1,5 @@
-//! Expressions and templates that are more than plain paths: read by minijinja's parser, kept as trees, worked out
-//! within bounds and with only the values that they name.
+//! Expressions and templates that are more than plain paths: parsed by minijinja into trees, and evaluated within
+//! limits with only the values that they name.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ use crate::expr::{
     vocabulary,
 };
 
-/// How a value stands in a text: a string as it is, anything else as JSON.
+/// A value as text: a string as it is, anything else as JSON.
 pub(super) fn spell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -31,14 +31,14 @@ pub(super) fn to_json(value: &minijinja::Value) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|error| format!("the result is not JSON: {error}"))
 }
 
-/// A name or dotted path that a text makes use of.
+/// A name or dotted path that a text uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NameUse {
     /// As `flow.input.topic`.
     pub(crate) path: String,
     /// Where in the text, in bytes.
     pub(crate) offset: usize,
-    /// Whether it fails for certain if it is undefined.
+    /// Whether an undefined value is certain to fail.
     pub(crate) bare: bool,
 }
 
@@ -48,22 +48,22 @@ impl NameUse {
     }
 }
 
-/// Finds what a name stands for.
+/// Finds what a name refers to.
 pub(crate) trait Resolver {
     /// The root of this name, if there is one.
     fn root(&self, name: &str) -> Option<PathRoot>;
 }
 
-/// How an expression treats what is undefined where it asks whether something is true.
+/// What an undefined value means where a truth value is needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Strictness {
     /// It is false.
     Template,
-    /// It is an error, since a way of the flow hangs on it.
+    /// It is an error: the path of the flow depends on it.
     Condition,
 }
 
-/// An expression that gives a value.
+/// A parsed expression.
 #[derive(Debug)]
 pub(crate) struct CompiledExpr {
     expression: Expr,
@@ -101,13 +101,13 @@ impl CompiledExpr {
         Ok(Evaluator::new(scope, limits, self.strictness).value(&self.expression)?.is_true())
     }
 
-    /// The paths that it looks at.
+    /// The paths that it reads.
     pub(super) fn paths(&self) -> &[Path] {
         &self.paths
     }
 }
 
-/// A template that gives a text.
+/// A template that produces text.
 #[derive(Debug)]
 pub(crate) struct CompiledTemplate {
     body: Box<[Stmt]>,
@@ -117,7 +117,7 @@ static SYNTAX: LazyLock<SyntaxConfig> =
     LazyLock::new(|| SyntaxConfig::builder().keep_trailing_newline(true).build().unwrap_or_default());
 
 impl CompiledTemplate {
-    /// Reads a template.
+    /// Parses a template.
     pub(super) fn parse(source: &str, resolver: &dyn Resolver) -> Result<(Self, Vec<NameUse>), SyntaxFault> {
         let read = parse(source, "template", SYNTAX.clone()).map_err(|error| {
             let line = error.line().unwrap_or(1).saturating_sub(1);

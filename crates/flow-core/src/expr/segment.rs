@@ -1,10 +1,9 @@
-//! Cuts a template into text, expressions and statements, as far as telling them apart needs. What stands
-//! inside the braces is left to `path` and `program`.
+//! Splits a template into text, expressions and statements, without parsing what is inside the braces.
 
-/// A piece of a template, with the place of its inside in the whole, in bytes.
+/// A piece of a template. Offsets are those of the inner text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'a> {
-    /// Text to be kept.
+    /// Plain text.
     Text(&'a str),
     /// `{{ … }}`, without its braces.
     Expression { source: &'a str, offset: usize, trims: Trims },
@@ -14,14 +13,14 @@ pub(crate) enum Segment<'a> {
     Comment,
 }
 
-/// Whether an expression takes the blanks around it away (`{{-`, `-}}`).
+/// Whether an expression trims the whitespace around it (`{{-`, `-}}`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trims {
     No,
     Yes,
 }
 
-/// The segments of a template, or the place of the braces that are not closed.
+/// The segments of a template, or the offset of braces that are never closed.
 pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -63,7 +62,7 @@ pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
     Ok(found)
 }
 
-/// Whether a text is anything but plain text.
+/// Whether a text has expressions, statements or comments.
 pub(crate) fn has_segments(text: &str) -> bool {
     next_open(text, 0).is_some()
 }
@@ -74,7 +73,7 @@ fn next_open(text: &str, from: usize) -> Option<usize> {
         .find(|&at| bytes[at] == b'{' && matches!(bytes[at + 1], b'{' | b'%' | b'#'))
 }
 
-/// The place of the closing braces, past strings and nested braces.
+/// The offset of the closing braces, after strings and nested braces.
 fn closing(text: &str, from: usize, kind: u8) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (from, 0_u32);

@@ -1,5 +1,5 @@
-//! Templates: JSON in which strings may hold bindings. Each string is parsed into the cheapest form that
-//! does it: a literal, a path, a text of paths, or a program.
+//! Templates: JSON in which strings may have bindings. Each string is parsed into the simplest form that is enough: a
+//! literal, a path, text with paths, or an expression.
 
 use inspan_protocol::NodeId;
 use serde_json::{Map, Value};
@@ -18,28 +18,39 @@ use crate::spec::Key;
 /// How deep blocks may be nested in a template.
 const MAX_BLOCKS: usize = 60;
 
-/// A value with bindings in it, parsed.
+/// A parsed value with bindings in it.
 #[derive(Debug)]
 pub struct Template {
-    /// The node that it is the input of, for errors.
+    /// The node that this is the input of, for errors.
     node: Option<NodeId>,
     root: TemplateValue,
 }
 
-/// The parts of a template.
+/// What is known of a part of a template before anything runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StaticValue<'a> {
+    /// It is not set.
+    Absent,
+    /// It has this value.
+    Known(&'a Value),
+    /// It is a template or a condition.
+    Bound,
+}
+
+/// A part of a template.
 #[derive(Debug)]
 pub(crate) enum TemplateValue {
     /// A value without bindings.
     Literal(Value),
     /// A string with bindings.
     Bound(Binding),
-    /// A string that is one whole binding, where only a text can stand.
+    /// A string that is one whole binding, where only a string is allowed.
     Text(Binding),
-    /// A condition: it gives true or false.
+    /// A condition: its value is true or false.
     Condition(Condition),
-    /// A list with bindings somewhere.
+    /// A list with bindings in it.
     List(Vec<TemplateValue>),
-    /// An object with bindings somewhere.
+    /// An object with bindings in it.
     Object(Vec<(String, TemplateValue)>),
 }
 
@@ -68,10 +79,33 @@ impl Template {
         Self { node, root }
     }
 
-    /// Works out the value. Strings that are one whole binding keep the type of what they are bound to.
+    /// Evaluates the template. A string that is one whole binding keeps the type of its value.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
         let limits = Limits::default();
         self.root.resolve(scope, &limits, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
+    }
+
+    /// What is known of the part under these keys before anything runs.
+    pub fn part(&self, keys: &[&str]) -> StaticValue<'_> {
+        let mut part = &self.root;
+        for (at, key) in keys.iter().enumerate() {
+            match part {
+                TemplateValue::Literal(value) => {
+                    let found = keys[at..].iter().try_fold(value, |value, key| value.get(key));
+                    return found.map_or(StaticValue::Absent, StaticValue::Known);
+                }
+                TemplateValue::Object(entries) => match entries.iter().find(|(name, _)| name == key) {
+                    Some((_, inner)) => part = inner,
+                    None => return StaticValue::Absent,
+                },
+                TemplateValue::List(_) => return StaticValue::Absent,
+                _ => return StaticValue::Bound,
+            }
+        }
+        match part {
+            TemplateValue::Literal(value) => StaticValue::Known(value),
+            _ => StaticValue::Bound,
+        }
     }
 }
 
@@ -117,7 +151,7 @@ impl TemplateValue {
                     let place = format!("{whose}, key `{key}`").into();
                     BindingError { place, expression: expression.to_owned(), reason }
                 })?;
-                // Nothing stays nothing: it is no text to say "null" with.
+                // Null stays null; it does not become the text "null".
                 match value {
                     Value::String(_) | Value::Null => value,
                     value if matches!(self, Self::Text(_)) => Value::String(value.to_string()),
@@ -142,7 +176,7 @@ impl TemplateValue {
 }
 
 impl Binding {
-    /// Whether it keeps the type of what it is bound to.
+    /// Whether it keeps the type of its value.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self, Self::Path(_) | Self::CompiledExpr(..))
     }
@@ -184,7 +218,7 @@ impl Binding {
     }
 }
 
-/// Reads a string; none if it holds no bindings. With it come the names that it uses.
+/// Parses a string into a binding and the names that it uses; none if there are no bindings.
 pub(crate) fn parse_template(
     text: &str,
     resolver: &dyn Resolver,
@@ -220,8 +254,7 @@ pub(crate) fn parse_template(
     if plain { Ok(Some(pieces(&parts, resolver))) } else { script(text, &parts, resolver).map(Some) }
 }
 
-/// The inside of the braces, and its place, of a text that is one name or dotted path in braces. Most bindings are,
-/// and need not be cut into segments first.
+/// The name and its offset, if a text is one name or dotted path in braces, as most bindings are.
 fn lone_name(text: &str) -> Option<(&str, usize)> {
     let inner = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
     let offset = text.len() - text.trim_start().len() + 2;
@@ -283,7 +316,7 @@ fn script(
     Ok((Binding::CompiledTemplate(Box::new(script)), uses))
 }
 
-/// What a statement does to the nesting of a template.
+/// How a statement changes the nesting of a template.
 enum Block {
     Opens,
     Closes,
@@ -303,7 +336,7 @@ impl Block {
     }
 }
 
-/// Refuses a template that is nested too deep to be parsed safely; each `elif` nests once more.
+/// Refuses a template that is nested too deep to be parsed safely; each `elif` is one more level.
 fn check_depth(parts: &[Segment<'_>]) -> Result<(), SyntaxFault> {
     let mut open: Vec<usize> = Vec::new();
     for part in parts {

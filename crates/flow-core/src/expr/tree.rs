@@ -1,4 +1,4 @@
-//! Expressions and templates as trees that own what they hold.
+//! Expressions and templates as trees of owned values.
 
 mod read;
 
@@ -15,7 +15,7 @@ pub(super) enum Expr {
     Const(Value),
     /// A plain path into the scope.
     Path(Path),
-    /// A name that the template sets somewhere, and what it is where the template has not set it.
+    /// A name that the template sets, and the path that it means where the template has not set it.
     Name(String, Option<Path>),
     Attr(Box<Expr>, String),
     Item(Box<(Expr, Expr)>),
@@ -28,7 +28,7 @@ pub(super) enum Expr {
     Compare(Box<Expr>, Vec<(CompareOpKind, Expr)>),
     If(Box<(Expr, Expr, Option<Expr>)>),
     Default(Box<(Expr, Option<Expr>, Option<Expr>)>),
-    /// The input is absent in `{% filter … %}`, where it is what the block wrote.
+    /// The input is absent in `{% filter … %}`: it is the output of the block.
     Filter(String, Option<Box<Expr>>, Args),
     Test(String, Box<Expr>, Args),
     Call(Function, Args),
@@ -47,7 +47,7 @@ pub(super) enum Function {
     Method(Box<Expr>, String),
 }
 
-/// Arguments: those by place, and those by name.
+/// Arguments: positional and named.
 #[derive(Debug, Default)]
 pub(super) struct Args {
     pub(super) places: Vec<Expr>,
@@ -57,7 +57,7 @@ pub(super) struct Args {
 #[derive(Debug)]
 pub(super) enum Stmt {
     Text(String),
-    /// The source of an expression is kept for errors.
+    /// With the source of the expression, for errors.
     Emit(Expr, String),
     For(Box<For>),
     If(Box<(Expr, String, Vec<Stmt>, Vec<Stmt>)>),
@@ -79,7 +79,7 @@ pub(super) struct For {
     pub(super) otherwise: Vec<Stmt>,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(String),

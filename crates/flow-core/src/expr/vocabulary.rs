@@ -1,4 +1,4 @@
-//! The filters and tests of the language, so that a misspelled one is found before anything runs.
+//! The known filters and tests, so that an unknown one is reported before anything runs.
 
 use crate::{diagnostic::did_you_mean, expr::SyntaxFault};
 
@@ -92,12 +92,10 @@ pub(super) const TESTS: &[&str] = &[
     "upper",
 ];
 
-/// How many signs and operators an expression may have: each may nest it once more, and parsing it takes
-/// stack for every level.
+/// The most operators in an expression: each may be one more level, and each level needs stack to parse.
 const MAX_OPERATORS: usize = 300;
 
-/// Finds the first filter or test of an expression or statement that does not exist, and refuses one that is
-/// too long to be parsed safely.
+/// Refuses unknown filters and tests, and an expression with too many operators to be parsed safely.
 pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
     if is_plain(source) {
         return Ok(());
@@ -132,7 +130,7 @@ pub(super) fn check(source: &str) -> Result<(), SyntaxFault> {
     Ok(())
 }
 
-/// Refuses a sign that the language does not have: minijinja's parser would end before it without a word.
+/// Refuses unknown characters: the parser of minijinja would silently stop before them.
 fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
     for (at, &(word, offset)) in words.iter().enumerate() {
         let is_next = |sign| words.get(at + 1) == Some(&(sign, offset + 1));
@@ -157,7 +155,7 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
     Ok(())
 }
 
-/// A word or sign of another language in an expression that cannot be parsed, and what it is here.
+/// An operator of another language in an invalid expression, and what to write instead.
 pub(super) fn foreign(source: &str) -> Option<(usize, String)> {
     let words = words(source);
     let mut depth = 0_i32;
@@ -188,14 +186,14 @@ pub(super) fn foreign(source: &str) -> Option<(usize, String)> {
     None
 }
 
-/// Whether a source is one name or dotted path, which most are, and too short to hold too many operators.
+/// Whether a source is one name or dotted path, and too short to have too many operators.
 pub(super) fn is_plain(source: &str) -> bool {
     let source = source.trim();
     source.len() <= MAX_OPERATORS
         && source.bytes().all(|byte| byte == b'_' || byte == b'.' || byte.is_ascii_alphanumeric())
 }
 
-/// Names and signs with their places; strings are one sign.
+/// Names and signs with their offsets; a string is one sign.
 fn words(source: &str) -> Vec<(&str, usize)> {
     let bytes = source.as_bytes();
     let part = |b: u8| b == b'_' || b.is_ascii_alphanumeric();

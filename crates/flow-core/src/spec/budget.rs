@@ -10,11 +10,10 @@ use crate::{
     },
 };
 
-/// The budget under a policy, if there is one.
-/// `unless_written` is its `onExceeded` if the author does not say.
+/// The budget under a policy, if there is one. `default_on_exceeded` is its `onExceeded` if that is not set.
 pub(super) fn read(
     policy: &mut Fields<'_, '_>,
-    unless_written: OnExceeded,
+    default_on_exceeded: OnExceeded,
     sink: &mut Sink,
 ) -> Option<Budget> {
     let key = Key::Field(policy.key, "budget");
@@ -36,7 +35,7 @@ pub(super) fn read(
                 let words = [("pause", OnExceeded::Pause), ("fail", OnExceeded::Fail)];
                 one_of(text, &words, &Key::Field(&key, "onExceeded"), sink)
             })
-            .unwrap_or(unless_written),
+            .unwrap_or(default_on_exceeded),
     };
     fields.finish(sink);
     if value.get("usd").is_none() && value.get("tokens").is_none() {

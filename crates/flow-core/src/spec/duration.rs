@@ -1,4 +1,4 @@
-//! Times in the file: `30m`, `1h30m`, `500ms`. A bare number is refused, because its unit would be a guess.
+//! Durations: `30m`, `1h30m`, `500ms`. A number without a unit is refused.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::{
     spec::{Data, Key, Yaml},
 };
 
-/// The longest time that can be written: ten years.
+/// The longest duration: ten years.
 const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
 
 const HELP: &str = "write a number and a unit, such as `30s`, `5m` or `1h30m`";
 
-/// Reads a time from a text; why it is none.
+/// Parses a duration, or says what to write.
 pub fn parse(text: &str) -> Result<Duration, &'static str> {
     match humantime::parse_duration(text) {
         Ok(time) if time > LONGEST => Err("the longest duration is ten years (`3650d`)"),
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// Reads a time.
+/// Reads a duration.
 pub(super) fn read(value: &Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Duration> {
     let help = match &value.data {
         Data::Text(text) => match parse(text) {

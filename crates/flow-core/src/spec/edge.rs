@@ -9,13 +9,13 @@ use crate::{
 /// An edge as written.
 #[derive(Debug)]
 pub(crate) struct EdgeSpec<'a> {
-    /// Its place in the list.
+    /// Its position in the list.
     pub(crate) at: usize,
     pub(crate) span: Span,
     pub(crate) from: Option<Text<'a>>,
     pub(crate) to: Option<Text<'a>>,
     pub(crate) when: Option<&'a Yaml>,
-    /// How often it may fire, and where that is said.
+    /// How often it may fire, and the place of that key.
     pub(crate) max_iterations: Option<(u32, Span)>,
     pub(crate) on_exhausted: OnExhausted,
 }
@@ -49,7 +49,7 @@ impl<'a> EdgeSpec<'a> {
         fields.unbuilt("forEach", sink);
         let span = value.span;
         fields.finish(sink);
-        // A bound that cannot be read is reported already; the edge is still meant to close a loop.
+        // An invalid limit was reported; the edge still closes a loop.
         let max_iterations = max_iterations.or(is_loop.then_some((1, span)));
         Some(Self {
             at,

@@ -1,5 +1,4 @@
-//! Reading a mapping key by key: what is asked for is known, everything else is reported. What the values
-//! mean is left to whoever asks.
+//! Reads a mapping key by key. A key that was not requested is reported as unknown.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use crate::{
     spec::{Data, Entry, Text, Yaml},
 };
 
-/// The way to a value in the file, spelled only when a problem needs it.
+/// The path of a value in the file, formatted only when a problem needs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Key<'k> {
     Root,
@@ -19,7 +18,7 @@ pub(crate) enum Key<'k> {
 }
 
 impl Key<'_> {
-    /// The last name on the way.
+    /// The last name of the path.
     pub(crate) fn last(&self) -> &str {
         match self {
             Self::Root => "flow",
@@ -45,15 +44,15 @@ pub(super) struct Fields<'a, 'k> {
     entries: &'a [Entry],
     pub(super) span: Span,
     pub(super) key: &'k Key<'k>,
-    /// Every key that was asked for.
-    asked: Vec<&'static str>,
+    /// Every key that was requested.
+    requested: Vec<&'static str>,
 }
 
 impl<'a, 'k> Fields<'a, 'k> {
-    /// Opens a value that must be a mapping.
+    /// Opens a mapping; anything else is reported.
     pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match &value.data {
-            Data::Map(entries) => Some(Self { entries, span: value.span, key, asked: Vec::new() }),
+            Data::Map(entries) => Some(Self { entries, span: value.span, key, requested: Vec::new() }),
             _ => {
                 let what = match key {
                     Key::Root => "a flow file must be a mapping".to_owned(),
@@ -67,9 +66,9 @@ impl<'a, 'k> Fields<'a, 'k> {
         }
     }
 
-    /// The value under a key, whatever it is; nothing written counts as absent.
+    /// The value under a key; null counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Yaml> {
-        self.asked.push(name);
+        self.requested.push(name);
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
         Some(&entry.value).filter(|value| !matches!(value.data, Data::Null))
     }
@@ -83,7 +82,7 @@ impl<'a, 'k> Fields<'a, 'k> {
         self.text_value(name, sink).and_then(Yaml::placed_text)
     }
 
-    /// The value under a key, if it is a text.
+    /// The value under a key, if it is a string.
     pub(super) fn text_value(&mut self, name: &'static str, sink: &mut Sink) -> Option<&'a Yaml> {
         let key = Key::Field(self.key, name);
         self.get(name).filter(|value| text(value, &key, sink).is_some())
@@ -105,7 +104,7 @@ impl<'a, 'k> Fields<'a, 'k> {
         None
     }
 
-    /// A whole number from 1 on.
+    /// A positive integer.
     pub(super) fn count(&mut self, name: &'static str, sink: &mut Sink) -> Option<u32> {
         let value = self.get(name)?;
         let key = Key::Field(self.key, name);
@@ -132,7 +131,7 @@ impl<'a, 'k> Fields<'a, 'k> {
         }
     }
 
-    /// Says of a key that is known and not built yet that it is so.
+    /// Reports a key that is not supported yet.
     pub(super) fn unbuilt(&mut self, name: &'static str, sink: &mut Sink) {
         if self.get(name).is_some() {
             let message = format!("`{name}` is not supported yet");
@@ -142,25 +141,25 @@ impl<'a, 'k> Fields<'a, 'k> {
         }
     }
 
-    /// Reports that a key is not there.
+    /// Reports a missing key.
     pub(super) fn missing(&self, name: &str, whose: &str, sink: &mut Sink) {
         let span = Span { end: self.span.start, ..self.span };
         let message = format!("{whose} is missing `{name}`");
         sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(self.key, name)));
     }
 
-    /// Reports every key that nobody asked for.
+    /// Reports every key that was not requested.
     pub(super) fn finish(self, sink: &mut Sink) {
         self.finish_with(sink, |_| None);
     }
 
-    /// Likewise, with better advice on some keys.
+    /// The same, with advice for some keys.
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
-        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
+        for entry in self.entries.iter().filter(|entry| !self.requested.contains(&entry.key.as_str())) {
             let help = advice(&entry.key).or_else(|| {
-                did_you_mean(&entry.key, self.asked.iter().copied()).or_else(|| {
-                    // Some are asked for twice, one time after the other.
-                    let mut known = self.asked.to_vec();
+                did_you_mean(&entry.key, self.requested.iter().copied()).or_else(|| {
+                    // Some are requested twice in a row.
+                    let mut known = self.requested.to_vec();
                     known.dedup();
                     Some(format!("valid keys: {}", known.join(", ")))
                 })
@@ -172,7 +171,7 @@ impl<'a, 'k> Fields<'a, 'k> {
     }
 }
 
-/// A value that must be a text. A number or a truth value is taken for a slip, not for its digits.
+/// A value that must be a string. A number or `true` is an error and is not converted.
 pub(super) fn text<'a>(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Text<'a>> {
     let text = value.placed_text();
     if text.is_none() {

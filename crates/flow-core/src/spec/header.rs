@@ -1,4 +1,4 @@
-//! What stands under `flow:`, or at the top where there is no such key.
+//! The keys under `flow:`, or at the top level if there is no such key.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
 
-/// What is said of the flow as a whole.
+/// What a flow declares about itself.
 #[derive(Debug, Default)]
 pub(crate) struct Header<'a> {
     pub(crate) name: String,
@@ -76,7 +76,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The names of variables, those that can be names.
+/// The valid names of variables.
 fn secrets<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
     let mut names = texts(fields, "secrets", sink).unwrap_or_default();
     names.retain(|(name, span)| {
@@ -120,13 +120,13 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
     read
 }
 
-/// The time under a key.
+/// The duration under a key.
 pub(super) fn time(fields: &mut Fields<'_, '_>, name: &'static str, sink: &mut Sink) -> Option<Duration> {
     let value = fields.get(name)?;
     duration::read(value, &Key::Field(fields.key, name), sink)
 }
 
-/// What a key of the file is called in other languages.
+/// Advice for a key of other tools.
 pub(super) fn advice(key: &str) -> Option<String> {
     match key {
         "vars" | "variables" | "params" | "parameters" | "inputs" | "env" => {

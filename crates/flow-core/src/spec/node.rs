@@ -16,13 +16,13 @@ use crate::{
     },
 };
 
-/// A node as written. There are as many as the file has nodes, so the large things stay in the file's tree.
+/// A node as written.
 #[derive(Debug)]
 pub(crate) struct NodeSpec<'a> {
-    /// Its place in the list.
+    /// Its position in the list.
     pub(crate) at: usize,
     pub(crate) span: Span,
-    /// Its id, unless it is none.
+    /// Its id, if it is valid.
     pub(crate) id: Option<NodeId>,
     pub(crate) id_span: Span,
     node_type: Option<&'a Yaml>,
@@ -36,7 +36,7 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) policy: Option<Box<PolicySpec>>,
 }
 
-/// A node's policy as written; what is absent depends on the node's type.
+/// A policy of a node as written; defaults depend on the type of the node.
 #[derive(Debug, Default)]
 pub(crate) struct PolicySpec {
     pub(crate) timeout: Option<Duration>,
@@ -111,7 +111,7 @@ impl<'a> NodeSpec<'a> {
     }
 }
 
-/// Where a key belongs that does not stand on a node.
+/// Advice for a key that does not belong on a node.
 fn advice(key: &str) -> Option<String> {
     let under = |place: &str| Some(format!("`{key}` belongs under `{place}`"));
     match key {
@@ -137,7 +137,7 @@ fn advice(key: &str) -> Option<String> {
     }
 }
 
-/// What a key of a policy is called in other languages.
+/// Advice for a policy key of other tools.
 fn policy_advice(key: &str) -> Option<String> {
     match key {
         "onError" | "on_error" | "onFailure" | "ignoreErrors" | "allowFailure" => {
@@ -160,9 +160,9 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     match NodeId::new(text) {
         Ok(id) => Some(id),
         Err(error) => {
-            let mended: String =
+            let fixed: String =
                 text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            let help = NodeId::new(&mended).is_ok().then(|| format!("try `{mended}`"));
+            let help = NodeId::new(&fixed).is_ok().then(|| format!("try `{fixed}`"));
             sink.push(refuse(error.to_string()).help(help));
             sink.refused(text);
             None
@@ -196,12 +196,12 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         },
         ..PolicySpec::default()
     };
-    // A node whose failure is handled says by that what happens when its money is spent.
-    let unless_written = match read.on_failure {
+    // If the failure of a node is handled, so is its used-up budget.
+    let default_on_exceeded = match read.on_failure {
         OnFailure::Continue => OnExceeded::Fail,
         OnFailure::Fail => OnExceeded::Pause,
     };
-    read.budget = budget::read(&mut policy, unless_written, sink);
+    read.budget = budget::read(&mut policy, default_on_exceeded, sink);
     read.on_limit = policy
         .text("onLimit", sink)
         .and_then(|text| {

@@ -1,5 +1,5 @@
-//! The JSON Schema of the flow file, for editors: every key, and under each node's `type` the input that it
-//! takes. The compiler does not read it; it says more, and with the author's places.
+//! The JSON Schema of the flow file, for editors: every key, and for each node `type` the input that it takes. The
+//! compiler does not use it.
 
 mod input;
 

@@ -1,5 +1,4 @@
-//! YAML as a tree in which every key and value knows its place, with a bound on depth, aliases and size.
-//! What the keys mean is left to the rest of `spec`.
+//! Parses YAML into values with their places, within limits on depth, aliases and size.
 
 mod scalar;
 mod value;
@@ -15,23 +14,23 @@ use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as
 
 use crate::diagnostic::{Code, Position, Problem, Span};
 
-/// How deep values may be nested.
+/// The deepest nesting of values.
 const MAX_DEPTH: usize = 100;
-/// How many values a document may have once its aliases are written out.
+/// The most values of a document, with its aliases expanded.
 const MAX_VALUES: usize = 500_000;
-/// How many bytes of text it may have then.
+/// The most bytes of text, likewise.
 const MAX_TEXT: usize = 32 * 1024 * 1024;
 
-/// A document, as far as it could be read.
+/// A parsed document.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
-    /// Its value, if the text is YAML at all.
+    /// Its value, if the text is valid YAML.
     pub(crate) root: Option<Yaml>,
     /// What is wrong with the text.
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Reads a text that holds one document.
+/// Parses a text with one document.
 pub(crate) fn parse(text: &str, source: u16) -> Document {
     let mut builder = Builder {
         source,
@@ -49,7 +48,7 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
             Err(error) => Err(builder.syntax(&error, text)),
         };
         if let Err(problem) = outcome {
-            // Anything after a broken place would be a guess.
+            // Nothing after a syntax error is reliable.
             builder.problems.push(*problem);
             return Document { root: None, problems: builder.problems };
         }
@@ -74,7 +73,7 @@ struct Builder {
     documents: usize,
 }
 
-/// A value that aliases may name, and what each of them adds to the document.
+/// A value with an anchor, and what each alias adds to the document.
 struct Anchored {
     value: Yaml,
     size: Size,
@@ -103,10 +102,10 @@ enum Open {
     Map { entries: Vec<Entry>, keys: HashMap<String, Position>, pending: Option<(String, Span)> },
 }
 
-type Step = Result<(), Box<Problem>>;
+type Parsed = Result<(), Box<Problem>>;
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, range: Range) -> Step {
+    fn take(&mut self, event: Event<'_>, range: Range) -> Parsed {
         let span = self.span(&range);
         match event {
             Event::DocumentStart(..) => {
@@ -152,7 +151,7 @@ impl Builder {
         Ok(())
     }
 
-    fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, expected: &str, open: Open) -> Step {
+    fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, expected: &str, open: Open) -> Parsed {
         if let Some(tag) = tag.filter(|tag| tag.core_suffix() != Some(expected)) {
             let message = format!("unknown tag `{}`", tag.original());
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
@@ -169,7 +168,7 @@ impl Builder {
         Ok(())
     }
 
-    fn close(&mut self, end: Span) -> Step {
+    fn close(&mut self, end: Span) -> Parsed {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
             Open::List(items) => Data::List(Arc::new(items)),
@@ -185,7 +184,7 @@ impl Builder {
     }
 
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
-    fn put(&mut self, value: Yaml, anchor: usize, size: Size, plain: Option<&str>) -> Step {
+    fn put(&mut self, value: Yaml, anchor: usize, size: Size, plain: Option<&str>) -> Parsed {
         if anchor != 0 {
             self.anchors.insert(anchor, Anchored { value: value.clone(), size });
         }
@@ -223,8 +222,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks that a value with so many levels may stand here.
-    fn check_depth(&self, span: Span, levels: usize) -> Step {
+    /// Checks that a value with so many levels is allowed here.
+    fn check_depth(&self, span: Span, levels: usize) -> Parsed {
         if self.stack.len() + levels > MAX_DEPTH {
             let message = format!("values are nested deeper than {MAX_DEPTH} levels");
             return Err(Box::new(Problem::error(Code::TooLarge, span, message)));
@@ -232,7 +231,7 @@ impl Builder {
         Ok(())
     }
 
-    fn count(&mut self, span: Span, values: usize, bytes: usize) -> Step {
+    fn count(&mut self, span: Span, values: usize, bytes: usize) -> Parsed {
         self.values += values;
         self.bytes += bytes;
         if self.values > MAX_VALUES || self.bytes > MAX_TEXT {
@@ -271,7 +270,7 @@ impl Builder {
     }
 }
 
-/// Takes in the mappings under `<<`; a key of the mapping itself goes before.
+/// Merges the mappings under `<<`; the own keys of the mapping win.
 fn merged(entries: Vec<Entry>) -> Vec<Entry> {
     if entries.iter().all(|entry| entry.key != "<<") {
         return entries;
@@ -290,7 +289,7 @@ fn merged(entries: Vec<Entry>) -> Vec<Entry> {
     entries
 }
 
-/// What to do about text that is not YAML, for the slips that are made most.
+/// Advice for the most common YAML mistakes.
 fn advice(message: &str, text: &str, line: usize) -> Option<String> {
     let message = message.to_lowercase();
     let at = line.saturating_sub(1);

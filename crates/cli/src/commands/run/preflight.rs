@@ -1,7 +1,7 @@
 //! Checks before anything is started that the agents of a flow can run: their programs and keys, and the flow's secrets.
 
 use inspan_engine::ProviderRegistry;
-use inspan_flow::{Graph, Node, Part};
+use inspan_flow::{Graph, Node, StaticValue};
 use inspan_protocol::{AgentError, Environment};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
@@ -24,7 +24,7 @@ pub(super) fn check(
 fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {
     let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
     // A node may name a program of its own, by a binding even, which only its run can check.
-    let names_its_own = |option| node.input.part(&["options", option]) != Part::Absent;
+    let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
     if provider.setup().program_option().is_some_and(names_its_own) {
         return Ok(());
     }
@@ -35,7 +35,7 @@ fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environme
 fn provider(node: &Node) -> Option<&str> {
     match (node.node_type.strip_suffix(".agent"), node.input.part(&["provider"])) {
         (Some(provider), _) => Some(provider),
-        (None, Part::Known(provider)) if &*node.node_type == "agent.run" => provider.as_str(),
+        (None, StaticValue::Known(provider)) if &*node.node_type == "agent.run" => provider.as_str(),
         (None, _) => None,
     }
 }

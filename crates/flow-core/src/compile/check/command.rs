@@ -1,5 +1,5 @@
-//! What is wrong with the arguments of a program, as far as they show it: a line meant for a shell, and templates in a
-//! script.
+//! Checks the arguments of `exec`: a command line meant for a shell, templates in a script, variables that no shell
+//! expands.
 
 use crate::{
     diagnostic::{Code, Problem, Sink},
@@ -9,7 +9,7 @@ use crate::{
 /// Programs that read a script from the argument after `-c`.
 const SHELLS: [&str; 7] = ["sh", "bash", "zsh", "dash", "ksh", "fish", "ash"];
 
-/// Warns of what `argv` will not do.
+/// Warns about `argv` that will not do what it seems to.
 pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink: &mut Sink) {
     let Some(argv) = input.get("argv") else { return };
     let items = argv.items();

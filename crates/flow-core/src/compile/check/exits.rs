@@ -1,4 +1,4 @@
-//! Whether a loop can end other than by failing, and whether the edges that leave it can ever fire.
+//! Reports loops that can only end by failing, and edges out of loops that never fire.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::{
     spec::{Spec, Yaml},
 };
 
-/// Reports loops without an end and exits that are never taken.
+/// Reports endless loops and exits that are never taken.
 pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mut Sink) {
     if links.onward.is_empty() {
         return;
@@ -51,12 +51,12 @@ pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mu
     }
 }
 
-/// What runs for certain, and which edges fire for certain, once some node has completed.
+/// Which nodes and edges are certain to run after a node has completed.
 struct Certain<'a> {
     links: &'a Links<'a>,
     /// The edges out of each node.
     out: Vec<Vec<usize>>,
-    /// Whether each node runs as soon as its edges are resolved and one has fired.
+    /// Whether each node runs as soon as its edges are resolved and one of them fired.
     plain: Vec<bool>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Certain<'a> {
         Self { links, out, plain: spec.nodes.iter().map(is_plain).collect() }
     }
 
-    /// Whether a loop edge fires for certain once a node has completed and a condition held of it.
+    /// Whether a loop edge is certain to fire after a node has completed while a condition is true.
     fn goes_back(&self, edge: &Link<'_>, start: NodeIx, held: Option<&Value>) -> bool {
         let fires = |link: &Link<'_>| {
             let when = condition(link);

@@ -1,4 +1,4 @@
-//! The loops of a flow: which nodes each sends back, which edges wait for its end, and which loops lie within it.
+//! The loops of a flow: which nodes each repeats, which edges wait for it to end, and which loops are inside it.
 //!
 //! The body of a loop edge is every node on a path from its target to its source. A path may go over the loop edges
 //! of inner loops, so a node that is only on the way back of an inner loop is in the body of the outer one too.
@@ -21,9 +21,9 @@ pub(in crate::compile) struct Loops {
     all: Vec<Loop>,
     /// The loops whose body each node is in.
     around: Vec<Vec<usize>>,
-    /// For each edge the loops that it has to wait for.
+    /// For each edge, the loops that it waits for.
     leaves: BTreeMap<usize, Vec<usize>>,
-    /// Edges out of a loop that another loop would have resolved anew without running their sources again.
+    /// Edges out of a loop that another loop would fire again without running their sources again.
     crossed: Vec<(usize, [usize; 2])>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Loop {
 }
 
 impl Loops {
-    /// Finds the loops; an edge that closes no cycle, and loops that overlap beyond sense, are problems.
+    /// Finds the loops. Reports edges that do not close a cycle, and loops that overlap so that one cannot end.
     pub(super) fn find(spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) -> Self {
         let mut loops = Self::default();
         if links.onward.is_empty() {
@@ -51,7 +51,7 @@ impl Loops {
         loops
     }
 
-    /// The loops that an edge has to wait for.
+    /// The loops that an edge waits for.
     pub(super) fn left_by(&self, edge: usize) -> impl Iterator<Item = &Loop> {
         self.leaves.get(&edge).into_iter().flatten().map(|&at| &self.all[at])
     }
@@ -61,7 +61,7 @@ impl Loops {
         self.all.iter()
     }
 
-    /// What an edge carries if it closes a cycle, and the loop edges that it has to wait for.
+    /// The cycle that an edge closes, and the loop edges that it waits for.
     pub(in crate::compile) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
         let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();
         let cycle = place.and_then(|place| self.all[place].cycle.take());
@@ -100,7 +100,7 @@ impl Loops {
         }
     }
 
-    /// Of all that can follow on a loop's target, what leads back to it: by edges, or by loops that begin there.
+    /// The body of each loop: the nodes that follow its target and lead back to it, by edges or by loops that begin there.
     fn bodies(&mut self, links: &Links<'_>) {
         let nodes = links.onward.len();
         let mut back_by_loop = vec![Vec::new(); nodes];
@@ -134,7 +134,7 @@ impl Loops {
         }
     }
 
-    /// Which loops lie within which, and which only overlap.
+    /// Which loops are inside which, and which only overlap.
     fn nest(&mut self) {
         let mut order: Vec<usize> = (0..self.all.len()).collect();
         order.sort_by_key(|&place| (self.body(place).len(), self.direct(place).len(), place));
@@ -169,7 +169,7 @@ impl Loops {
         }
     }
 
-    /// The loops that share nodes with each, and neither lies within the other.
+    /// For each loop, those that share nodes with it so that neither is inside the other.
     fn overlaps(&self, ranks: &[u32]) -> BTreeMap<usize, Vec<usize>> {
         let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::default();
         for around in &self.around {
@@ -189,20 +189,20 @@ impl Loops {
         found
     }
 
-    /// Whether one loop's body lies within another's and is not the same.
+    /// Whether the body of one loop is inside that of another and not the same.
     fn encloses(&self, outer: usize, inner: usize) -> bool {
         let (outer_to, inner_to) = (self.all[outer].to, self.all[inner].to);
         outer_to != inner_to && self.around[at(inner_to)].binary_search(&outer).is_ok()
     }
 
-    /// Whether a loop's count begins anew when the other fires. Of two with one body the shorter way is the inner.
+    /// Whether the count of a loop restarts when the other fires. Of two with one body, the shorter path is the inner.
     fn is_inner(&self, inner: usize, outer: usize) -> bool {
         let same = inner != outer && self.all[inner].to == self.all[outer].to;
         self.encloses(outer, inner)
             || (same && self.direct(outer).binary_search(&self.all[inner].from).is_ok())
     }
 
-    /// Which loops each edge waits for: those whose body it leaves, and those that would send their sources back.
+    /// Which loops each edge waits for: those whose body it leaves, and those that would repeat them.
     fn exits(&mut self, links: &Links<'_>) {
         for (edge, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             let stays = |place: &usize| self.around[at(link.to)].binary_search(place).is_ok();
@@ -238,12 +238,12 @@ impl Loops {
         }
     }
 
-    /// A node that waits for the end of a loop must not be needed for that end, and no other loop may begin that loop
-    /// again behind its back.
+    /// A loop must not wait for a node that waits for the loop to end, and no other loop may restart a loop after
+    /// something waited for it to end.
     fn check_overlap(&self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
-        let mut told = None;
+        let mut reported = None;
         for &(edge, [left, other]) in &self.crossed {
-            if told.replace(edge) == Some(edge) {
+            if reported.replace(edge) == Some(edge) {
                 continue;
             }
             let (link, left, other) = (&links.links[edge], &self.all[left], &self.all[other]);
@@ -276,7 +276,7 @@ impl Loops {
                 let found = self.left_by(edge).find(|found| inside(found.from) && inside(link.to))?;
                 Some((link, found))
             });
-            // A cycle of edges alone is reported as such.
+            // A cycle of plain edges was reported before.
             let Some((link, found)) = exit else { continue };
             let message = format!(
                 "{} waits for the loop from {} to {} to end, and the loop waits for it",

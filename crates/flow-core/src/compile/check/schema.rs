@@ -109,7 +109,7 @@ impl SchemaCheck<'_> {
         }
     }
 
-    /// None of several forms fits: if all but one are of another type altogether, that one is meant.
+    /// No alternative matches. If only one has the right type, its errors are reported.
     fn branches(&self, context: &[Vec<ValidationError<'static>>], path: &str, key: String, sink: &mut Sink) {
         let meant: Vec<_> = context
             .iter()
@@ -139,7 +139,7 @@ impl SchemaCheck<'_> {
                 Kind::Constant { expected_value } => format!("`{}`", spell(expected_value)),
                 _ => error.masked_with("the value").to_string(),
             };
-            // That an option may also be null is no way out for the author.
+            // `null` is not a useful suggestion.
             if !(need.is_empty() || need == "null" || needs.contains(&need)) {
                 needs.push(need);
             }
@@ -201,7 +201,7 @@ impl SchemaCheck<'_> {
     }
 }
 
-/// Whether a JSON pointer lies at or beneath another.
+/// Whether a JSON pointer is at or below another.
 fn within(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! Works out statements: what they write, set and repeat.
+//! Evaluates statements: output, assignments and loops.
 
 use minijinja::Value;
 use serde_json::Value as Json;
@@ -11,7 +11,7 @@ use crate::expr::{
 };
 
 impl<'t> Evaluator<'t, '_> {
-    /// Works out statements, and writes what they give.
+    /// Evaluates statements and writes their output.
     pub(in crate::expr) fn run(
         &mut self,
         body: &'t [Stmt],
@@ -76,7 +76,7 @@ impl<'t> Evaluator<'t, '_> {
         }
     }
 
-    /// What statements write, and what a filter makes of it.
+    /// The output of statements, after a filter.
     fn captured(&mut self, body: &'t [Stmt], filter: Option<&'t Expr>) -> Result<Value, StatementError<'t>> {
         let mut text = String::new();
         self.run(body, &mut text)?;
@@ -89,7 +89,7 @@ impl<'t> Evaluator<'t, '_> {
         }
     }
 
-    /// Filters that stand in a row, the first without an input.
+    /// A chain of filters, the first without an input.
     fn pipe(&mut self, filter: &'t Expr, input: Value) -> EvalResult {
         let Expr::Filter(name, before, args) = filter else { return self.value(filter) };
         let input = match before {
@@ -100,7 +100,7 @@ impl<'t> Evaluator<'t, '_> {
     }
 
     fn emit(&mut self, expr: &'t Expr, out: &mut String) -> Result<(), String> {
-        // A text of the scope is written as it lies there.
+        // A string of the scope is written without a copy.
         if let Expr::Path(path) = expr
             && let Ok(Json::String(text)) = path.get(self.scope)
         {
@@ -212,7 +212,7 @@ impl<'t> Evaluator<'t, '_> {
     }
 }
 
-/// The first letters of a text.
+/// The start of a text.
 fn shown(text: &str) -> &str {
     text.char_indices().nth(40).map_or(text, |(end, _)| &text[..end])
 }

@@ -1,4 +1,4 @@
-//! Makes trees of what minijinja's parser reads, and notes the names that they use.
+//! Builds trees from the syntax trees of minijinja, and collects the names that they use.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// Functions of the language.
+/// The available functions.
 const FUNCTIONS: &[&str] = &["range", "dict", "namespace"];
 
-/// Tests that ask what a value is, and so may be asked of what is undefined.
+/// Tests for the kind of a value, which may be undefined.
 const KINDS: &[&str] = &[
     "boolean",
     "defined",
@@ -44,23 +44,23 @@ const KINDS: &[&str] = &[
     "undefined",
 ];
 
-/// Makes trees, and notes the names that they use.
+/// Builds trees, and collects the names that they use.
 pub(in crate::expr) struct TreeBuilder<'r> {
     source: &'r str,
     resolver: &'r dyn Resolver,
     strictness: Strictness,
     /// The names that the template sets.
     own: BTreeSet<String>,
-    /// Whether what is read is evaluated for certain.
+    /// Whether the current part is certain to be evaluated.
     certain: bool,
-    /// How many loops are open.
+    /// The number of open loops.
     loops: usize,
     pub(in crate::expr) uses: Vec<NameUse>,
 }
 
 type Read<T> = Result<T, SyntaxFault>;
 
-/// Whether what is undefined may stand where an expression does.
+/// Whether an expression may be undefined where it is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Undefined {
     Allowed,
@@ -83,7 +83,7 @@ impl<'r> TreeBuilder<'r> {
         self.body(&template.children)
     }
 
-    /// Notes every name that statements set, wherever they stand.
+    /// Collects every name that statements set, at any depth.
     fn own_names(&mut self, body: &[ast::Stmt<'_>]) {
         for statement in body {
             match statement {

@@ -1,8 +1,8 @@
-//! A node type's input schema as an author meets it: values may be bound, files may stand in for values.
+//! The input schema of a node type in a flow file: values may be templates, and files may replace values.
 
 use serde_json::{Value, json};
 
-/// The schema of an input as it may stand in a flow file, to be put under `#/$defs/<name>`.
+/// The schema of an input in a flow file, for `#/$defs/<name>`.
 pub(super) fn as_written(schema: &Value, name: &str) -> Value {
     let mut schema = schema.clone();
     move_references(&mut schema, name);
@@ -35,7 +35,7 @@ fn move_references(schema: &mut Value, name: &str) {
     }
 }
 
-/// Adds `…SchemaFile` beside `…Schema`, and lets `promptFile` of the node stand in for `prompt`.
+/// Adds `…SchemaFile` beside `…Schema`, and lets `promptFile` of the node replace `prompt`.
 fn files(schema: &mut Value, level: Level) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     let schemas: Vec<String> = properties.keys().filter(|key| key.ends_with("Schema")).cloned().collect();

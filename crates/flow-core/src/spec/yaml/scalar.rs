@@ -1,11 +1,11 @@
-//! What a scalar means, by the core schema of YAML 1.2: `yes` and `on` are texts; and how its text lies in the file.
+//! Scalars by the core schema of YAML 1.2 (`yes` and `on` are strings), and the layout of their text in the file.
 
 use serde_json::Number;
 use serde_saphyr::granit_parser::{ScalarStyle, Span as Range, Tag};
 
 use super::value::{Data, Layout, count};
 
-/// The value of a scalar, or why it has none.
+/// The value of a scalar, or what is wrong with it.
 pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
     let Some(tag) = tag else {
         return match style {
@@ -35,7 +35,7 @@ fn plain(text: &str) -> Data {
     }
 }
 
-/// Whether a text is a number that JSON cannot hold.
+/// Whether a text is a number that JSON cannot represent.
 fn is_too_large(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let is_of = |digits: &str, base| !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(base));
@@ -50,7 +50,7 @@ fn is_too_large(text: &str) -> bool {
     (is_whole || is_endless()) && number(text).is_none()
 }
 
-/// A number that JSON can hold. One with a leading zero stays the text that it was, so that no digit is lost.
+/// A number that JSON can represent. A number with a leading zero stays a string, so that no digit is lost.
 fn number(text: &str) -> Option<Number> {
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).ok().map(Number::from);
@@ -76,7 +76,7 @@ fn number(text: &str) -> Option<Number> {
     Number::from_f64(text.parse().ok()?)
 }
 
-/// How the text of a scalar on one line lies in the file.
+/// The layout of a scalar on one line.
 pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> Layout {
     let skip = match style {
         ScalarStyle::Plain => 0,
@@ -92,7 +92,7 @@ pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> La
     }
 }
 
-/// A literal block starts, as the parser tells it, at its first line that is not blank.
+/// The layout of a literal block; the parser reports its first line that is not blank.
 pub(super) fn block_layout(range: &Range, text: &str) -> Layout {
     let blank = text.len() - text.trim_start_matches('\n').len();
     Layout::Block(count(range.start.line().saturating_sub(blank)), count(range.start.col()))

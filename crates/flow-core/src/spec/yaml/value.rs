@@ -31,7 +31,7 @@ pub(crate) enum Data {
     Json(Arc<Value>),
 }
 
-/// A key of a mapping and its value.
+/// A key of a mapping with its value.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -39,7 +39,7 @@ pub(crate) struct Entry {
     pub(crate) value: Yaml,
 }
 
-/// How the text of a scalar lies in the file.
+/// The layout of a scalar in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// On one line, as it is, from this many characters after the start.
@@ -80,12 +80,12 @@ impl Yaml {
         if let Data::List(items) = &self.data { items } else { &[] }
     }
 
-    /// The text, if this is one.
+    /// The text, if this is a string.
     pub(crate) fn text(&self) -> Option<&str> {
         if let Data::Text(text) = &self.data { Some(text) } else { None }
     }
 
-    /// The text and its place, if this is one.
+    /// The text and its place, if this is a string.
     pub(crate) fn placed_text(&self) -> Option<Text<'_>> {
         Some((self.text()?, self.span))
     }
@@ -143,14 +143,14 @@ impl Yaml {
         }
     }
 
-    /// The value under a key, to be changed.
+    /// The value under a key, to change it.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Data::Map(entries) = &mut self.data else { return None };
         let entry = Arc::make_mut(entries).iter_mut().find(|entry| entry.key == key)?;
         Some(&mut entry.value)
     }
 
-    /// An item of a list, to be changed.
+    /// An item of a list, to change it.
     pub(crate) fn item_mut(&mut self, at: usize) -> Option<&mut Self> {
         let Data::List(items) = &mut self.data else { return None };
         Arc::make_mut(items).get_mut(at)
