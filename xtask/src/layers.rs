@@ -94,7 +94,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "child processes: spawn, guard, reap, output limits, and the end of all that they started",
         must_not_know: "vendors, flows, what the programs are for",
         knows: &["inspan-protocol"],
-        packages: &["process-wrap", "rustix", "signal-hook", "tempfile", "tokio", "tokio-util", "uuid"],
+        packages: &["process-wrap", "rustix", "signal-hook", "tokio", "tokio-util", "uuid"],
     },
     Layer {
         package: "inspan-providers",

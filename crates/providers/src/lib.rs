@@ -21,11 +21,12 @@ mod prompt;
 #[cfg(test)]
 mod raw_server;
 mod registry;
-mod said;
 mod scripted;
 mod stage;
 mod tools;
 mod transport;
+mod turn_text;
+mod warned;
 
 pub use acp::{AcpInput, AcpOptions, AcpProvider};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache};

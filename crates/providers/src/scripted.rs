@@ -186,101 +186,151 @@ impl Provider for ScriptedProvider {
                 AgentError::new(ErrorCode::ConfigInvalid, message)
             })?;
             let session_id = ProviderSessionId::from(format!("{TYPE}-{turn}"));
-            let mut stage = Stage::new(context);
-            let mut output = TurnOutput {
+            let output = TurnOutput {
                 session_id: Some(session_id.clone()),
                 model: options.model,
                 num_turns: 1,
                 ..TurnOutput::new(StopReason::Complete)
             };
+            let mut play = Play { stage: Stage::new(context), output, kept_text: 0 };
             yield ProviderItem::Event(StreamEvent::Session { session_id });
-            let mut said = 0;
             for (index, step) in steps.iter().enumerate() {
-                if stage.wait(None).await? == Played::Cancelled {
-                    output.stop_reason = StopReason::Aborted;
+                if play.stage.wait(None).await? == Played::Cancelled {
+                    play.output.stop_reason = StopReason::Aborted;
                     break;
                 }
-                match step {
-                    Step::Text(text) => {
-                        output.text.push_str(text);
-                        for word in words(text) {
-                            yield ProviderItem::Event(StreamEvent::Text { content: word.to_owned(), chunk: Chunk::Delta });
+                let tool_use_id = format!("tool-{turn}-{}", index + 1);
+                for event in play.begin(step, &tool_use_id) {
+                    yield ProviderItem::Event(event);
+                }
+                match play.finish(step, &tool_use_id).await? {
+                    Next::Step(event) => {
+                        if let Some(event) = event {
+                            yield ProviderItem::Event(event);
                         }
                     }
-                    Step::Thinking(text) => {
-                        for word in words(text) {
-                            let content = word.to_owned();
-                            yield ProviderItem::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta });
-                        }
-                    }
-                    Step::Retract => {
-                        output.text.truncate(said);
-                        yield ProviderItem::Event(StreamEvent::Retract);
-                    }
-                    Step::Tool { name, input, result, is_error, ask } => {
-                        let tool_use_id = format!("tool-{turn}-{}", index + 1);
-                        yield ProviderItem::Event(StreamEvent::ToolStart {
-                            tool_name: name.clone(),
-                            tool_use_id: tool_use_id.clone(),
-                            input: input.clone(),
-                        });
-                        let request = PermissionRequest {
-                            tool_name: name.clone(),
-                            tool_use_id: Some(tool_use_id.clone()),
-                            input: input.clone(),
-                            description: None,
-                        };
-                        let decision = if *ask { permission(&stage, request).await } else { Ok(()) };
-                        if let Err(message) = &decision {
-                            output.permission_denials.push(PermissionDenial {
-                                tool_name: name.clone(),
-                                tool_use_id: tool_use_id.clone(),
-                                tool_input: input.clone(),
-                            });
-                            let (result, is_error) = (Value::from(message.clone()), true);
-                            yield ProviderItem::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error });
-                        } else {
-                            let (result, is_error) = (result.clone(), *is_error);
-                            yield ProviderItem::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error });
-                        }
-                        said = output.text.len();
-                    }
-                    Step::Warning { code, message } => {
-                        let (code, message) = (code.clone(), message.clone());
-                        yield ProviderItem::Event(StreamEvent::Warning { code, message });
-                    }
-                    Step::Usage { tokens, cost_usd } => {
-                        (output.usage, output.cost_usd) = (*tokens, *cost_usd);
-                        yield ProviderItem::Event(StreamEvent::Usage { usage: *tokens, cost_usd: *cost_usd });
-                    }
-                    Step::DelayMs(wait) => {
-                        stage.wait(Some(Duration::from_millis(*wait))).await?;
-                    }
-                    Step::Structured(value) => output.structured_output = Some(value.clone()),
-                    Step::Stop(reason) => {
-                        output.stop_reason = *reason;
-                        break;
-                    }
-                    Step::Error { code, message, retry_after_ms, resets_at } => {
-                        let message = if message.is_empty() { "the script says so" } else { message };
-                        let mut error = AgentError::new(*code, message)
-                            .with_retry_after(retry_after_ms.map(Duration::from_millis));
-                        error.resets_at = *resets_at;
-                        Err(error)?;
-                    }
-                    Step::Hang => {
-                        stage.hang().await?;
-                    }
+                    Next::End => break,
                 }
             }
             // The last step may have been a wait that was cancelled.
-            if output.stop_reason == StopReason::Complete && stage.context().cancel.is_cancelled() {
-                output.stop_reason = StopReason::Aborted;
+            if play.output.stop_reason == StopReason::Complete && play.stage.context().cancel.is_cancelled() {
+                play.output.stop_reason = StopReason::Aborted;
             }
-            output.duration_ms = stage.played_ms();
-            yield ProviderItem::Output(output);
+            play.output.duration_ms = play.stage.played_ms();
+            yield ProviderItem::Output(play.output);
         };
         stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
+    }
+}
+
+/// A turn as it is played.
+struct Play {
+    stage: Stage,
+    output: TurnOutput,
+    /// How much of the text a retraction does not void.
+    kept_text: usize,
+}
+
+/// What follows a step.
+enum Next {
+    /// The next one, after this event.
+    Step(Option<StreamEvent>),
+    /// The end of the turn.
+    End,
+}
+
+impl Play {
+    /// The events with which a step begins.
+    fn begin(&mut self, step: &Step, tool_use_id: &str) -> Vec<StreamEvent> {
+        let pieces = |text: &str, event: fn(String) -> StreamEvent| -> Vec<StreamEvent> {
+            words(text).map(|word| event(word.to_owned())).collect()
+        };
+        match step {
+            Step::Text(text) => {
+                self.output.text.push_str(text);
+                pieces(text, |content| StreamEvent::Text { content, chunk: Chunk::Delta })
+            }
+            Step::Thinking(text) => {
+                pieces(text, |content| StreamEvent::Thinking { content, chunk: Chunk::Delta })
+            }
+            Step::Retract => {
+                self.output.text.truncate(self.kept_text);
+                vec![StreamEvent::Retract]
+            }
+            Step::Tool { name, input, .. } => vec![StreamEvent::ToolStart {
+                tool_name: name.clone(),
+                tool_use_id: tool_use_id.to_owned(),
+                input: input.clone(),
+            }],
+            Step::Warning { code, message } => {
+                vec![StreamEvent::Warning { code: code.clone(), message: message.clone() }]
+            }
+            Step::Usage { tokens, cost_usd } => {
+                (self.output.usage, self.output.cost_usd) = (*tokens, *cost_usd);
+                vec![StreamEvent::Usage { usage: *tokens, cost_usd: *cost_usd }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a step does after its first events.
+    async fn finish(&mut self, step: &Step, tool_use_id: &str) -> Result<Next, AgentError> {
+        match step {
+            Step::Tool { name, input, result, is_error, ask } => {
+                let event = self.tool(tool_use_id, name, input, (result, *is_error), *ask).await;
+                return Ok(Next::Step(Some(event)));
+            }
+            Step::DelayMs(wait) => {
+                self.stage.wait(Some(Duration::from_millis(*wait))).await?;
+            }
+            Step::Structured(value) => self.output.structured_output = Some(value.clone()),
+            Step::Stop(reason) => {
+                self.output.stop_reason = *reason;
+                return Ok(Next::End);
+            }
+            Step::Error { code, message, retry_after_ms, resets_at } => {
+                let message = if message.is_empty() { "the script says so" } else { message };
+                let wait = retry_after_ms.map(Duration::from_millis);
+                let error = AgentError::new(*code, message).with_retry_after(wait);
+                return Err(AgentError { resets_at: *resets_at, ..error });
+            }
+            Step::Hang => {
+                self.stage.hang().await?;
+            }
+            _ => {}
+        }
+        Ok(Next::Step(None))
+    }
+
+    /// The result of a tool, after the permission for it if the script asks for one.
+    async fn tool(
+        &mut self,
+        tool_use_id: &str,
+        name: &str,
+        input: &Value,
+        (result, is_error): (&Value, bool),
+        ask: bool,
+    ) -> StreamEvent {
+        let request = PermissionRequest {
+            tool_name: name.to_owned(),
+            tool_use_id: Some(tool_use_id.to_owned()),
+            input: input.clone(),
+            description: None,
+        };
+        let decision = if ask { permission(&self.stage, request).await } else { Ok(()) };
+        self.kept_text = self.output.text.len();
+        let tool_use_id = tool_use_id.to_owned();
+        match decision {
+            Ok(()) => StreamEvent::ToolComplete { tool_use_id, result: result.clone(), is_error },
+            Err(message) => {
+                self.output.permission_denials.push(PermissionDenial {
+                    tool_name: name.to_owned(),
+                    tool_use_id: tool_use_id.clone(),
+                    tool_input: input.clone(),
+                });
+                StreamEvent::ToolComplete { tool_use_id, result: Value::from(message), is_error: true }
+            }
+        }
     }
 }
 

@@ -12,28 +12,24 @@
 //! - Plans, modes, commands and titles are for editors, and pass without a word.
 //! - The words of an error that were also said as an answer are retracted.
 
-use std::collections::BTreeSet;
-
 use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent, Usage};
 use serde_json::Value;
 
 use super::wire;
 use crate::transport::json_rpc::{Incoming, LOST, LocalId, RemoteId};
+use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
-mod said;
 mod spent;
+mod text;
 mod tools;
 
 pub(super) use ask::{Question, Wanted};
 pub(super) use end::TurnEnd;
-use said::Said;
 use spent::Spent;
+use text::TurnText;
 use tools::Tools;
-
-/// Kinds that are warned of once a turn at most; beyond that the agent is talking nonsense.
-const WARNED_LIMIT: usize = 32;
 
 /// One thing that the agent said.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +69,9 @@ pub(super) struct Decoder {
 /// What is known of the turn in progress.
 #[derive(Debug, Default)]
 struct Turn {
-    said: Said,
+    text: TurnText,
     tools: Tools,
-    warned: BTreeSet<String>,
+    warned: Warned,
     /// Tokens of its requests to the model, where the agent counts those.
     used: Option<Usage>,
 }
@@ -176,7 +172,7 @@ impl Decoder {
             }
             "agent_thought_chunk" => self.chunk(&update, Voice::Thought, out),
             "tool_call" => {
-                self.turn.said.boundary();
+                self.turn.text.boundary();
                 self.tool(update.tool, out);
             }
             "tool_call_update" => self.tool(update.tool, out),
@@ -210,11 +206,11 @@ impl Decoder {
         };
         match voice {
             Voice::Answer => {
-                self.turn.said.push(&content, update.message_id.as_deref());
+                self.turn.text.push(&content, update.message_id.as_deref());
                 out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
             }
             Voice::Thought => {
-                self.turn.said.think(&content);
+                self.turn.text.add_thought(&content);
                 out.push(Decoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
             }
         }
@@ -231,27 +227,20 @@ impl Decoder {
     /// Hands on what happened to tools, at which a retraction stops.
     fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<Decoded>) {
         if !events.is_empty() {
-            self.turn.said.stop();
+            self.turn.text.stop();
         }
         out.extend(events.into_iter().map(Decoded::Event));
     }
 
     /// Some agents write more to their output than the protocol; each kind of it is told once.
     fn odd(&mut self, what: &str, out: &mut Vec<Decoded>) {
-        let code = "oddLine";
-        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {what}")) {
-            let message = format!("in the agent's output, {what}");
-            out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
-        }
+        let message = format!("in the agent's output, {what}");
+        out.extend(self.turn.warned.message_once("oddLine", what, message).map(Decoded::Event));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        let kind = head(kind);
-        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
-            let message = if kind.is_empty() { what.to_owned() } else { format!("{what} `{kind}`") };
-            out.push(Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message }));
-        }
+        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
     }
 }
 
@@ -267,11 +256,6 @@ pub(super) fn chosen_model(options: &[wire::ConfigOption]) -> Option<String> {
     let option =
         options.iter().find(|option| option.category.as_deref() == Some("model") || option.id == "model")?;
     option.current_value.as_str().map(str::to_owned)
-}
-
-/// The part of an agent's word that may stand in a message.
-fn head(word: &str) -> String {
-    word.chars().filter(|c| c.is_alphanumeric() || " _-./;".contains(*c)).take(60).collect()
 }
 
 /// The text of a value, if it is one; else the value as it stands.

@@ -37,7 +37,7 @@ impl program::TurnEnd for TurnEnd {
         let json = complete && self.form == AnswerForm::Json;
         TurnOutput {
             structured_output: json.then(|| instructed::extract(&self.answer)).flatten(),
-            text: if complete { self.answer } else { self.said },
+            text: if complete { self.answer } else { self.full_text },
             usage: self.usage,
             cost_usd: self.cost_usd,
             model: self.model,

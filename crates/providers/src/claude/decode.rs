@@ -12,7 +12,7 @@
 //! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
 //!   start; what comes out is this turn's share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
@@ -22,8 +22,9 @@ use serde_json::Value;
 
 use super::wire;
 use crate::output::PermissionDenial;
-use crate::said::Said;
 use crate::transport::lines::{Line, LineSplitter};
+use crate::turn_text::TurnText;
+use crate::warned::{Warned, head};
 
 mod control;
 mod end;
@@ -88,8 +89,8 @@ pub struct TurnEnd {
     pub stop_reason: Option<String>,
     /// The answer, or the words of the failure.
     pub text: String,
-    /// All that was said in the turn.
-    pub said: String,
+    /// All text of the turn.
+    pub full_text: String,
     /// The conversation.
     pub session_id: Option<ProviderSessionId>,
     /// The model that spoke last.
@@ -124,7 +125,7 @@ pub struct Decoder {
 #[derive(Debug, Default)]
 struct Turn {
     begun: bool,
-    said: Said,
+    text: TurnText,
     streamed: Option<Streamed>,
     last_message: Option<String>,
     messages: u32,
@@ -135,12 +136,9 @@ struct Turn {
     message_usage: Usage,
     /// Tools that have not answered, with the line of their call.
     open_tools: BTreeMap<String, u64>,
-    warned: BTreeSet<String>,
+    warned: Warned,
     resets_at: Option<Timestamp>,
 }
-
-/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
-const WARNED_LIMIT: usize = 32;
 
 impl Decoder {
     /// A decoder for a new process.
@@ -213,7 +211,7 @@ impl Decoder {
         let end = TurnEnd {
             error: turn.error,
             stop_reason: turn.stop_reason,
-            said: turn.said.into_text(),
+            full_text: turn.text.into_text(),
             session_id: self.session.clone(),
             model: turn.model,
             num_turns: turn.messages,
@@ -287,7 +285,7 @@ impl Decoder {
         let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
         open.sort_by_key(|(_, line)| *line);
         for (tool_use_id, _) in open {
-            self.turn.said.boundary();
+            self.turn.text.boundary();
             out.push(Decoded::Event(StreamEvent::ToolComplete {
                 tool_use_id,
                 result: Value::String("the turn ended before the tool answered".to_owned()),
@@ -300,25 +298,17 @@ impl Decoder {
         if content.is_empty() {
             return;
         }
-        self.turn.said.push(&content);
+        self.turn.text.push(&content);
         if chunk == Chunk::Whole {
-            self.turn.said.boundary();
+            self.turn.text.boundary();
         }
         out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        let kind = head(kind);
-        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
-            out.push(warning(code, &format!("{what} `{kind}`")));
-        }
+        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
     }
-}
-
-/// The part of a vendor's word that may stand in a message.
-fn head(word: &str) -> String {
-    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
 }
 
 fn warning(code: &str, message: &str) -> Decoded {

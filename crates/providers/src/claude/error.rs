@@ -18,7 +18,7 @@ impl program::TurnEnd for TurnEnd {
 
     fn output(self, reason: StopReason) -> TurnOutput {
         TurnOutput {
-            text: if reason == StopReason::Complete { self.text } else { self.said },
+            text: if reason == StopReason::Complete { self.text } else { self.full_text },
             structured_output: self.structured_output,
             session_id: self.session_id,
             usage: self.usage,

@@ -20,8 +20,9 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use super::wire;
-use crate::said::Said;
 use crate::transport::json_rpc::{Incoming, RemoteId};
+use crate::turn_text::TurnText;
+use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
@@ -72,8 +73,8 @@ pub(super) struct TurnEnd {
     pub(super) text: String,
     /// Whether the last message was begun and never given: the model refused.
     pub(super) unanswered: bool,
-    /// All that was said in the turn.
-    pub(super) said: String,
+    /// All text of the turn.
+    pub(super) full_text: String,
     /// The thread.
     pub(super) session_id: Option<ProviderSessionId>,
     /// The model that answered.
@@ -117,7 +118,7 @@ pub(super) struct Decoder {
 struct Turn {
     phase: Phase,
     id: Option<String>,
-    said: Said,
+    text: TurnText,
     /// The message that streams, with what of it has come.
     open_message: Option<(String, Streamed)>,
     answer: String,
@@ -134,7 +135,7 @@ struct Turn {
     form: wire::AnswerForm,
     requests: u32,
     usage: Usage,
-    warned: BTreeSet<String>,
+    warned: Warned,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,8 +159,6 @@ struct Called {
     by_last: u32,
 }
 
-/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
-const WARNED_LIMIT: usize = 32;
 /// Threads whose totals are remembered.
 const THREAD_LIMIT: usize = 256;
 /// Notices that are remembered.
@@ -291,7 +290,7 @@ impl Decoder {
         let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
         open.sort_by_key(|(_, call)| *call);
         for (tool_use_id, _) in open {
-            self.turn.said.boundary();
+            self.turn.text.boundary();
             out.push(Decoded::Event(StreamEvent::ToolComplete {
                 tool_use_id,
                 result: Value::String("the turn ended before the tool answered".to_owned()),
@@ -304,7 +303,7 @@ impl Decoder {
     fn retract(&mut self, out: &mut Vec<Decoded>) {
         let Some((_, Streamed::Some)) = self.turn.open_message.take() else { return };
         out.push(Decoded::Event(StreamEvent::Retract));
-        if let Some(content) = self.turn.said.retract() {
+        if let Some(content) = self.turn.text.retract() {
             self.text(content, Chunk::Whole, out);
         }
     }
@@ -313,25 +312,17 @@ impl Decoder {
         if content.is_empty() {
             return;
         }
-        self.turn.said.push(&content);
+        self.turn.text.push(&content);
         if chunk == Chunk::Whole {
-            self.turn.said.boundary();
+            self.turn.text.boundary();
         }
         out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        let kind = head(kind);
-        if self.turn.warned.len() < WARNED_LIMIT && self.turn.warned.insert(format!("{code} {kind}")) {
-            out.push(warning(code, &format!("{what} `{kind}`")));
-        }
+        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
     }
-}
-
-/// The part of a vendor's word that may stand in a message.
-fn head(word: &str) -> String {
-    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(60).collect()
 }
 
 fn warning(code: &str, message: &str) -> Decoded {

@@ -22,7 +22,7 @@ impl program::TurnEnd for TurnEnd {
 
     fn output(self, reason: StopReason) -> TurnOutput {
         let complete = reason == StopReason::Complete;
-        let text = if complete { self.text } else { self.said };
+        let text = if complete { self.text } else { self.full_text };
         // The program passes on what the model wrote, and checks nothing.
         let json = complete && self.answer == AnswerForm::Json;
         TurnOutput {

@@ -28,6 +28,7 @@ use serde_json::Value;
 
 use super::wire;
 use crate::transport::sse::SseReader;
+use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
@@ -39,8 +40,6 @@ pub(super) use end::TurnEnd;
 
 use part::{Call, Text};
 
-/// Kinds that are warned of once a turn at most; beyond that the program is talking nonsense.
-const WARNED_LIMIT: usize = 32;
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
 /// How often in a row a conversation may turn out to be too long for the model. The program shortens it and tries
@@ -137,7 +136,7 @@ pub(super) struct Decoder {
     structured: Option<Value>,
     model: Option<String>,
     held: Vec<(String, PermissionRequest)>,
-    warned: BTreeSet<String>,
+    warned: Warned,
 }
 
 /// A message that a part may belong to.
@@ -149,10 +148,10 @@ enum Message {
     Other,
 }
 
-/// Whose event it is.
+/// Speaker event it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Ours,
+enum Speaker {
+    Agent,
     SubAgent,
 }
 
@@ -182,7 +181,7 @@ impl Decoder {
             structured: None,
             model: None,
             held: Vec::new(),
-            warned: BTreeSet::new(),
+            warned: Warned::default(),
         }
     }
 
@@ -241,11 +240,11 @@ impl Decoder {
             self.release(out);
             return Ok(());
         };
-        let whose = if session == self.session { Whose::Ours } else { Whose::SubAgent };
+        let speaker = if session == self.session { Speaker::Agent } else { Speaker::SubAgent };
         if self.prompt.is_none() {
-            match (kind, whose) {
-                ("message.updated", Whose::Ours) => {}
-                ("session.error", Whose::Ours) => {
+            match (kind, speaker) {
+                ("message.updated", Speaker::Agent) => {}
+                ("session.error", Speaker::Agent) => {
                     self.refused(read(properties)?, out);
                     return Ok(());
                 }
@@ -253,9 +252,24 @@ impl Decoder {
             }
         }
         self.events_of_turn += 1;
+        self.decode_in_turn(kind, speaker, properties, out)?;
+        if kind != "permission.asked" {
+            self.release(out);
+        }
+        Ok(())
+    }
+
+    /// An event of the turn in progress.
+    fn decode_in_turn(
+        &mut self,
+        kind: &str,
+        speaker: Speaker,
+        properties: &str,
+        out: &mut Vec<Decoded>,
+    ) -> Result<(), serde_json::Error> {
         match kind {
-            "message.updated" => self.message(read(properties)?, whose, out),
-            "message.part.updated" => self.part(read(properties)?, whose, out),
+            "message.updated" => self.message(read(properties)?, speaker, out),
+            "message.part.updated" => self.part(read(properties)?, speaker, out),
             "message.part.delta" => self.delta(&read(properties)?, out),
             "permission.asked" => self.permission(read(properties)?, out),
             "question.asked" => Self::question(read(properties)?, out),
@@ -263,9 +277,9 @@ impl Decoder {
                 Self::replied(properties, kind, out)?;
             }
             "session.status" => Self::status(read(properties)?, out),
-            "session.error" => self.failed(read(properties)?, whose, out),
-            "session.idle" if whose == Whose::Ours => self.idle(out),
-            "session.compacted" if whose == Whose::Ours => {
+            "session.error" => self.failed(read(properties)?, speaker, out),
+            "session.idle" if speaker == Speaker::Agent => self.idle(out),
+            "session.compacted" if speaker == Speaker::Agent => {
                 out.push(warning("compacted", "the program shortened the conversation to make room"));
             }
             "session.compacted"
@@ -281,9 +295,6 @@ impl Decoder {
             // A second form of the same events, which some versions send beside the first.
             other if other.starts_with("session.next.") => {}
             other => self.warn_once("unknownEvent", other, "passed over an event of the unknown type", out),
-        }
-        if kind != "permission.asked" {
-            self.release(out);
         }
         Ok(())
     }
@@ -315,16 +326,8 @@ impl Decoder {
 
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        let kind = head(kind);
-        if self.warned.len() < WARNED_LIMIT && self.warned.insert(format!("{code} {kind}")) {
-            out.push(warning(code, &format!("{what} `{kind}`")));
-        }
+        out.extend(self.warned.once(code, kind, what).map(Decoded::Event));
     }
-}
-
-/// The part of a vendor's word that may stand in a message.
-fn head(word: &str) -> String {
-    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(40).collect()
 }
 
 fn warning(code: &str, message: &str) -> Decoded {

@@ -23,7 +23,7 @@ impl program::TurnEnd for TurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
-        let mut text = if reason == StopReason::Complete { self.text } else { self.said };
+        let mut text = if reason == StopReason::Complete { self.text } else { self.full_text };
         if let (true, Some(structured)) = (text.is_empty(), &self.structured) {
             text = structured.to_string();
         }

@@ -1,3 +1,5 @@
-//! What the tests of all agent CLIs share, and the faults that every one of them survives.
+//! What the tests of all agent CLIs share.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod fake;
 pub(crate) mod replay;

@@ -23,8 +23,8 @@ pub(in super::super) struct TurnEnd {
     pub(in super::super) answer: String,
     /// The form that the answer was asked for.
     pub(in super::super) form: wire::AnswerForm,
-    /// All that was said in the turn.
-    pub(in super::super) said: String,
+    /// All text of the turn.
+    pub(in super::super) full_text: String,
     /// The model that was chosen, as far as the agent tells.
     pub(in super::super) model: Option<String>,
     pub(in super::super) num_turns: u32,
@@ -81,13 +81,13 @@ impl Decoder {
 
     /// Some agents say the words of an error as if the model had said them.
     fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
-        let last = self.turn.said.answer().trim().to_owned();
+        let last = self.turn.text.answer().trim().to_owned();
         let last = last.strip_prefix("Error: ").unwrap_or(&last);
         let text = error.data.as_ref().and_then(Value::as_str).unwrap_or_default();
         if last.is_empty() || !(error.message.contains(last) || text.contains(last)) {
             return;
         }
-        let (thought, text) = self.turn.said.retract();
+        let (thought, text) = self.turn.text.retract();
         out.push(Decoded::Event(StreamEvent::Retract));
         if !thought.is_empty() {
             out.push(Decoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
@@ -102,9 +102,9 @@ impl Decoder {
         self.prompt = None;
         let turn = std::mem::take(&mut self.turn);
         TurnEnd {
-            answer: turn.said.answer().to_owned(),
-            num_turns: turn.said.messages(),
-            said: turn.said.into_text(),
+            answer: turn.text.answer().to_owned(),
+            num_turns: turn.text.messages(),
+            full_text: turn.text.into_text(),
             form: self.form,
             model: self.model.clone(),
             ..TurnEnd::default()

@@ -143,7 +143,7 @@ async fn a_cancelled_turn_is_an_output_even_if_the_agent_ignores_everything() {
         (output.stop_reason, output.text.as_str(), output.session_id),
         (StopReason::Aborted, "so far", Some("s-1".into()))
     );
-    assert_eq!((fake.pids().len(), fake.running()), (1, 0));
+    assert_eq!((fake.pids().len(), fake.running().len()), (1, 0));
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
         ["initialize", "session/new", "session/prompt", "session/cancel", "session/prompt"]
     );
     provider.shutdown().await;
-    assert_eq!(fake.running(), 0);
+    assert_eq!(fake.running().len(), 0);
 }
 
 #[tokio::test]
@@ -194,10 +194,10 @@ async fn a_stream_that_nobody_wants_any_more_takes_its_agent_with_it() {
     let mut stream = provider.execute(input(options()), fake.context());
     stream.next().await.unwrap().unwrap();
     stream.next().await.unwrap().unwrap();
-    assert_eq!(fake.running(), 1);
+    assert_eq!(fake.running().len(), 1);
     drop(stream);
     provider.shutdown().await;
-    assert_eq!(fake.running(), 0);
+    assert_eq!(fake.running().len(), 0);
 }
 
 #[tokio::test]

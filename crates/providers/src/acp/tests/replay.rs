@@ -43,7 +43,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     if replay.decoder.in_turn() {
         let (closing, end) = replay.decoder.abandon();
         replay.out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        replay.out.push(json!({ "abandoned": { "said": end.said, "usage": end.usage } }));
+        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
         replay.out.push(case.exited(|_, _| None));
     }
     replay.out

@@ -299,7 +299,7 @@ async fn processes_stay_warm_between_turns() {
     assert_eq!(fake.pids().len(), 2, "a cold conversation takes a new process");
     let other = AcpOptions { args: Some(vec!["--other".to_owned()]), ..resume("s-1") };
     run(&provider, other, fake.context()).await.1.unwrap();
-    assert_eq!((fake.pids().len(), fake.running()), (3, 1), "other options take another process");
+    assert_eq!((fake.pids().len(), fake.running().len()), (3, 1), "other options take another process");
     provider.shutdown().await;
-    assert_eq!(fake.running(), 0);
+    assert_eq!(fake.running().len(), 0);
 }

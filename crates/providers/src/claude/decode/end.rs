@@ -48,7 +48,7 @@ impl Decoder {
             terminal_reason: line.terminal_reason.map(|reason| reason.to_string()),
             stop_reason,
             text,
-            said: turn.said.into_text(),
+            full_text: turn.text.into_text(),
             session_id: line
                 .session_id
                 .map(|id| ProviderSessionId::from(&*id))

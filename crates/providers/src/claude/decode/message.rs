@@ -103,7 +103,7 @@ impl Decoder {
         } else if self.turn.last_message.as_deref() != Some(&*message.id) {
             self.retract_if_broken(&message.id, out);
             if message.model.as_deref() == Some(SYNTHETIC) {
-                self.turn.said.begin_message(None);
+                self.turn.text.begin_message(None);
             } else {
                 self.begin_message(&message.id, message.model.as_deref());
                 self.turn.messages += 1;
@@ -125,7 +125,7 @@ impl Decoder {
                 self.warn_once("unknownTool", id, what, out);
                 continue;
             };
-            self.turn.said.boundary();
+            self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
             out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
         }
@@ -155,7 +155,7 @@ impl Decoder {
         if self.turn.open_tools.insert(tool_use_id.clone(), self.line).is_some() {
             return;
         }
-        self.turn.said.boundary();
+        self.turn.text.boundary();
         out.push(Decoded::Event(StreamEvent::ToolStart {
             tool_name: block.name.map(wire::Str::into_string).unwrap_or_default(),
             tool_use_id,
@@ -190,7 +190,7 @@ impl Decoder {
     }
 
     fn begin_message(&mut self, id: &str, model: Option<&str>) {
-        self.turn.said.begin_message(self.turn.stop_reason.take().as_deref());
+        self.turn.text.begin_message(self.turn.stop_reason.take().as_deref());
         keep(&mut self.turn.last_message, id);
         if let Some(model) = model {
             keep(&mut self.turn.model, model);
@@ -221,7 +221,7 @@ impl Decoder {
 
     fn retract(&mut self, out: &mut Vec<Decoded>) {
         out.push(Decoded::Event(StreamEvent::Retract));
-        if let Some(content) = self.turn.said.retract() {
+        if let Some(content) = self.turn.text.retract() {
             out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
         }
     }

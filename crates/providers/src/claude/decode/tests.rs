@@ -98,7 +98,7 @@ fn unknown_kinds_are_warned_of_once_in_a_turn() {
 fn warnings_have_a_bound() {
     let mut decoder = Decoder::new();
     let lines: Vec<String> = (0..1000).map(|n| json!({ "type": format!("kind_{n}") }).to_string()).collect();
-    assert_eq!(events(all(&mut decoder, &lines)).len(), WARNED_LIMIT);
+    assert_eq!(events(all(&mut decoder, &lines)).len(), crate::warned::LIMIT);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn blocks_that_did_not_stream_come_whole() {
     let mut decoder = Decoder::new();
     assert_eq!(events(all(&mut decoder, &lines)), [thinking, whole("all at once"), whole("more")]);
     let end = end(decoder.push_line(&result(&json!({}))));
-    assert_eq!((end.said.as_str(), end.num_turns), ("all at once\n\nmore", 1));
+    assert_eq!((end.full_text.as_str(), end.num_turns), ("all at once\n\nmore", 1));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_a_broken_stream_did_not_void_is_said_again() {
         [piece("kept"), piece(" lost"), json!({ "type": "retract" }), whole("kept"), whole("anew")]
     );
     let end = end(decoder.push_line(&result(&json!({}))));
-    assert_eq!((end.said.as_str(), end.num_turns), ("kept\n\nanew", 2));
+    assert_eq!((end.full_text.as_str(), end.num_turns), ("kept\n\nanew", 2));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
     let closed = json!({
         "type": "toolComplete", "toolUseId": "t1", "result": "the turn ended before the tool answered", "isError": true,
     });
-    assert_eq!((events(closing), end.said.as_str()), (vec![closed], "half a word"));
+    assert_eq!((events(closing), end.full_text.as_str()), (vec![closed], "half a word"));
     assert!(!decoder.in_turn() && !decoder.in_tool());
 }
 

@@ -6,17 +6,17 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision,
-    PermissionRequest, Provider, ProviderItem, StopReason, StreamEvent,
+    ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
+    ProviderItem, StopReason, StreamEvent,
 };
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::super::launch::Launch;
 use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::pool::{Limits, Pool};
+use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"
@@ -28,75 +28,31 @@ const RESULT: &str = r#"'{"type":"result","subtype":"success","is_error":false,"
 const TEXT: &str = r#"'{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
 say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"so far"}}}'"#;
 
-/// A folder with a program named `claude`.
-struct Fake {
-    folder: TempDir,
+fn fake(script: &str) -> Fake {
+    Fake::new("claude", script)
 }
 
-impl Fake {
-    fn new(script: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
-        // hold ours open for a moment. So a process of its own writes it.
-        let write = std::process::Command::new("/bin/sh")
-            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > claude; chmod 755 claude", "sh", script])
-            .current_dir(folder.path())
-            .status();
-        assert!(write.unwrap().success());
-        Self { folder }
-    }
-
-    fn context(&self) -> ExecutionContext {
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
-        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
-        let env: Environment =
-            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
-    }
-
-    /// The numbers of the processes that wrote theirs to `pids`.
-    fn pids(&self) -> Vec<u32> {
-        let text = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
-        text.lines().map(|line| line.parse().unwrap()).collect()
-    }
-}
-
-fn runs(pid: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
-}
-
-type Turn = (Vec<StreamEvent>, Result<TurnOutput, AgentError>);
-
-async fn run(provider: &ClaudeProvider, options: ClaudeOptions, context: ExecutionContext) -> Turn {
-    let input =
-        ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
-    let mut stream = provider.execute(input, context);
-    let mut events = Vec::new();
-    while let Some(item) = stream.next().await {
-        match item {
-            Ok(ProviderItem::Event(event)) => events.push(event),
-            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("the stream ended without an output or an error");
+async fn run(
+    provider: &ClaudeProvider,
+    options: ClaudeOptions,
+    context: ExecutionContext,
+) -> Turn<TurnOutput> {
+    fake::run(provider, &json!(options), context).await
 }
 
 /// The code, the message and the kind of the error that a script comes to.
 async fn fault(script: &str, options: ClaudeOptions) -> (ErrorCode, String, Value) {
-    let fake = Fake::new(script);
+    let fake = fake(script);
     let provider = ClaudeProvider::new();
     let error = run(&provider, options, fake.context()).await.1.unwrap_err();
     provider.shutdown().await;
-    assert!(!serde_json::to_string(&error).unwrap().contains("planted"), "{error:?}");
-    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
-    (error.code, error.message, kind)
+    parts(error)
 }
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = Fake::new("");
-    std::fs::remove_file(fake.folder.path().join("claude")).unwrap();
+    let fake = fake("");
+    std::fs::remove_file(fake.folder().join("claude")).unwrap();
     let error = run(&ClaudeProvider::new(), ClaudeOptions::default(), fake.context()).await.1.unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),
@@ -191,12 +147,12 @@ async fn silence_is_a_timeout_after_an_interrupt() {
         "{GREET} read -r line; say {TEXT}; read -r line; echo \"$line\" > asked; \
          say '{{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_streaming\"}}'; cat"
     );
-    let fake = Fake::new(&polite);
+    let fake = fake(&polite);
     let provider = ClaudeProvider::new();
     let options = ClaudeOptions { stall_timeout_ms: Some(200), ..ClaudeOptions::default() };
     let error = run(&provider, options, fake.context()).await.1.unwrap_err();
     assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
-    let asked = std::fs::read_to_string(fake.folder.path().join("asked")).unwrap();
+    let asked = fake.read("asked");
     let asked: Value = serde_json::from_str(&asked).unwrap();
     assert_eq!(asked["request"], json!({ "subtype": "interrupt" }));
     provider.shutdown().await;
@@ -204,7 +160,7 @@ async fn silence_is_a_timeout_after_an_interrupt() {
 
 #[tokio::test]
 async fn a_deadline_holds_against_a_program_that_never_answers() {
-    let fake = Fake::new("exec sleep 300");
+    let fake = fake("exec sleep 300");
     let provider = ClaudeProvider::new();
     let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
     let began = Instant::now();
@@ -216,7 +172,7 @@ async fn a_deadline_holds_against_a_program_that_never_answers() {
 
 #[tokio::test]
 async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
-    let fake = Fake::new(&format!("{GREET} read -r line; while :; do say {TEXT}; done"));
+    let fake = fake(&format!("{GREET} read -r line; while :; do say {TEXT}; done"));
     let provider = ClaudeProvider::new();
     let context = ExecutionContext { deadline: Some(Duration::from_millis(500)), ..fake.context() };
     let began = Instant::now();
@@ -228,7 +184,7 @@ async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
 
 #[tokio::test]
 async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
-    let fake = Fake::new(&format!("{GREET} read -r line; say {TEXT}; touch written; say {RESULT}; cat"));
+    let fake = fake(&format!("{GREET} read -r line; say {TEXT}; touch written; say {RESULT}; cat"));
     let provider = ClaudeProvider::new();
     let options = ClaudeOptions { stall_timeout_ms: Some(1), ..ClaudeOptions::default() };
     let input =
@@ -237,7 +193,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
     // The session is said before the prompt is handed over, and its silence is measured from then on.
     stream.next().await.unwrap().unwrap();
     assert!(futures::poll!(stream.next()).is_pending());
-    wait_until(|| fake.folder.path().join("written").exists()).await;
+    wait_until(|| fake.work().join("written").exists()).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let rest: Vec<_> = stream.collect().await;
     let last = rest.into_iter().next_back().unwrap().unwrap();
@@ -247,7 +203,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
 
 #[test]
 fn nothing_that_is_printed_for_debugging_holds_a_secret() {
-    let fake = Fake::new("");
+    let fake = fake("");
     let launch = Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
     let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
     assert!(!printed.contains("planted"), "{printed}");
@@ -258,7 +214,7 @@ async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() 
     let script = format!(
         "trap '' TERM INT; echo $$ >> pids; {GREET} read -r line; say {TEXT}; while :; do sleep 60; done"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = ClaudeProvider::new();
     let context = fake.context();
     let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
@@ -276,12 +232,12 @@ async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() 
         (output.stop_reason, output.text.as_str(), output.session_id),
         (StopReason::Aborted, "so far", session)
     );
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert!(fake.running().is_empty());
 }
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
-    let fake = Fake::new(&format!("{GREET} read -r line; say {RESULT}; cat"));
+    let fake = fake(&format!("{GREET} read -r line; say {RESULT}; cat"));
     let context = fake.context();
     context.cancel.cancel();
     let (events, result) = run(&ClaudeProvider::new(), ClaudeOptions::default(), context).await;
@@ -307,7 +263,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
          read -r line; echo \"$line\" > answers
          say {RESULT}; cat >> answers"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = ClaudeProvider::new();
     let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
     // The time that a person takes is no silence of the program.
@@ -316,8 +272,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
     assert_eq!(result.unwrap().text, "done");
     let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
     provider.shutdown().await;
-    let answers = std::fs::read_to_string(fake.folder.path().join("answers")).unwrap();
-    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answers = fake.json_lines("answers");
     let refusal = json!({
         "type": "control_response",
         "response": { "subtype": "error", "request_id": "q2", "error": "`hook_callback` is not offered here" },
@@ -327,7 +282,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
 
 /// Answers every prompt at once.
 fn willing() -> Fake {
-    Fake::new(&format!("echo $$ >> pids; {GREET} while read -r line; do say {RESULT}; done"))
+    fake(&format!("echo $$ >> pids; {GREET} while read -r line; do say {RESULT}; done"))
 }
 
 fn provider(limits: Limits) -> ClaudeProvider {
@@ -363,14 +318,14 @@ async fn processes_stay_warm_for_their_time_and_in_their_number() {
     run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
     assert_eq!(fake.pids().len(), 5, "a cold conversation takes a new process");
     provider.shutdown().await;
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert!(fake.running().is_empty());
     let (_, result) = run(&provider, ClaudeOptions::default(), fake.context()).await;
     assert_eq!(result.unwrap_err().code, ErrorCode::Aborted);
 }
 
 #[tokio::test]
 async fn one_conversation_takes_one_turn_at_a_time() {
-    let fake = Fake::new(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
+    let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
     let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::default() });
     let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
     let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };
@@ -397,12 +352,12 @@ async fn one_conversation_takes_one_turn_at_a_time() {
     assert_eq!((fake.pids().len(), runs(pid)), (2, false));
     drop(second);
     provider.shutdown().await;
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert!(fake.running().is_empty());
 }
 
 #[tokio::test]
 async fn a_shutdown_ends_the_turns_in_progress() {
-    let fake = Fake::new(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; read -r line; exit 0"));
+    let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; read -r line; exit 0"));
     let provider = ClaudeProvider::new();
     let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
     let mut stream = provider.execute(input, fake.context());
@@ -417,13 +372,5 @@ async fn a_shutdown_ends_the_turns_in_progress() {
     let (last, ()) = tokio::join!(rest, provider.shutdown());
     let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
-}
-
-async fn wait_until(mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < until, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    assert!(fake.running().is_empty());
 }

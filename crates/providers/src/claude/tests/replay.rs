@@ -15,7 +15,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     if decoder.in_turn() || !ended {
         let (closing, end) = decoder.abandon();
         out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        out.push(json!({ "abandoned": { "said": end.said, "usage": end.usage } }));
+        out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
         out.push(case.exited(|_, stderr| explain_exit(stderr)));
     }
     out

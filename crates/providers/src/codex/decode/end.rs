@@ -66,7 +66,7 @@ impl Decoder {
             error,
             unanswered: turn.answer.is_empty() && turn.open_message.is_some(),
             text: turn.answer,
-            said: turn.said.into_text(),
+            full_text: turn.text.into_text(),
             session_id: self.session.clone(),
             model: self.model.clone(),
             num_turns: turn.requests,

@@ -24,7 +24,7 @@ impl Decoder {
             return;
         }
         self.retract(out);
-        self.turn.said.begin_message(None);
+        self.turn.text.begin_message(None);
         self.turn.open_message = Some((id.to_owned(), Streamed::Nothing));
     }
 
@@ -69,7 +69,7 @@ impl Decoder {
                 if self.turn.open_tools.remove(&*item.id).is_none() {
                     return;
                 }
-                self.turn.said.boundary();
+                self.turn.text.boundary();
                 let tool_use_id = item.id.to_string();
                 let (result, is_error) = answer(item);
                 out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
@@ -108,7 +108,7 @@ impl Decoder {
         let tool_use_id = item.id.to_string();
         self.turn.calls += 1;
         self.turn.called.now += 1;
-        self.turn.said.boundary();
+        self.turn.text.boundary();
         self.turn.open_tools.insert(tool_use_id.clone(), self.turn.calls);
         self.turn.inputs.insert(tool_use_id.clone(), (tool_name.clone(), input.clone()));
         out.push(Decoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));

@@ -87,7 +87,7 @@ fn a_sub_agent_says_nothing_but_its_tokens_count() {
     let kinds: Vec<_> = events(&decoded).iter().map(|event| event["type"].clone()).collect();
     assert_eq!(kinds, ["toolStart", "usage", "toolComplete", "usage", "text"]);
     let end = end(decoded);
-    assert_eq!((end.said.as_str(), end.num_turns), ("heard", 1));
+    assert_eq!((end.full_text.as_str(), end.num_turns), ("heard", 1));
     assert_eq!((end.usage.input_tokens, end.usage.cache_read_tokens), (10, 2));
 }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision,
-    PermissionRequest, Provider, ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
+    ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
+    ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
 use crate::program::pool::{Limits, Pool};
+use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -30,81 +30,35 @@ const TEXT: &str = r#"'{"method":"item/agentMessage/delta","params":{"threadId":
 const DONE: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"completed","items":[{"type":"agentMessage","id":"m","text":"done"}]}}}'"#;
 const INTERRUPTED: &str = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"interrupted","items":[]}}}'"#;
 
-/// A folder with a program named `codex`.
-struct Fake {
-    folder: TempDir,
-}
-
-impl Fake {
-    fn new(script: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
-        // hold ours open for a moment. So a process of its own writes it.
-        let write = std::process::Command::new("/bin/sh")
-            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > codex; chmod 755 codex", "sh", script])
-            .current_dir(folder.path())
-            .status();
-        assert!(write.unwrap().success());
-        Self { folder }
-    }
-
-    fn context(&self) -> ExecutionContext {
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
-        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
-        let env: Environment =
-            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
-    }
-
-    fn read(&self, file: &str) -> String {
-        std::fs::read_to_string(self.folder.path().join(file)).unwrap_or_default()
-    }
-
-    /// The numbers of the processes that wrote theirs to `pids`.
-    fn pids(&self) -> Vec<u32> {
-        self.read("pids").lines().map(|line| line.parse().unwrap()).collect()
-    }
-}
-
-fn runs(pid: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
-}
-
-type Turn = (Vec<StreamEvent>, Result<CodexOutput, AgentError>);
-
 fn input(options: CodexOptions) -> CodexInput {
     CodexInput { prompt: Some("go".to_owned()), options: Some(options), ..CodexInput::default() }
 }
 
-async fn run(provider: &CodexProvider, options: CodexOptions, context: ExecutionContext) -> Turn {
-    let mut stream = provider.execute(input(options), context);
-    let mut events = Vec::new();
-    while let Some(item) = stream.next().await {
-        match item {
-            Ok(ProviderItem::Event(event)) => events.push(event),
-            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("the stream ended without an output or an error");
+fn fake(script: &str) -> Fake {
+    Fake::new("codex", script)
+}
+
+async fn run(
+    provider: &CodexProvider,
+    options: CodexOptions,
+    context: ExecutionContext,
+) -> Turn<CodexOutput> {
+    fake::run(provider, &json!(options), context).await
 }
 
 /// The code, the message and the kind of the error that a script comes to.
 async fn fault(script: &str) -> (ErrorCode, String, Value) {
-    let fake = Fake::new(script);
+    let fake = fake(script);
     let provider = CodexProvider::new();
     let error = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap_err();
     provider.shutdown().await;
-    assert!(!serde_json::to_string(&error).unwrap().contains("planted"), "{error:?}");
-    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
-    (error.code, error.message, kind)
+    parts(error)
 }
 
 #[tokio::test]
 async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
     const WARNS: &str = r#"'{"method":"configWarning","params":{"summary":"there is no bubblewrap"}}'"#;
-    let fake =
-        Fake::new(&format!("{OPEN}read -r line; say {BEGUN}; say {WARNS}; say {DONE}; cat >/dev/null"));
+    let fake = fake(&format!("{OPEN}read -r line; say {BEGUN}; say {WARNS}; say {DONE}; cat >/dev/null"));
     let provider = CodexProvider::new();
     let mut warnings = Vec::new();
     for _ in 0..2 {
@@ -118,8 +72,8 @@ async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = Fake::new("");
-    std::fs::remove_file(fake.folder.path().join("codex")).unwrap();
+    let fake = fake("");
+    std::fs::remove_file(fake.folder().join("codex")).unwrap();
     let error = run(&CodexProvider::new(), CodexOptions::default(), fake.context()).await.1.unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),
@@ -197,7 +151,7 @@ async fn nonsense_between_messages_is_told_and_passed_over() {
         "{OPEN} read -r line; say {BEGUN}; say 'hello planted-secret'; printf '\\377\\376\\n'; say '[1,2]'
          head -c 17000000 /dev/zero | tr '\\0' x; say; say '{{\"method\":\"new/thing\",\"params\":{{}}}}'; say {TEXT}; say {DONE}; cat"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = CodexProvider::new();
     let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
     assert_eq!(result.unwrap().code, "done");
@@ -223,7 +177,7 @@ async fn a_known_message_that_is_broken_ends_the_turn() {
 
 #[tokio::test]
 async fn the_thread_is_opened_without_retries_of_the_programs_own() {
-    let fake = Fake::new(&format!("{OPEN} read -r line; say {BEGUN}; say {DONE}; cat"));
+    let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; say {DONE}; cat"));
     let provider = CodexProvider::new();
     let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
     let output = result.unwrap();
@@ -232,7 +186,7 @@ async fn the_thread_is_opened_without_retries_of_the_programs_own() {
     assert_eq!((output.session_token, output.turn.model.as_deref()), (Some(session), Some("m")));
     let opened: Value = serde_json::from_str(&fake.read("opened")).unwrap();
     let config = json!({ "model_providers.loop.request_max_retries": 0, "model_providers.loop.stream_max_retries": 0 });
-    assert_eq!(opened["params"], json!({ "cwd": fake.folder.path(), "config": config }));
+    assert_eq!(opened["params"], json!({ "cwd": fake.context().cwd, "config": config }));
     provider.shutdown().await;
 }
 
@@ -246,7 +200,7 @@ fn polite() -> String {
 
 #[tokio::test]
 async fn silence_is_a_timeout_after_an_interrupt() {
-    let fake = Fake::new(&polite());
+    let fake = fake(&polite());
     let provider = CodexProvider::new();
     let options = CodexOptions { stall_timeout_ms: Some(200), ..CodexOptions::default() };
     let error = run(&provider, options, fake.context()).await.1.unwrap_err();
@@ -264,7 +218,7 @@ async fn silence_is_a_timeout_after_an_interrupt() {
 #[tokio::test]
 async fn a_deadline_holds_against_a_program_that_never_answers() {
     for script in ["exec sleep 300".to_owned(), format!("{OPEN} exec sleep 300")] {
-        let fake = Fake::new(&format!("echo $$ >> pids; {script}"));
+        let fake = fake(&format!("echo $$ >> pids; {script}"));
         let provider = CodexProvider::new();
         let context = ExecutionContext { deadline: Some(Duration::from_millis(400)), ..fake.context() };
         let began = Instant::now();
@@ -272,13 +226,13 @@ async fn a_deadline_holds_against_a_program_that_never_answers() {
         assert_eq!(error.code, ErrorCode::Timeout, "{error}");
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         provider.shutdown().await;
-        assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+        assert!(fake.running().is_empty());
     }
 }
 
 #[tokio::test]
 async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
-    let fake = Fake::new(&format!("{OPEN} read -r line; say {BEGUN}; while :; do say {TEXT}; done"));
+    let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; while :; do say {TEXT}; done"));
     let provider = CodexProvider::new();
     let context = ExecutionContext { deadline: Some(Duration::from_millis(800)), ..fake.context() };
     let began = Instant::now();
@@ -293,7 +247,7 @@ async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() 
     let script = format!(
         "trap '' TERM INT; echo $$ >> pids; {OPEN} read -r line; say {BEGUN}; say {TEXT}; while :; do sleep 60; done"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = CodexProvider::new();
     let context = fake.context();
     let mut stream = provider.execute(input(CodexOptions::default()), context.clone());
@@ -308,12 +262,12 @@ async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() 
         (output.turn.stop_reason, output.code.as_str(), output.session_token),
         (StopReason::Aborted, "so far", Some("t-1".into()))
     );
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert!(fake.running().is_empty());
 }
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
-    let fake = Fake::new("echo $$ >> pids; exec sleep 300");
+    let fake = fake("echo $$ >> pids; exec sleep 300");
     let provider = CodexProvider::new();
     let context = fake.context();
     let cancel = context.cancel.clone();
@@ -327,7 +281,7 @@ async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
         (turn.0, output.turn.stop_reason, output.session_token),
         (Vec::new(), StopReason::Aborted, None)
     );
-    assert_eq!(fake.pids().into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert!(fake.running().is_empty());
 }
 
 struct Never;
@@ -355,15 +309,14 @@ async fn a_question_that_is_taken_back_is_not_answered() {
          read -r line; echo \"$line\" > answers; read -r line; echo \"$line\" >> answers
          say {DONE}; cat >> answers"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = CodexProvider::new();
     let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
     let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
     provider.shutdown().await;
-    let answers: Vec<Value> =
-        fake.read("answers").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answers = fake.json_lines("answers");
     let refusal = json!({ "code": -32601, "message": "`item/tool/requestUserInput` is not offered here" });
     assert_eq!(
         answers,
@@ -381,7 +334,7 @@ async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
         "{OPEN} read -r line; say {BEGUN}; read -r line; echo \"$line\" > steered
          say '{{\"id\":6,\"error\":{{\"code\":-32600,\"message\":\"no active turn to steer\"}}}}'; say {DONE}; cat >> steered"
     );
-    let fake = Fake::new(&script);
+    let fake = fake(&script);
     let provider = CodexProvider::new();
     let context = ExecutionContext { steering: Some(Arc::new(Never)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
@@ -404,7 +357,7 @@ async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
 async fn a_warm_process_serves_the_same_launch_only() {
     let turn = format!("read -r line; say {BEGUN}; say {DONE}");
     let again = turn.replace("\"id\":5", "\"id\":6");
-    let fake = Fake::new(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
+    let fake = fake(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
     let provider = CodexProvider {
         pool: Pool::new(Limits { warm_for: Duration::from_secs(30), ..Limits::default() }),
         shown: Arc::default(),
@@ -423,17 +376,9 @@ async fn a_warm_process_serves_the_same_launch_only() {
 
 #[tokio::test]
 async fn two_names_for_one_conversation_are_refused() {
-    let fake = Fake::new("exit 1");
+    let fake = fake("exit 1");
     let mut input = input(CodexOptions { resume: Some("a".into()), ..CodexOptions::default() });
     input.session_token = Some("b".into());
     let error = CodexProvider::new().execute(input, fake.context()).next().await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::ConfigInvalid);
-}
-
-async fn wait_until(mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < until, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

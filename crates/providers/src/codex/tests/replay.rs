@@ -81,7 +81,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
         let (closing, end) = replay.decoder.abandon();
         let closing: Vec<Value> = closing.into_iter().filter_map(|decoded| replay.line(decoded)).collect();
         replay.out.extend(closing);
-        replay.out.push(json!({ "abandoned": { "said": end.said, "usage": end.usage } }));
+        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
         replay.out.push(case.exited(explain_exit));
     }
     replay.out

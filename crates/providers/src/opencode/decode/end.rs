@@ -17,8 +17,8 @@ pub(in super::super) struct TurnEnd {
     pub(in super::super) finish: Option<String>,
     /// The last message.
     pub(in super::super) text: String,
-    /// All that was said in the turn.
-    pub(in super::super) said: String,
+    /// All text of the turn.
+    pub(in super::super) full_text: String,
     /// The structured output as it was given.
     pub(in super::super) structured: Option<Value>,
     /// The model that spoke last, with its provider.
@@ -68,7 +68,7 @@ impl Decoder {
             error: self.error.take(),
             finish: self.finish.take(),
             text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
-            said: texts(None),
+            full_text: texts(None),
             structured: self.structured.take(),
             model: self.model.take(),
             num_turns: self.num_turns,

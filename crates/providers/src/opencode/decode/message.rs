@@ -1,15 +1,15 @@
-//! Messages, retries and failures: which message is whose, which is still open, and why the program gave up on one.
+//! Messages, retries and failures: which agent a message belongs to, which is still open, and why the program gave up on one.
 //! The parts of a message are left to `part.rs`.
 
 use super::super::error::overflow;
 use super::super::wire;
-use super::{Decoded, Decoder, Message, OVERFLOW_LIMIT, Whose, warning};
+use super::{Decoded, Decoder, Message, OVERFLOW_LIMIT, Speaker, warning};
 
 impl Decoder {
     pub(super) fn message(
         &mut self,
         message: wire::MessageUpdated<'_>,
-        whose: Whose,
+        speaker: Speaker,
         out: &mut Vec<Decoded>,
     ) {
         let info = message.info;
@@ -24,7 +24,7 @@ impl Decoder {
             return;
         }
         let summary = info.summary == true;
-        let answer = whose == Whose::Ours && info.role == "assistant";
+        let answer = speaker == Speaker::Agent && info.role == "assistant";
         let kind = if answer && !summary { Message::Answer } else { Message::Other };
         let news = self.messages.insert(info.id.to_string(), kind).is_none();
         if !answer {
@@ -74,9 +74,9 @@ impl Decoder {
     }
 
     /// Sub-agents' failures come back as the answer of the tool that started them.
-    pub(super) fn failed(&mut self, failed: wire::SessionError, whose: Whose, out: &mut Vec<Decoded>) {
+    pub(super) fn failed(&mut self, failed: wire::SessionError, speaker: Speaker, out: &mut Vec<Decoded>) {
         let Some(error) = failed.error else { return };
-        if whose == Whose::SubAgent {
+        if speaker == Speaker::SubAgent {
             let message = format!("a sub-agent failed: {}", error.name);
             out.push(warning("subAgentFailed", &message));
             return;

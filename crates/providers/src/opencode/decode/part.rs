@@ -1,12 +1,12 @@
 //! The parts of messages: text and thinking as they stream, tools with what they answered, and the steps with what
-//! they used. Whose a message is, is left to `message.rs`.
+//! they used. Speaker a message is, is left to `message.rs`.
 
 use inspan_protocol::{Chunk, StreamEvent, Usage};
 use serde_json::Value;
 
 use super::super::rules::STRUCTURED;
 use super::super::wire;
-use super::{Decoded, Decoder, Follows, Message, Whose};
+use super::{Decoded, Decoder, Follows, Message, Speaker};
 use crate::cost::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
@@ -48,11 +48,11 @@ impl Call {
 }
 
 impl Decoder {
-    pub(super) fn part(&mut self, updated: wire::PartUpdated<'_>, whose: Whose, out: &mut Vec<Decoded>) {
+    pub(super) fn part(&mut self, updated: wire::PartUpdated<'_>, speaker: Speaker, out: &mut Vec<Decoded>) {
         let part = updated.part;
         match &*part.kind {
             "tool" => self.tool(part, out),
-            "step-finish" => self.step(&part, whose, out),
+            "step-finish" => self.step(&part, speaker, out),
             "text" => self.text(part, Kind::Text, out),
             "reasoning" => self.text(part, Kind::Thinking, out),
             "step-start" | "snapshot" | "patch" | "agent" | "file" | "subtask" | "compaction" | "retry" => {}
@@ -149,7 +149,7 @@ impl Decoder {
         }));
     }
 
-    fn step(&mut self, part: &wire::Part<'_>, whose: Whose, out: &mut Vec<Decoded>) {
+    fn step(&mut self, part: &wire::Part<'_>, speaker: Speaker, out: &mut Vec<Decoded>) {
         if self.steps.len() >= super::PARTS_LIMIT || !self.steps.insert(part.id.to_string()) {
             return;
         }
@@ -160,7 +160,7 @@ impl Decoder {
             // The sum stays unknown, whatever is added to it.
             f64::NAN
         });
-        let answer = whose == Whose::Ours && self.messages.get(&*part.message) == Some(&Message::Answer);
+        let answer = speaker == Speaker::Agent && self.messages.get(&*part.message) == Some(&Message::Answer);
         if answer {
             self.num_turns += 1;
             self.overflows = 0;

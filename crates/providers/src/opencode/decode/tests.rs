@@ -88,7 +88,7 @@ fn a_text_is_said_once_however_often_it_is_told() {
         let mut decoder = begun();
         decoder.push(&part("p", "a1", "text", json!({ "text": "", "time": { "start": 1 } })));
         assert_eq!(all(&mut decoder, events), expected);
-        assert_eq!(decoder.abandon().1.said, "one two".split_at(decoder_said(&expected)).0.trim());
+        assert_eq!(decoder.abandon().1.full_text, "one two".split_at(decoder_said(&expected)).0.trim());
     }
 }
 

@@ -6,11 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent,
-};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::time::Instant;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -18,57 +15,21 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::pool::{Limits, Pool};
+use crate::program::tests::fake::{self, Fake, Turn, parts, wait_until};
 
 const SESSION: &str = "ses_1";
 
-/// A folder with a program named `opencode`.
-struct Fake {
-    folder: TempDir,
+fn fake(script: &str) -> Fake {
+    Fake::new("opencode", script)
 }
 
-impl Fake {
-    fn new(script: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would
-        // hold ours open for a moment. So a process of its own writes it.
-        let write = std::process::Command::new("/bin/sh")
-            .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > opencode; chmod 755 opencode", "sh", script])
-            .current_dir(folder.path())
-            .status();
-        assert!(write.unwrap().success());
-        Self { folder }
-    }
-
-    /// A program that listens where a server of this test does.
-    fn before(server: &MockServer) -> Self {
-        Self::new(&format!(
-            "echo $$ >> pids; echo \"$OPENCODE_SERVER_PASSWORD\" >> password; echo \"$@\" >> arguments; \
-             echo 'opencode server listening on {}'; exec sleep 300",
-            server.uri()
-        ))
-    }
-
-    fn context(&self) -> ExecutionContext {
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
-        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
-        let env: Environment =
-            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        ExecutionContext { env, cwd: Some(self.folder.path().to_path_buf()), ..ExecutionContext::default() }
-    }
-
-    fn file(&self, name: &str) -> String {
-        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
-    }
-
-    /// The numbers of the programs that still run. Where nobody reaps orphans, an ended one stays as a zombie.
-    fn running(&self) -> Vec<String> {
-        let state = |pid: &str| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            stat[stat.rfind(')')? + 2..].chars().next()
-        };
-        let pids = self.file("pids");
-        pids.lines().filter(|pid| state(pid).is_some_and(|state| state != 'Z')).map(str::to_owned).collect()
-    }
+/// A program that listens where a server of this test does.
+fn fake_before(server: &MockServer) -> Fake {
+    fake(&format!(
+        "echo $$ >> pids; echo \"$OPENCODE_SERVER_PASSWORD\" >> password; echo \"$@\" >> arguments; \
+         echo 'opencode server listening on {}'; exec sleep 300",
+        server.uri()
+    ))
 }
 
 fn event(kind: &str, mut properties: Value) -> String {
@@ -132,21 +93,12 @@ fn events(body: String) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_raw(body, "text/event-stream")
 }
 
-type Turn = (Vec<StreamEvent>, Result<TurnOutput, AgentError>);
-
-async fn run(provider: &OpenCodeProvider, options: OpenCodeOptions, context: ExecutionContext) -> Turn {
-    let input =
-        OpenCodeInput { prompt: Some("go".to_owned()), options: Some(options), ..OpenCodeInput::default() };
-    let mut stream = provider.execute(input, context);
-    let mut events = Vec::new();
-    while let Some(item) = stream.next().await {
-        match item {
-            Ok(ProviderItem::Event(event)) => events.push(event),
-            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("the stream ended without an output or an error");
+async fn run(
+    provider: &OpenCodeProvider,
+    options: OpenCodeOptions,
+    context: ExecutionContext,
+) -> Turn<TurnOutput> {
+    fake::run(provider, &json!(options), context).await
 }
 
 /// The code, the message and the kind of the error that a turn comes to.
@@ -154,21 +106,17 @@ async fn fault(fake: &Fake, options: OpenCodeOptions) -> (ErrorCode, String, Val
     let provider = OpenCodeProvider::new();
     let error = run(&provider, options, fake.context()).await.1.unwrap_err();
     provider.shutdown().await;
-    let told = serde_json::to_string(&error).unwrap();
-    let password = fake.file("password");
-    assert!(
-        !told.contains("planted") && (password.is_empty() || !told.contains(password.trim())),
-        "{error:?}"
-    );
+    let text = serde_json::to_string(&error).unwrap();
+    let password = fake.read("password");
+    assert!(password.is_empty() || !text.contains(password.trim()), "{error:?}");
     assert!(fake.running().is_empty(), "{error:?}");
-    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
-    (error.code, error.message, kind)
+    parts(error)
 }
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = Fake::new("");
-    std::fs::remove_file(fake.folder.path().join("opencode")).unwrap();
+    let fake = fake("");
+    std::fs::remove_file(fake.folder().join("opencode")).unwrap();
     let error =
         run(&OpenCodeProvider::new(), OpenCodeOptions::default(), fake.context()).await.1.unwrap_err();
     assert_eq!(
@@ -212,7 +160,7 @@ async fn programs_that_never_come_to_listen() {
         ),
     ];
     for (script, code, message, kind) in rows {
-        let fake = Fake::new(&format!("echo $$ >> pids; {script}"));
+        let fake = fake(&format!("echo $$ >> pids; {script}"));
         let seen = fault(&fake, OpenCodeOptions::default()).await;
         // How much of a flood a read brings is the system's to say.
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
@@ -222,7 +170,7 @@ async fn programs_that_never_come_to_listen() {
 
 #[tokio::test]
 async fn a_deadline_holds_against_a_program_that_never_listens() {
-    let fake = Fake::new("echo $$ >> pids; exec sleep 300");
+    let fake = fake("echo $$ >> pids; exec sleep 300");
     let provider = OpenCodeProvider::new();
     let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
     let began = Instant::now();
@@ -257,7 +205,7 @@ async fn servers_that_talk_nonsense() {
     ];
     for (answer, code, message) in rows {
         let server = server(answer).await;
-        let fake = Fake::before(&server);
+        let fake = fake_before(&server);
         assert_eq!(fault(&fake, OpenCodeOptions::default()).await, (code, message.to_owned(), Value::Null));
     }
 }
@@ -305,7 +253,7 @@ async fn requests_that_are_refused() {
         )
         .await;
         mount(&server, "GET", "/event", events(said())).await;
-        let fake = Fake::before(&server);
+        let fake = fake_before(&server);
         assert_eq!(fault(&fake, OpenCodeOptions::default()).await, (code, message.to_owned(), Value::Null));
     }
 }
@@ -313,7 +261,7 @@ async fn requests_that_are_refused() {
 #[tokio::test]
 async fn an_unknown_conversation_is_named() {
     let server = MockServer::start().await;
-    let fake = Fake::before(&server);
+    let fake = fake_before(&server);
     let options = OpenCodeOptions { resume: Some("ses_gone".into()), ..OpenCodeOptions::default() };
     let expected =
         (ErrorCode::InvalidRequest, "no such conversation: ses_gone".to_owned(), json!("sessionNotFound"));
@@ -323,13 +271,13 @@ async fn an_unknown_conversation_is_named() {
 #[tokio::test]
 async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
     let server = server(events(format!("{}{}", said(), ended()))).await;
-    let fake = Fake::before(&server);
+    let fake = fake_before(&server);
     let provider = OpenCodeProvider::new();
     let (seen, result) = run(&provider, OpenCodeOptions::default(), fake.context()).await;
     let output = result.unwrap();
     assert_eq!((output.text.as_str(), output.stop_reason), ("so far", StopReason::Complete));
     assert_eq!(seen[0], StreamEvent::Session { session_id: SESSION.into() });
-    assert_eq!(fake.file("arguments"), "serve --hostname=127.0.0.1 --port=0\n");
+    assert_eq!(fake.read("arguments"), "serve --hostname=127.0.0.1 --port=0\n");
     let requests = server.received_requests().await.unwrap();
     let asked: Vec<(String, String)> =
         requests.iter().map(|request| (request.method.to_string(), request.url.path().to_owned())).collect();
@@ -349,17 +297,13 @@ async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
 #[tokio::test]
 async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
     // The stream stays open and says nothing more; the abort is taken and nothing comes of it.
-    let fake = Fake::new("true");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let aborts = Arc::new(AtomicUsize::new(0));
     tokio::spawn(raw(listener, said(), Arc::clone(&aborts)));
-    let fake = {
-        drop(fake);
-        Fake::new(&format!(
-            "echo $$ >> pids; setsid sleep 300 & echo $! >> pids; echo 'listening on http://{address}'; wait"
-        ))
-    };
+    let fake = fake(&format!(
+        "echo $$ >> pids; setsid sleep 300 & echo $! >> pids; echo 'listening on http://{address}'; wait"
+    ));
     let options = OpenCodeOptions { stall_timeout_ms: Some(300), ..OpenCodeOptions::default() };
     let (code, message, kind) = fault(&fake, options).await;
     assert_eq!((code, kind, aborts.load(Ordering::SeqCst)), (ErrorCode::Timeout, json!("stall"), 1));
@@ -371,7 +315,7 @@ async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(raw(listener, said(), Arc::default()));
-    let fake = Fake::new(&format!(
+    let fake = fake(&format!(
         "trap '' TERM; echo $$ >> pids; echo 'listening on http://{address}'; while :; do sleep 60; done"
     ));
     let provider = OpenCodeProvider::new();
@@ -394,7 +338,7 @@ async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
-    let fake = Fake::new("exec sleep 300");
+    let fake = fake("exec sleep 300");
     let context = fake.context();
     context.cancel.cancel();
     let (events, result) = run(&OpenCodeProvider::new(), OpenCodeOptions::default(), context).await;
@@ -405,7 +349,7 @@ async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
 #[tokio::test]
 async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
     let server = server(events(format!("{}{}", said(), ended()))).await;
-    let fake = Fake::before(&server);
+    let fake = fake_before(&server);
     let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
     let provider = OpenCodeProvider { pool: Pool::new(limits) };
     let resumed = || OpenCodeOptions { resume: Some(SESSION.into()), ..OpenCodeOptions::default() };
@@ -442,11 +386,11 @@ async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
 #[tokio::test]
 async fn nothing_that_is_printed_for_debugging_holds_a_secret() {
     let server = server(events(format!("{}{}", said(), ended()))).await;
-    let fake = Fake::before(&server);
+    let fake = fake_before(&server);
     let provider = OpenCodeProvider::new();
     run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
     let printed = format!("{provider:?} {:?}", fake.context());
-    assert!(!printed.contains("planted") && !printed.contains(fake.file("password").trim()), "{printed}");
+    assert!(!printed.contains("planted") && !printed.contains(fake.read("password").trim()), "{printed}");
     provider.shutdown().await;
 }
 
@@ -471,13 +415,5 @@ async fn raw(listener: tokio::net::TcpListener, events: String, aborts: Arc<Atom
                 }
             }
         });
-    }
-}
-
-async fn wait_until(mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < until, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -20,7 +20,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     if !over {
         let (closing, end) = decoder.abandon();
         out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        out.push(json!({ "abandoned": { "said": end.said, "usage": end.usage } }));
+        out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
     }
     out
 }

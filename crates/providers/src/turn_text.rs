@@ -1,9 +1,8 @@
-//! All that was said in a turn, and which part of it a retraction voids.
-//! Deciding that something is void is left to the decoders.
+//! The text of a turn, and which part of it a retraction voids.
 
-/// The text of a turn.
+/// All text of a turn.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct TurnText {
     text: String,
     /// Where the last boundary stands: what a reader of the events voids on a retraction begins here.
     boundary: usize,
@@ -15,43 +14,43 @@ pub(crate) struct Said {
 /// How the next text is put to the text before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Join {
-    /// It goes on.
+    /// It continues.
     #[default]
-    GoesOn,
+    Continues,
     /// It is another block, and a blank line comes between.
-    Apart,
+    NewBlock,
 }
 
-impl Said {
+impl TurnText {
     /// Appends a text.
     pub(crate) fn push(&mut self, text: &str) {
-        if self.join == Join::Apart && !self.text.is_empty() {
+        if self.join == Join::NewBlock && !self.text.is_empty() {
             self.text.push_str("\n\n");
         }
-        self.join = Join::GoesOn;
+        self.join = Join::Continues;
         self.text.push_str(text);
     }
 
-    /// A new message begins. One that takes up an answer cut at the token limit goes on where that stopped.
+    /// A new message begins. One that takes up an answer cut at the token limit continues where that stopped.
     pub(crate) fn begin_message(&mut self, after_stop: Option<&str>) {
         self.message = self.text.len();
         let takes_up = matches!(after_stop, Some("max_tokens" | "model_context_window_exceeded"));
-        self.join = if takes_up { Join::GoesOn } else { Join::Apart };
+        self.join = if takes_up { Join::Continues } else { Join::NewBlock };
     }
 
     /// A tool event or a whole text: what stands until here is not voided any more.
     pub(crate) fn boundary(&mut self) {
         self.boundary = self.text.len();
-        self.join = Join::Apart;
+        self.join = Join::NewBlock;
     }
 
     /// Voids the message in progress. What of the voided stretch belongs to earlier messages is returned, to be
-    /// said again.
+    /// sent again.
     pub(crate) fn retract(&mut self) -> Option<String> {
         self.text.truncate(self.message.max(self.boundary));
         let kept = self.text[self.boundary..].trim_start().to_owned();
         self.boundary = self.text.len();
-        self.join = Join::Apart;
+        self.join = Join::NewBlock;
         (!kept.is_empty()).then_some(kept)
     }
 
@@ -67,29 +66,29 @@ mod tests {
 
     #[test]
     fn messages_stand_apart_unless_one_takes_up_the_other() {
-        let mut said = Said::default();
-        said.begin_message(None);
-        said.push("one ");
-        said.push("two");
-        said.begin_message(Some("tool_use"));
-        said.push("three");
-        said.begin_message(Some("max_tokens"));
-        said.push(" four");
-        assert_eq!(said.into_text(), "one two\n\nthree four");
+        let mut text = TurnText::default();
+        text.begin_message(None);
+        text.push("one ");
+        text.push("two");
+        text.begin_message(Some("tool_use"));
+        text.push("three");
+        text.begin_message(Some("max_tokens"));
+        text.push(" four");
+        assert_eq!(text.into_text(), "one two\n\nthree four");
     }
 
     #[test]
     fn a_retraction_voids_the_message_and_gives_back_the_rest() {
-        let mut said = Said::default();
-        said.begin_message(None);
-        said.push("before the tool");
-        said.boundary();
-        said.begin_message(Some("tool_use"));
-        said.push("kept");
-        said.begin_message(Some("max_tokens"));
-        said.push(" broken");
-        assert_eq!(said.retract().as_deref(), Some("kept"));
-        said.push("anew");
-        assert_eq!(said.into_text(), "before the tool\n\nkept\n\nanew");
+        let mut text = TurnText::default();
+        text.begin_message(None);
+        text.push("before the tool");
+        text.boundary();
+        text.begin_message(Some("tool_use"));
+        text.push("kept");
+        text.begin_message(Some("max_tokens"));
+        text.push(" broken");
+        assert_eq!(text.retract().as_deref(), Some("kept"));
+        text.push("anew");
+        assert_eq!(text.into_text(), "before the tool\n\nkept\n\nanew");
     }
 }

@@ -1,9 +1,8 @@
-//! What was said in a turn: all of it, its last message, and the part that a retraction voids.
-//! Deciding that something is void is left to the decoder.
+//! The text of a turn: all of it, its last message, and the part that a retraction voids.
 
 /// The text of a turn.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct TurnText {
     text: String,
     /// Where the last message began.
     message: usize,
@@ -22,10 +21,10 @@ enum Next {
     /// Another message.
     #[default]
     Begins,
-    GoesOn,
+    Continues,
 }
 
-impl Said {
+impl TurnText {
     /// Appends a text. Another id of a message begins another message.
     pub(super) fn push(&mut self, text: &str, id: Option<&str>) {
         if self.next == Next::Begins || id.is_some() && id != self.message_id.as_deref() {
@@ -35,17 +34,17 @@ impl Said {
             self.message = self.text.len();
             self.messages += 1;
             self.message_id = id.map(str::to_owned);
-            self.next = Next::GoesOn;
+            self.next = Next::Continues;
         }
         self.text.push_str(text);
     }
 
-    /// Takes a thought.
-    pub(super) fn think(&mut self, text: &str) {
+    /// Appends thinking.
+    pub(super) fn add_thought(&mut self, text: &str) {
         self.thought.push_str(text);
     }
 
-    /// A tool is called: what is said after it is another message.
+    /// A tool is called: what comes after it is another message.
     pub(super) fn boundary(&mut self) {
         self.next = Next::Begins;
     }
@@ -56,7 +55,7 @@ impl Said {
         self.thought.clear();
     }
 
-    /// Voids the last message. What of the voided stretch is not of that message is returned, to be said again:
+    /// Voids the last message. What of the voided stretch is not of that message is returned, to be sent again:
     /// thinking, then text.
     pub(super) fn retract(&mut self) -> (String, String) {
         let at = self.message.max(self.stop);
@@ -91,37 +90,37 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart_by_their_ids_and_by_tools() {
-        let mut said = Said::default();
-        said.push("one", Some("m1"));
-        said.push(" two", Some("m1"));
-        said.push("three", Some("m2"));
-        said.boundary();
-        said.push("four", None);
-        said.push(" five", None);
-        assert_eq!((said.answer(), said.messages()), ("four five", 3));
-        assert_eq!(said.into_text(), "one two\n\nthree\n\nfour five");
+        let mut text = TurnText::default();
+        text.push("one", Some("m1"));
+        text.push(" two", Some("m1"));
+        text.push("three", Some("m2"));
+        text.boundary();
+        text.push("four", None);
+        text.push(" five", None);
+        assert_eq!((text.answer(), text.messages()), ("four five", 3));
+        assert_eq!(text.into_text(), "one two\n\nthree\n\nfour five");
     }
 
     #[test]
     fn a_retraction_voids_the_last_message_and_gives_back_the_rest() {
-        let mut said = Said::default();
-        said.push("before the tool", Some("m1"));
-        said.boundary();
-        said.stop();
-        said.think("hmm");
-        said.push("kept", Some("m2"));
-        said.push("an error", Some("m3"));
-        assert_eq!(said.retract(), ("hmm".to_owned(), "kept".to_owned()));
-        assert_eq!(said.into_text(), "before the tool\n\nkept");
+        let mut text = TurnText::default();
+        text.push("before the tool", Some("m1"));
+        text.boundary();
+        text.stop();
+        text.add_thought("hmm");
+        text.push("kept", Some("m2"));
+        text.push("an error", Some("m3"));
+        assert_eq!(text.retract(), ("hmm".to_owned(), "kept".to_owned()));
+        assert_eq!(text.into_text(), "before the tool\n\nkept");
     }
 
     #[test]
     fn a_message_that_a_tool_event_cut_is_voided_as_far_as_readers_void_it() {
-        let mut said = Said::default();
-        said.push("half ", Some("m1"));
-        said.stop();
-        said.push("an error", Some("m1"));
-        assert_eq!(said.retract(), (String::new(), String::new()));
-        assert_eq!(said.into_text(), "half");
+        let mut text = TurnText::default();
+        text.push("half ", Some("m1"));
+        text.stop();
+        text.push("an error", Some("m1"));
+        assert_eq!(text.retract(), (String::new(), String::new()));
+        assert_eq!(text.into_text(), "half");
     }
 }

@@ -1,0 +1,125 @@
+//! Programs in place of real agents, written for the shell, and what is needed around them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// A folder with one program.
+pub(crate) struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    /// A program of this name that runs this script.
+    pub(crate) fn new(command: &str, script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // A file that is open for writing anywhere cannot be run, and a process that another test starts meanwhile
+        // would hold ours open for a moment. So a process of its own writes it.
+        let write = std::process::Command::new("/bin/sh")
+            .args([
+                "-c",
+                "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\"; chmod 755 \"$1\"; mkdir work",
+                "sh",
+                command,
+                script,
+            ])
+            .current_dir(folder.path())
+            .status();
+        assert!(write.unwrap().success());
+        Self { folder }
+    }
+
+    /// The folder that the program is in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder that the program works in, without links.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join("work")
+    }
+
+    pub(crate) fn context(&self) -> ExecutionContext {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.folder.path().display());
+        let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
+        let env: Environment =
+            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        ExecutionContext { env, cwd: Some(self.work()), ..ExecutionContext::default() }
+    }
+
+    /// A file that the program writes.
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.work().join(name)).unwrap_or_default()
+    }
+
+    /// The lines of a file that the program writes, as JSON.
+    pub(crate) fn json_lines(&self, name: &str) -> Vec<Value> {
+        self.read(name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The numbers of the processes that wrote theirs to `pids`.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.read("pids").lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Those of them that run.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        self.pids().into_iter().filter(|pid| runs(*pid)).collect()
+    }
+}
+
+/// Whether a process runs. Where nobody reaps orphans, an ended one stays as a zombie.
+pub(crate) fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rfind(')').and_then(|at| stat[at + 2..].chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+/// The input of a turn with these options.
+pub(crate) fn input<P: Provider>(options: &Value) -> P::Input {
+    serde_json::from_value(json!({ "prompt": "go", "options": options })).unwrap()
+}
+
+/// The events of a turn and its end.
+pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+
+/// Runs a turn with these options.
+pub(crate) async fn run<P: Provider>(
+    provider: &P,
+    options: &Value,
+    context: ExecutionContext,
+) -> Turn<P::Output> {
+    let mut stream = provider.execute(input::<P>(options), context);
+    let mut events = Vec::new();
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(ProviderItem::Event(event)) => events.push(event),
+            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
+            Err(error) => return (events, Err(error)),
+        }
+    }
+    panic!("the stream ended without an output or an error");
+}
+
+/// The code, the message and the kind of an error. It holds no secret.
+pub(crate) fn parts(error: AgentError) -> (ErrorCode, String, Value) {
+    assert!(!serde_json::to_string(&error).unwrap().contains("planted"), "{error:?}");
+    let kind = error.detail.map_or(Value::Null, |detail| detail["kind"].clone());
+    (error.code, error.message, kind)
+}
+
+/// Waits for something that happens soon.
+pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "it did not happen in time");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
