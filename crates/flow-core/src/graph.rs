@@ -28,7 +28,7 @@ pub struct Graph {
     pub description: Option<String>,
     /// The author's version of it.
     pub version: Option<String>,
-    /// SHA-256 over everything the author wrote: the flow's text, the files it draws in, the changes for a run.
+    /// SHA-256 over everything the author wrote: the flow's text, the files that it includes, the changes for a run.
     pub hash: String,
     /// All of that, to be kept with each session.
     pub source: Arc<FlowSource>,
@@ -79,7 +79,7 @@ pub struct Node {
     pub id: NodeId,
     /// Its type, as registered.
     pub node_type: Arc<str>,
-    /// Its input, with prompt and schema files already drawn in.
+    /// Its input, with prompt and schema files already included in.
     pub input: Template,
     /// Whether it runs at all.
     pub when: Option<Condition>,

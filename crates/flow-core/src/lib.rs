@@ -38,7 +38,7 @@ pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
     Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
 };
-pub use source::{Change, Drawn, FlowSource, Loaded};
+pub use source::{Change, FlowSource, IncludedFile, Loaded};
 pub use spec::{flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, NodeState, SnapshotError, wait_before_retry,

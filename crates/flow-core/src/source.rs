@@ -78,13 +78,13 @@ pub struct Loaded {
     pub(crate) folder: PathBuf,
     pub(crate) text: Arc<str>,
     pub(crate) document: Document,
-    pub(crate) files: BTreeMap<String, Drawn>,
+    pub(crate) files: BTreeMap<String, IncludedFile>,
     pub(crate) changes: Vec<Change>,
 }
 
 /// A file that the flow includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Drawn {
+pub enum IncludedFile {
     /// Its text.
     Text(String),
     /// It does not exist.
@@ -100,28 +100,33 @@ pub enum Drawn {
 impl Loaded {
     /// A flow whose files are given; a file that is not given is missing.
     pub fn from_text(name: &str, text: &str, files: BTreeMap<String, String>) -> Self {
-        let files = files.into_iter().map(|(path, text)| (path, Drawn::Text(text))).collect();
+        let files = files.into_iter().map(|(path, text)| (path, IncludedFile::Text(text))).collect();
         let (folder, document) = (PathBuf::from("."), spec::parse(text, 0));
         Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
     }
 
     /// A flow whose files are read by `read`, each by its path as written in the flow. A path that leaves the folder by
     /// `..` or as an absolute path is not read.
-    pub fn read(name: &str, folder: PathBuf, text: String, mut read: impl FnMut(&str) -> Drawn) -> Self {
+    pub fn read(
+        name: &str,
+        folder: PathBuf,
+        text: String,
+        mut read: impl FnMut(&str) -> IncludedFile,
+    ) -> Self {
         let document = spec::parse(&text, 0);
-        let wanted = document.root.as_ref().map(spec::drawn_files).unwrap_or_default();
+        let wanted = document.root.as_ref().map(spec::included_files).unwrap_or_default();
         let mut total = 0;
         let files = wanted.into_iter().map(|file| {
-            let drawn = match leaves(Path::new(file)) {
-                true => Drawn::Outside,
+            let included = match leaves(Path::new(file)) {
+                true => IncludedFile::Outside,
                 false => read(file),
             };
-            let drawn = match drawn {
-                Drawn::Text(text) if total + text.len() > MAX_INCLUDED => Drawn::TooLarge,
-                drawn => drawn,
+            let included = match included {
+                IncludedFile::Text(text) if total + text.len() > MAX_INCLUDED => IncludedFile::TooLarge,
+                included => included,
             };
-            total += if let Drawn::Text(text) = &drawn { text.len() } else { 0 };
-            (file.to_owned(), drawn)
+            total += if let IncludedFile::Text(text) = &included { text.len() } else { 0 };
+            (file.to_owned(), included)
         });
         let files = files.collect();
         Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
@@ -137,8 +142,8 @@ impl Loaded {
 
     /// The complete source, to be stored with a session. `name` and `hash` are those of the graph.
     pub(crate) fn source(&self, name: &str, hash: &str) -> FlowSource {
-        let text = |(path, drawn): (&String, &Drawn)| match drawn {
-            Drawn::Text(text) => Some((path.clone(), text.clone())),
+        let text = |(path, included): (&String, &IncludedFile)| match included {
+            IncludedFile::Text(text) => Some((path.clone(), text.clone())),
             _ => None,
         };
         FlowSource {
@@ -171,7 +176,7 @@ impl Loaded {
     /// The text of an included file, by its path as written in the flow.
     pub fn file(&self, path: &str) -> Option<&str> {
         match self.files.get(path) {
-            Some(Drawn::Text(text)) => Some(text),
+            Some(IncludedFile::Text(text)) => Some(text),
             _ => None,
         }
     }

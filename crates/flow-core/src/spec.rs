@@ -100,7 +100,7 @@ impl<'a> Spec<'a> {
 }
 
 /// The files that a flow includes, as written.
-pub(crate) fn drawn_files(root: &Yaml) -> Vec<&str> {
+pub(crate) fn included_files(root: &Yaml) -> Vec<&str> {
     let mut found = Vec::new();
     let header = root.get("flow").unwrap_or(root);
     found.extend(header.get("inputSchemaFile").and_then(Yaml::text));

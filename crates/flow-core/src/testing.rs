@@ -6,7 +6,8 @@ use inspan_protocol::ProviderCapabilities;
 use serde_json::{Value, json};
 
 use crate::{
-    DescribeNode, Drawn, Graph, Loaded, NodeKind, NodeTypeInfo, Occupies, compile, nodes::builtin_catalog,
+    DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, Occupies, compile,
+    nodes::builtin_catalog,
 };
 
 /// An agent's node that is only described.
@@ -44,9 +45,9 @@ pub(crate) fn load(folder: &Path) -> Loaded {
     Loaded::read("flow.yaml", folder.to_owned(), text, |file| {
         let path = folder.join(file);
         match fs::read_to_string(&path) {
-            _ if path.is_dir() => Drawn::Unusable("it is a directory".to_owned()),
-            Ok(text) => Drawn::Text(text),
-            Err(_) => Drawn::Missing,
+            _ if path.is_dir() => IncludedFile::Unusable("it is a directory".to_owned()),
+            Ok(text) => IncludedFile::Text(text),
+            Err(_) => IncludedFile::Missing,
         }
     })
 }

@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_flow_core::{Drawn, Loaded};
+use inspan_flow_core::{IncludedFile, Loaded};
 
-/// How large a flow file, and each file that it draws in, may be.
+/// How large a flow file, and each file that it includes, may be.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Why a flow file could not be read.
@@ -57,7 +57,7 @@ pub enum FlowError {
     },
 }
 
-/// Reads a flow file and the files that it draws in.
+/// Reads a flow file and the files that it includes.
 pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     let named = || path.to_owned();
     let metadata = fs::metadata(path).map_err(|source| match source.kind() {
@@ -85,25 +85,27 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
 }
 
 /// Reads a file of the flow's folder. The real path counts: a link that leads out is outside.
-fn draw(root: &Path, file: &str) -> Drawn {
+fn draw(root: &Path, file: &str) -> IncludedFile {
     let path = match root.join(file).canonicalize() {
         Ok(path) if path.starts_with(root) => path,
-        Ok(_) => return Drawn::Outside,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Drawn::Missing,
-        Err(error) => return Drawn::Unusable(error.to_string()),
+        Ok(_) => return IncludedFile::Outside,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return IncludedFile::Missing,
+        Err(error) => return IncludedFile::Unusable(error.to_string()),
     };
     match fs::metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => return Drawn::Unusable("it is a directory".to_owned()),
-        Ok(metadata) if !metadata.is_file() => return Drawn::Unusable("it is not a plain file".to_owned()),
-        Ok(metadata) if metadata.len() > MAX_BYTES => return Drawn::TooLarge,
+        Ok(metadata) if metadata.is_dir() => return IncludedFile::Unusable("it is a directory".to_owned()),
+        Ok(metadata) if !metadata.is_file() => {
+            return IncludedFile::Unusable("it is not a plain file".to_owned());
+        }
+        Ok(metadata) if metadata.len() > MAX_BYTES => return IncludedFile::TooLarge,
         Ok(_) => {}
-        Err(error) => return Drawn::Unusable(error.to_string()),
+        Err(error) => return IncludedFile::Unusable(error.to_string()),
     }
     match read(&path) {
-        Ok(None) => Drawn::TooLarge,
+        Ok(None) => IncludedFile::TooLarge,
         Ok(Some(bytes)) => String::from_utf8(bytes)
-            .map_or_else(|_| Drawn::Unusable("it is not UTF-8".to_owned()), Drawn::Text),
-        Err(error) => Drawn::Unusable(error.to_string()),
+            .map_or_else(|_| IncludedFile::Unusable("it is not UTF-8".to_owned()), IncludedFile::Text),
+        Err(error) => IncludedFile::Unusable(error.to_string()),
     }
 }
 

@@ -116,7 +116,7 @@ fn flows_compile() {
             "fragment" => format!("name: fragment\nnodes:\n{}", block.text),
             _ => block.text.clone(),
         };
-        // A flow that draws in files is one of the tree, and is read there.
+        // A flow that includes files is one of the tree, and is read there.
         let lesson = lesson(&block).map(|folder| folder.join("flow.yaml"));
         let file = match lesson.filter(|file| fs::read_to_string(file).is_ok_and(|flow| flow == text)) {
             Some(file) => file,

@@ -14,7 +14,7 @@ use crate::{
     expr::{Condition, Template},
     graph::{Edge, EdgeIx, Graph, Join, Node, NodePolicy, Retry, RetryOn},
     node::{NodeKind, Occupies},
-    source::{Drawn, Loaded},
+    source::{IncludedFile, Loaded},
     spec::PolicySpec,
 };
 
@@ -155,8 +155,8 @@ fn hash(loaded: &Loaded) -> String {
         hash.update(text.as_bytes());
     };
     add(&loaded.text);
-    for (path, drawn) in &loaded.files {
-        if let Drawn::Text(text) = drawn {
+    for (path, included) in &loaded.files {
+        if let IncludedFile::Text(text) = included {
             add(path);
             add(text);
         }

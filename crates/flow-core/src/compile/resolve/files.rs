@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    source::{Drawn, Loaded},
+    source::{IncludedFile, Loaded},
     spec::{Data, Entry, Header, Layout, NodeSpec, Text, Yaml, schema_key},
 };
 
@@ -104,18 +104,20 @@ fn text<'l>(
     sink: &mut Sink,
 ) -> Option<&'l str> {
     let (code, message) = match loaded.files.get(path) {
-        Some(Drawn::Text(text)) => return Some(text),
-        Some(Drawn::Outside) => {
+        Some(IncludedFile::Text(text)) => return Some(text),
+        Some(IncludedFile::Outside) => {
             (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
         }
-        Some(Drawn::TooLarge) => (
+        Some(IncludedFile::TooLarge) => (
             Code::TooLarge,
             format!(
                 "`{path}` is larger than 8 MiB, or the files of the flow are larger than 64 MiB together"
             ),
         ),
-        Some(Drawn::Unusable(reason)) => (Code::FileMissing, format!("cannot read `{path}`: {reason}")),
-        Some(Drawn::Missing) | None => (Code::FileMissing, format!("file `{path}` not found")),
+        Some(IncludedFile::Unusable(reason)) => {
+            (Code::FileMissing, format!("cannot read `{path}`: {reason}"))
+        }
+        Some(IncludedFile::Missing) | None => (Code::FileMissing, format!("file `{path}` not found")),
     };
     let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
         true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
