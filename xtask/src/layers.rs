@@ -48,20 +48,20 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
     },
     Layer {
-        package: "inspan-testkit",
-        folder: "crates/testkit",
-        owns: "what tests share: fixtures, golden files, split and corrupted bytes",
-        must_not_know: "any other crate of ours",
-        knows: &[],
-        packages: &["serde", "serde_json", "similar", "thiserror"],
-    },
-    Layer {
         package: "inspan-model-server",
         folder: "crates/model-server",
         owns: "the scripted model server",
         must_not_know: "any other crate of ours",
         knows: &[],
         packages: &["async-stream", "axum", "futures", "serde", "serde_json", "thiserror", "tokio"],
+    },
+    Layer {
+        package: "inspan-testkit",
+        folder: "crates/testkit",
+        owns: "what tests share: sandboxes, agent CLIs, fixtures, golden files, split and corrupted bytes",
+        must_not_know: "the hub, flows, any adapter",
+        knows: &["inspan-model-server", "inspan-protocol"],
+        packages: &["anyhow", "rustix", "serde", "serde_json", "similar", "tempfile", "thiserror"],
     },
     Layer {
         package: "inspan-engine",

@@ -2,10 +2,9 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod bench;
+mod cargo;
 mod documents;
-mod e2e;
 mod events;
-mod faults;
 mod finding;
 mod fixtures;
 mod form;
@@ -36,9 +35,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Holds the tree against the rules of the house; each line says how to mend what is broken
+    /// Checks the tree against the rules of the house; each line says how to fix what is broken
     Tidy {
-        /// Writes anew what is generated before it looks
+        /// Writes what is generated first
         #[arg(long)]
         fix: bool,
     },
@@ -48,30 +47,30 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Replays every fixture and compares what comes out, whole
+    /// Replays every fixture and compares the whole output
     Replay {
-        /// Accepts what comes out; the diff is the review
+        /// Accepts the output; the diff is the review
         #[arg(long)]
         bless: bool,
         /// Only the cases whose names contain this
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Records anew what the vendor's real program answers in the flow fixtures and the example
+    /// Records again what the real agent CLI answers in the flow fixtures and the example
     Record {
         /// Only the cases whose names contain this
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Drives flows through the vendor's real program against a scripted model
+    /// Drives flows through the real agent CLIs against a scripted model
     E2e {
         /// Only the cases whose names contain this
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Kills, floods and damages what keeps the sessions, and prints what comes of it beside its bound
+    /// Kills, floods and damages what stores sessions, and prints each figure beside its bound
     Faults {
-        /// All of it, where a sample is taken else
+        /// Everything instead of a sample
         #[arg(long)]
         full: bool,
         /// Only the rows whose names contain this
@@ -117,10 +116,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(code(replay::run(&root, &filter, mode, &mut std::io::stdout())?))
         }
         Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
-        Command::E2e { filter } => Ok(code(e2e::run(&root, &filter, &mut std::io::stdout())?)),
+        Command::E2e { filter } => {
+            // Two at a time: the cases that measure a moment wait until they are alone.
+            let arguments =
+                ["--features", "inspan-cli/e2e", "--test", "e2e", "--", "--nocapture", "--test-threads=2"];
+            Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
+        }
         Command::Faults { full, filter } => {
-            let size = if full { faults::Size::Full } else { faults::Size::Sample };
-            Ok(code(faults::run(&root, &filter, size, &mut std::io::stdout())?))
+            let arguments = ["--features", "inspan-cli/faults", "--test", "faults", "--", "--nocapture"];
+            let size = if full { "full" } else { "sample" };
+            Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[("INSPAN_FAULTS", size)])?))
         }
         Command::Crowd { folder } => Ok(code(bench::crowd(&folder, &mut std::io::stdout())?)),
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),

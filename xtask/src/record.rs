@@ -3,7 +3,7 @@
 mod stable;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use inspan_engine::{ProviderRegistry, Recorder};
 use inspan_flow::FlowRunResult;
 use inspan_model_server::Scenario;
 use inspan_protocol::Environment;
+use inspan_testkit::{Agent, Sandbox};
 use walkdir::WalkDir;
 
-use crate::e2e::{Agent, Programs, World};
 use crate::replay::{FlowCase, cases_of};
 use crate::session::{self, Surroundings};
 use stable::Names;
@@ -63,9 +63,8 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
         });
     }
     ensure!(!subjects.is_empty(), "no case with a scenario has a name that contains `{filter}`");
-    let programs = Programs::with(PathBuf::new(), AGENTS)?;
     for subject in &subjects {
-        let (result, calls) = subject.record(&programs).with_context(|| subject.case.name().to_owned())?;
+        let (result, calls) = subject.record().with_context(|| subject.case.name().to_owned())?;
         writeln!(
             out,
             "{}: {calls} calls, {:?} in {} ms",
@@ -80,26 +79,26 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
 
 impl Subject {
     /// Runs the flow in a copy of its folder; the recordings take the place of the older ones at the end.
-    fn record(&self, programs: &Programs) -> anyhow::Result<(FlowRunResult, usize)> {
-        let mut world = World::new(self.case.name(), &AGENTS, programs, BOUND)?;
-        let server = world.serve_scenario(self.scenario.clone())?;
-        copy(self.case.folder(), &world.work())?;
+    fn record(&self) -> anyhow::Result<(FlowRunResult, usize)> {
+        let mut sandbox = Sandbox::new(Path::new(""), self.case.name(), &AGENTS, BOUND)?;
+        let server = sandbox.serve(self.scenario.clone())?;
+        copy(self.case.folder(), &sandbox.work())?;
         let env: Environment =
-            world.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let recorder = Recorder::new(world.artefacts())?;
-        let names = Names::new(&world.work());
+            sandbox.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let recorder = Recorder::new(sandbox.artefacts())?;
+        let names = Names::new(&sandbox.work());
         let providers: ProviderRegistry =
             session::providers().map(|provider| recorder.record(names.wrap(provider)));
-        let graph = Arc::new(session::compile(&world.work().join("flow.yaml"), &providers)?);
-        let around = Surroundings::real(providers, env, world.deadline.left());
+        let graph = Arc::new(session::compile(&sandbox.work().join("flow.yaml"), &providers)?);
+        let around = Surroundings::real(providers, env, sandbox.deadline().left());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let run = session::run(graph, self.case.input()?, around, self.case.steps()?);
         let result = runtime.block_on(run);
         runtime.shutdown_timeout(Duration::from_secs(1));
         let seen = server.stop();
         let result = result.with_context(|| format!("the model was asked {} times", seen.len()))?;
-        world.check()?;
-        Ok((result, keep(&world.artefacts(), &self.case.recordings(), self.times)?))
+        sandbox.check()?;
+        Ok((result, keep(&sandbox.artefacts(), &self.case.recordings(), self.times)?))
     }
 }
 

@@ -1,7 +1,11 @@
 //! Corrupts bytes in a few places, as a faulty vendor or a bad line would, to test that a decoder neither panics nor
 //! uses unbounded memory.
 
+use std::io::Write as _;
+use std::time::Duration;
+
 use crate::split::Xorshift;
+use crate::time::Deadline;
 
 /// The bytes with one to eight places corrupted, the same for the same seed on every machine: a byte changed, a stretch
 /// removed, repeated, or replaced by noise, or the rest cut off.
@@ -36,6 +40,34 @@ pub fn corrupt(bytes: &[u8], seed: u64) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Calls `parse` with corrupted copies of `bytes`, to test that it never panics: with three of them, or with as many as
+/// fit in `INSPAN_FUZZ_MS` milliseconds if that is set. A panic is followed by the number of the copy.
+#[expect(clippy::disallowed_methods, reason = "the one switch of all fuzz tests, which have no command line")]
+pub fn fuzz(bytes: &[u8], mut parse: impl FnMut(&[u8])) {
+    let millis = std::env::var("INSPAN_FUZZ_MS").ok().and_then(|millis| millis.parse().ok());
+    let deadline = Deadline::after(Duration::from_millis(millis.unwrap_or_default()));
+    let mut copy = Copy(0);
+    while copy.0 < COPIES || !deadline.is_over() {
+        parse(&corrupt(bytes, copy.0));
+        copy.0 += 1;
+    }
+}
+
+/// Copies without a time limit.
+const COPIES: u64 = 3;
+
+/// The number of the copy that is being parsed.
+struct Copy(u64);
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Nobody can be told if stderr is closed.
+            let _ = writeln!(std::io::stderr(), "the input was `corrupt(bytes, {})`", self.0);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,20 @@
-//! What the tests of all crates share: fixtures, golden files, split and corrupted bytes. Only for tests.
+//! What the tests of all crates share: sandboxes for the real program, agent CLIs, fixtures, golden files, split and
+//! corrupted bytes. Only for tests.
 
+mod agents;
 mod corrupt;
 mod fixtures;
 mod golden;
+mod processes;
+mod sandbox;
 mod split;
+mod time;
 
-pub use corrupt::corrupt;
+pub use agents::Agent;
+pub use corrupt::{corrupt, fuzz};
 pub use fixtures::{FixtureError, MCP_SERVER, case_folders, fixture_dir, read_json, read_jsonl, read_text};
 pub use golden::{GoldenMode, check_golden, compare_golden};
+pub use processes::called;
+pub use sandbox::{Finished, PLANTED_KEYS, Running, Sandbox};
 pub use split::{Split, cut_in_two, one_byte_chunks, random_chunks, split_everywhere};
+pub use time::{Deadline, Stopwatch, eventually, pause};

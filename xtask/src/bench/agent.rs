@@ -2,7 +2,7 @@
 //! hand and once by an agent run.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use inspan_engine::{AgentRun, Hub, RandomIds, SystemClock};
 use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{DynProvider, Environment, Erased, ProviderSessionId, SessionId};
 use inspan_providers::ClaudeProvider;
+use inspan_testkit::{Agent, Sandbox, Stopwatch};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::measure::{Goal, Row, Unit, middle};
-use crate::e2e::{Agent, Programs, Stopwatch, World, check_supported, marked};
 
 /// Sessions on either side, each with a process of its own, and the turns of each after its second.
 const SESSIONS: usize = 8;
@@ -39,12 +39,10 @@ struct Pair {
 
 /// All rows. Time is what passes here, since the program is waited for.
 pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
-    check_supported()?;
-    let programs = Programs::with(PathBuf::new(), [Agent::Claude])?;
-    let mut world = World::new("bench", &[Agent::Claude], &programs, LIMIT)?;
-    let measured = measure(&mut world);
+    let mut sandbox = Sandbox::new(Path::new(""), "bench", &[Agent::Claude], LIMIT)?;
+    let measured = measure(&mut sandbox);
     // This also ends what is left where a turn failed.
-    let clean = world.check();
+    let clean = sandbox.check();
     let (sessions, ()) = (measured?, clean?);
     let pairs = |turns: fn(&[Pair]) -> &[Pair]| -> Vec<Pair> {
         sessions.iter().flat_map(|session| turns(session)).copied().collect()
@@ -72,15 +70,15 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
 }
 
 /// The turns of each session.
-fn measure(world: &mut World) -> anyhow::Result<Vec<Vec<Pair>>> {
+fn measure(sandbox: &mut Sandbox) -> anyhow::Result<Vec<Vec<Pair>>> {
     let answer =
         Turn { blocks: vec![Block::Text { text: ANSWER.to_owned(), chunks: PIECES }], ..Turn::default() };
-    let _server = world.serve_scenario(Scenario::of([answer]))?;
+    let _server = sandbox.serve(Scenario::of([answer]))?;
     let runtime = Runtime::new()?;
-    let launch = Launch::of_the_adapter(world, &runtime)?;
+    let launch = Launch::of_the_adapter(sandbox, &runtime)?;
     (0..SESSIONS)
         .map(|nth| {
-            let (mut adapter, mut hand) = (ByAdapter::new(world), ByHand::new(&launch, nth));
+            let (mut adapter, mut hand) = (ByAdapter::new(sandbox), ByHand::new(&launch, nth));
             // In turns, so that a busy moment does not hit one alone, and in the same order throughout: a program that
             // is asked again at once is still busy with the end of its last turn.
             let pairs = (0..2 + TURNS).map(|_| {
@@ -107,15 +105,15 @@ struct ByAdapter {
 }
 
 impl ByAdapter {
-    fn new(world: &World) -> Self {
+    fn new(sandbox: &Sandbox) -> Self {
         let session = SessionId::from("flow-bench");
         let hub = Hub::new(session, Arc::new(SystemClock), Arc::new(RandomIds::new()));
         hub.start_session();
         Self {
             hub,
             provider: Arc::new(Erased(ClaudeProvider::new())),
-            env: world.env().clone().into_iter().collect(),
-            cwd: world.work(),
+            env: sandbox.env().clone().into_iter().collect(),
+            cwd: sandbox.work(),
             session: None,
         }
     }
@@ -154,10 +152,10 @@ struct Launch {
 impl Launch {
     /// As the system shows it, so that what is driven by hand differs in nothing. The turn before it is one that does
     /// not count.
-    fn of_the_adapter(world: &World, runtime: &Runtime) -> anyhow::Result<Self> {
-        let mut adapter = ByAdapter::new(world);
+    fn of_the_adapter(sandbox: &Sandbox, runtime: &Runtime) -> anyhow::Result<Self> {
+        let mut adapter = ByAdapter::new(sandbox);
         adapter.turn(runtime)?;
-        let running = marked(&world.mark).into_keys();
+        let running = sandbox.processes().into_keys();
         let shown = |pid: i32, what: &str| -> anyhow::Result<Vec<String>> {
             let bytes = std::fs::read(format!("/proc/{pid}/{what}"))?;
             let words = bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
@@ -176,7 +174,7 @@ impl Launch {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect();
             let program = arguments.remove(0);
-            launches.push(Self { program, arguments, environment, cwd: world.work() });
+            launches.push(Self { program, arguments, environment, cwd: sandbox.work() });
         }
         adapter.end(runtime);
         ensure!(launches.len() == 1, "the adapter runs {} programs", launches.len());

@@ -13,11 +13,11 @@ use inspan_flow::{
     NodeType, NodeTypeInfo, Occupies, Owner, RunStore, SqliteOptions, SqliteStore, builtin_nodes, compile,
 };
 use inspan_protocol::{AgentError, Envelope, Event, Outcome, RunId, SessionId};
+use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
 
 use super::measure::{Goal, Row, Unit, middle};
 use super::store::sync;
-use crate::e2e::Stopwatch;
 
 /// Nodes of the chain, sessions at once, rounds.
 const NODES: usize = 200;

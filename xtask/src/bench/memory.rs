@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
+use inspan_testkit::pause;
 
 use super::flow::chain;
 use super::measure::{Goal, Row, Unit};
-use crate::e2e::pause;
 
 /// Each program is run so often, and the largest value counts: what it takes at its end may be seen too late.
 const RUNS: usize = 5;
@@ -18,7 +18,7 @@ const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// All rows.
 pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
-    let inspan = crate::e2e::build_with(root, &["--release"])?;
+    let inspan = crate::cargo::build_release(root)?;
     let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
     for (size, goal) in [(1, 10e6), (MANY, 25e6)] {

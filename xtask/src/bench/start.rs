@@ -6,15 +6,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 use cargo_metadata::Message;
+use inspan_testkit::Stopwatch;
 
 use super::measure::{Goal, Row, Unit, middle};
-use crate::e2e::Stopwatch;
 
 const STARTS: usize = 40;
 
 /// All rows. Time is what passes here, since a start waits for the system.
 pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
-    let inspan = crate::e2e::build_with(root, &["--release"])?;
+    let inspan = crate::cargo::build_release(root)?;
     let empty = build_empty(root)?;
     let folder = tempfile::tempdir()?;
     let flow = folder.path().join("flow.yaml");

@@ -10,9 +10,9 @@ use inspan_flow::{
     Batch, FlowSource, Lease, Owner, RunStore, Select, SessionRecord, SqliteOptions, SqliteStore,
 };
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
+use inspan_testkit::Stopwatch;
 
 use super::measure::{Goal, Row, Unit, middle};
-use crate::e2e::Stopwatch;
 
 /// Appends in a round, and rounds.
 const APPENDS: u64 = 400;

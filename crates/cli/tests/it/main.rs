@@ -10,6 +10,7 @@ mod damage;
 mod documents;
 mod embedding;
 mod examples;
+mod fuzz;
 mod looking;
 mod messages;
 mod model_server;

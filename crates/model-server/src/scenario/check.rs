@@ -154,8 +154,8 @@ mod tests {
     /// What a key or word may be is told by the error about one that may not be.
     #[test]
     fn every_key_is_explained() {
-        let page = inspan_testkit::fixture_dir().parent().unwrap().join("docs/model-server.md");
-        let page = inspan_testkit::read_text(page).unwrap();
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/model-server.md");
+        let page = std::fs::read_to_string(page).unwrap();
         let places = [
             r#"{"turns":[],"?":1}"#,
             r#"{"turns":[],"after":"?"}"#,

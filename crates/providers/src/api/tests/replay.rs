@@ -8,7 +8,7 @@ use std::path::Path;
 
 use inspan_model_server::sorted;
 use inspan_testkit::{
-    case_folders, check_golden, cut_in_two, fixture_dir, read_json, read_jsonl, split_everywhere,
+    case_folders, check_golden, cut_in_two, fixture_dir, fuzz, read_json, read_jsonl, split_everywhere,
 };
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -111,6 +111,7 @@ fn whatever_the_cuts<V: Vendor>(case: &Case, bytes: &[u8], name: &str) -> Result
             return Err(format!("{name}: other events when cut at byte {}", left.len()));
         }
     }
+    fuzz(bytes, |bytes| drop(events::<V>(case, [bytes])));
     Ok(whole)
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use inspan_model_server::sorted;
 use inspan_protocol::{AgentError, ProviderSessionId, Redactor};
-use inspan_testkit::{case_folders, check_golden, fixture_dir, read_json, split_everywhere};
+use inspan_testkit::{case_folders, check_golden, fixture_dir, fuzz, read_json, split_everywhere};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -111,5 +111,6 @@ fn check_case(folder: &Path, transcript: &str, replay: Replay) -> Result<(), Str
             return Err(format!("{}: other events when cut as `{}`", folder.display(), split.name));
         }
     }
+    fuzz(&bytes, |bytes| drop(lines(&[bytes])));
     check_golden(folder.join("events.jsonl"), &whole).map_err(|error| error.to_string())
 }

@@ -1,0 +1,162 @@
+//! Cases in which agent and model talk: turns, conversations gone on with, and answers of a given structure.
+
+use anyhow::Context as _;
+use inspan_protocol::MessageMode;
+use inspan_testkit::Sandbox;
+use serde_json::json;
+
+use super::checks::{
+    agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
+    session_of, spoken,
+};
+use super::person::{self, Step};
+
+pub(super) fn one_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(
+        sandbox,
+        &[json!({ "blocks": [
+            { "type": "thinking", "text": "A greeting will do." },
+            { "type": "text", "text": "Hello from the scripted model.", "chunks": 5 }
+        ], "usage": { "inputTokens": 120, "outputTokens": 30 } })],
+    )?;
+    let run = sandbox.run_flow(&agent("role=one. Say hello.", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    let session = session_of(&run.events)?;
+    let output = output(&summary);
+    let facts =
+        json!([output["text"], output["sessionId"], output["stopReason"], output["usage"]["outputTokens"]]);
+    same("the output", &facts, &json!(["Hello from the scripted model.", session, "complete", 30]))?;
+    same("what was streamed", &spoken(&run.events), &"Hello from the scripted model.".to_owned())?;
+    same(
+        "the conversation",
+        &conversation(&main_requests(&server)[0]),
+        &vec!["user: role=one. Say hello.".to_owned()],
+    )?;
+    let shown = ["agent:start", "agent:session", "agent:usage", "agent:complete"];
+    same("the events", &shown.map(|name| count(&run.events, name)), &[1, 1, 1, 1])?;
+    anyhow::ensure!(count(&run.events, "agent:text") > 1, "the text came in one piece: {run}");
+    anyhow::ensure!(count(&run.events, "agent:thinking") > 0, "no thinking was shown: {run}");
+    Ok(())
+}
+
+pub(super) fn two_turns_by_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("The first."), says("The second.")])?;
+    let mut second = agent_node("b", "role=two. Next: {{ a.text }}", &json!({}));
+    second["dependsOn"] = json!(["a"]);
+    second["session"] = json!("a");
+    let run = sandbox.run_flow(&flow(&[agent_node("a", "role=two. Begin.", &json!({})), second]), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    let texts = [&summary["outputs"]["a"]["text"], &summary["outputs"]["b"]["text"]];
+    same("the texts", &texts, &[&json!("The first."), &json!("The second.")])?;
+    let sessions = [&summary["outputs"]["a"]["sessionId"], &summary["outputs"]["b"]["sessionId"]];
+    same("the conversation of both", &sessions[0], &sessions[1])?;
+    let requests = main_requests(&server);
+    let expected = ["user: role=two. Begin.", "assistant: The first.", "user: role=two. Next: The first."];
+    same("the second request", &conversation(&requests[1]), &expected.map(str::to_owned).to_vec())
+}
+
+pub(super) fn two_turns_by_message(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("I have begun."), says("I heard you."), says("Farewell.")])?;
+    let flow = agent("role=talk. Begin.", &json!({ "multiTurn": true, "idleTimeoutMs": 20000 }));
+    let steps = [
+        Step::after("agent:usage", 1, |hub| {
+            let run = hub.active_runs().pop().ok_or("no run is active")?;
+            hub.send_to_run(run, "More.", MessageMode::FollowUp).map_err(|error| error.to_string())
+        }),
+        Step::after("agent:usage", 2, |hub| {
+            let run = hub.active_runs().pop().ok_or("no run is active")?;
+            hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp)
+                .map_err(|error| error.to_string())?;
+            hub.close(run).map_err(|error| error.to_string())
+        }),
+    ];
+    let result = person::run(sandbox, &flow, steps)?;
+    same("the outcome", &result.outcome, &inspan_protocol::Outcome::Success)?;
+    let requests = main_requests(&server);
+    let expected = [
+        "user: role=talk. Begin.",
+        "assistant: I have begun.",
+        "user: More.",
+        "assistant: I heard you.",
+        "user: The last.",
+    ];
+    same("the third request", &conversation(&requests[2]), &expected.map(str::to_owned).to_vec())?;
+    same("the requests", &requests.len(), &3)?;
+    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    let counts = ["agent:start", "agent:complete", "session:message", "session:close"]
+        .map(|name| count(&events, name));
+    same("the events", &counts, &[1, 1, 2, 1])
+}
+
+pub(super) fn resume_in_a_new_process(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("The word is yoke."), says("It was yoke.")])?;
+    let first = sandbox.run_flow(&agent("role=first. Remember a word.", &json!({})), &[])?;
+    let session = output(&ended(&first, 0, "success")?)["sessionId"].clone();
+    let second = sandbox.run_flow(&agent("role=second. What was it?", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("It was yoke."))?;
+    same("the conversation of both", &output(&summary)["sessionId"], &session)?;
+    let expected = [
+        "user: role=first. Remember a word.",
+        "assistant: The word is yoke.",
+        "user: role=second. What was it?",
+    ];
+    same(
+        "the second request",
+        &conversation(&main_requests(&server)[1]),
+        &expected.map(str::to_owned).to_vec(),
+    )
+}
+
+pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("This is kept.")])?;
+    let flow = agent("role=kept. Say it.", &json!({}));
+    let folder = sandbox.artefacts().join("tapes");
+    let folder = folder.to_str().context("the folder has no name")?;
+    let recorded = ended(&sandbox.run_flow(&flow, &["--record", folder])?, 0, "success")?;
+    // What answers now is not there: whatever is asked of it fails.
+    drop(server);
+    sandbox.set("PATH", "/nowhere");
+    let replayed = ended(&sandbox.run_flow(&flow, &["--replay", folder])?, 0, "success")?;
+    same("the replayed output", &output(&replayed), &output(&recorded))?;
+    same("the answer", &output(&replayed)["text"], &json!("This is kept."))
+}
+
+pub(super) fn prompt_as_written(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    std::fs::write(sandbox.work().join("notes.txt"), "SECRET NOTES")?;
+    let server = serve(sandbox, &[says("Understood.")])?;
+    let run = sandbox.run_flow(&agent("/compact is a word, and @notes.txt is another.", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Understood."))?;
+    let requests = main_requests(&server);
+    anyhow::ensure!(!requests.is_empty(), "no request reached the model: {run}");
+    let body = requests[0].body["messages"].to_string();
+    anyhow::ensure!(
+        body.contains("/compact is a word, and @notes.txt is another."),
+        "the prompt was changed: {body}"
+    );
+    anyhow::ensure!(!body.contains("SECRET NOTES"), "a file was drawn in: {body}");
+    Ok(())
+}
+
+pub(super) fn structured_output(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    let server = serve(sandbox, &[json!({ "structured": { "n": 3 } })])?;
+    let run =
+        sandbox.run_flow(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
+    same("the requests", &main_requests(&server).len(), &1)
+}
+
+pub(super) fn structured_output_repaired(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    // The program asks once more by itself before it gives up; the third answer is the engine's repair turn.
+    let server =
+        serve(sandbox, &[says("Three."), says("It is three."), json!({ "structured": { "n": 3 } })])?;
+    let run =
+        sandbox.run_flow(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
+    same("the requests", &main_requests(&server).len(), &3)
+}

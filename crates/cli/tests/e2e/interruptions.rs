@@ -1,0 +1,128 @@
+//! Cases in which a turn does not come to its own end: Ctrl-C, a timeout, a model that falls silent.
+
+use inspan_testkit::{Sandbox, Stopwatch, called, pause};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_model_server::{Ending, RecordedRequest, RequestKind};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::checks::{
+    agent, conversation, ended, failure, is_under_way, main_requests, output, same, says, serve, session_of,
+    talks_slowly,
+};
+
+const GONE: Duration = Duration::from_secs(10);
+
+fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
+    requests
+        .iter()
+        .filter(|request| request.kind == RequestKind::Main)
+        .map(|request| request.ending)
+        .collect()
+}
+
+pub(super) fn mid_text(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
+    let running = sandbox.start_flow(&agent("role=slow. Talk.", &json!({})), &["--no-store"])?;
+    server.wait_until(sandbox.deadline().left(), |requests| is_under_way(requests, 6))?;
+    // The text has to come all the way to the log before it is cut off.
+    pause(Duration::from_millis(300));
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    let took = cut.elapsed();
+    ended(&run, 130, "stopped")?;
+    ensure!(took < GONE, "it took {took:?} to stop");
+    let over = |requests: &[RecordedRequest]| mains(requests).iter().all(|ending| *ending != Ending::Open);
+    let requests = server.wait_until(sandbox.deadline().left(), over)?;
+    same("how the server saw it end", &mains(&requests), &vec![Ending::ClientGone])?;
+
+    let session = session_of(&run.events)?;
+    let second = sandbox.run_flow(&agent("role=again. Go on.", &json!({ "resume": session })), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    let said = conversation(main_requests(&server).last().context("no second request came")?);
+    let ends = (said.first().cloned(), said.last().cloned());
+    let expected = (Some("user: role=slow. Talk.".to_owned()), Some("user: role=again. Go on.".to_owned()));
+    same("the ends of the conversation", &ends, &expected).with_context(|| format!("{said:?}"))
+}
+
+pub(super) fn mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let input = json!({ "command": "sleep 613", "description": "wait" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(sandbox, &[call, says("Never.")])?;
+    let options = json!({ "allowedTools": ["Bash"] });
+    let running = sandbox.start_flow(&agent("role=tool. Wait.", &options), &["--no-store"])?;
+    let sleeps = |sandbox: &Sandbox| sandbox.processes().values().any(|line| line == "sleep 613");
+    while !sleeps(sandbox) {
+        ensure!(!sandbox.deadline().is_over(), "the tool never began");
+        pause(Duration::from_millis(20));
+    }
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    ended(&run, 130, "stopped")?;
+    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
+    Ok(())
+}
+
+pub(super) fn runtime_killed_mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let took = until_none_is_left(sandbox)?;
+    ensure!(took < Duration::from_secs(1), "the last process was gone after {took:?}");
+    Ok(())
+}
+
+/// Kills the runtime while an agent's tool is at work, and says how long it took until nothing was left of it: not
+/// the agent, not the tool, nor what the tool started in sessions of their own and without its environment.
+fn until_none_is_left(sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
+    let line = format!("sleep 614.{}", std::process::id());
+    let command = format!(
+        "setsid {line} & nohup {line} >/dev/null 2>&1 & (env -i setsid sh -c '({line} &); exit' >/dev/null 2>&1 &) ; {line}"
+    );
+    let input = json!({ "command": command, "description": "wait" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(sandbox, &[call, says("Never.")])?;
+    let mut running =
+        sandbox.start_flow(&agent("role=tool. Wait.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let is_left = |sandbox: &Sandbox| !sandbox.processes().is_empty() || !called(&line).is_empty();
+    while called(&line).len() < 4 {
+        ensure!(!sandbox.deadline().is_over(), "the tool never began");
+        pause(Duration::from_millis(20));
+    }
+    let cut = Stopwatch::start();
+    running.kill()?;
+    while is_left(sandbox) && cut.elapsed() < GONE {
+        pause(Duration::from_millis(1));
+    }
+    let took = cut.elapsed();
+    let left = [called(&line), sandbox.processes().into_keys().collect()].concat();
+    for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // One that has gone meanwhile is what was wanted.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    same("what is left", &left, &Vec::new())?;
+    same("how it ended", &running.finish()?.code, &137)?;
+    Ok(took)
+}
+
+pub(super) fn node_timeout(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let _server = serve(sandbox, &[json!({ "hang": true })])?;
+    let mut flow = agent("role=late. Answer.", &json!({}));
+    flow["nodes"][0]["policy"] = json!({ "timeout": "4s" });
+    let run = sandbox.run_flow(&flow, &[])?;
+    ended(&run, 1, "failed")?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["TIMEOUT", true]))
+}
+
+pub(super) fn stall(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let silent =
+        json!({ "blocks": [{ "type": "text", "text": "Half of it and no more." }], "stallAfter": 4 });
+    let _server = serve(sandbox, &[silent])?;
+    let run = sandbox.run_flow(&agent("role=stall. Talk.", &json!({ "stallTimeoutMs": 3000 })), &[])?;
+    ended(&run, 1, "failed")?;
+    let failure = failure(&run)?;
+    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["TIMEOUT", "claude"]))
+}

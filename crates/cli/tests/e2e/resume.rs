@@ -1,0 +1,214 @@
+//! Cases in which a session of the real program comes to rest or dies, and goes on in a new process.
+
+use inspan_testkit::{Running, Sandbox, pause};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_model_server::{ModelServer, RequestKind};
+use serde_json::{Value, json};
+
+use super::checks::{
+    agent, agent_node, conversation, ended, flow, is_under_way, main_requests, output, output_of, same, says,
+    scenario, serve, talks_slowly,
+};
+
+/// The session of each case.
+pub(super) const SESSION: &str = "s";
+
+/// A model that talks so slowly that there is time to interrupt it, and then answers.
+fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, Running)> {
+    let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
+    let running = sandbox.start_flow(&agent("role=slow. Talk.", &json!({})), &["--session-id", SESSION])?;
+    server.wait_until(sandbox.deadline().left(), |requests| is_under_way(requests, 6))?;
+    // The conversation's id has to come all the way to the store before it is cut off.
+    pause(Duration::from_millis(300));
+    Ok((server, running))
+}
+
+/// The agent went on in its own conversation, and was told this.
+fn went_on(server: &ModelServer, told: &str) -> anyhow::Result<()> {
+    let said = conversation(main_requests(server).last().context("no second request came")?);
+    let ends = (said.first().cloned(), said.last().cloned());
+    let expected = (Some("user: role=slow. Talk.".to_owned()), Some(format!("user: {told}")));
+    same("the ends of the conversation", &ends, &expected).with_context(|| format!("{said:?}"))
+}
+
+pub(super) fn paused_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, running) = slow(sandbox)?;
+    running.interrupt()?;
+    let paused = running.finish()?;
+    same("the code of the pause", &paused.code, &7).with_context(|| paused.to_string())?;
+    let resumed = sandbox.resume(SESSION, &["--message", "Use tabs."])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    went_on(&server, "Use tabs.")
+}
+
+pub(super) fn killed_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut running) = slow(sandbox)?;
+    running.kill()?;
+    same("how it died", &running.finish()?.code, &137)?;
+    let resumed = sandbox.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I go on."))?;
+    went_on(&server, "continue")
+}
+
+pub(super) fn killed_between_turns(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = scenario(
+        sandbox,
+        json!({ "turns": [
+        { "when": { "lastMessageContains": "role=one" }, "blocks": [{ "type": "text", "text": "One is done." }] },
+        { "when": { "lastMessageContains": "role=two" }, "hang": true, "times": 1 },
+        { "when": { "lastMessageContains": "continue" }, "blocks": [{ "type": "text", "text": "Two is done." }] },
+    ] }),
+    )?;
+    let mut nodes = flow(&[
+        agent_node("one", "role=one. Work.", &json!({})),
+        agent_node("a", "role=two. Work on: {{ one.text }}", &json!({})),
+    ]);
+    nodes["nodes"][1]["dependsOn"] = json!(["one"]);
+    let mut running = sandbox.start_flow(&nodes, &["--session-id", SESSION])?;
+    server.wait_until(sandbox.deadline().left(), |requests| {
+        requests.iter().filter(|request| request.kind == RequestKind::Main).count() >= 2
+    })?;
+    pause(Duration::from_millis(300));
+    running.kill()?;
+    running.finish()?;
+    let resumed = sandbox.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the finished node's attempts", &summary["nodes"]["one"]["attempts"], &json!(1))?;
+    same("the answer", &output(&summary)["text"], &json!("Two is done."))?;
+    let asked = main_requests(&server)
+        .iter()
+        .filter(|request| conversation(request).iter().any(|said| said.contains("role=one. Work.")))
+        .count();
+    same("how often the finished node was paid for", &asked, &1)
+}
+
+/// Waits until a call of a verb succeeds.
+pub(super) fn until_it_works(sandbox: &Sandbox, arguments: &[&str]) -> anyhow::Result<()> {
+    loop {
+        let (code, _, stderr) = output_of(sandbox, arguments)?;
+        if code == 0 {
+            return Ok(());
+        }
+        ensure!(!sandbox.deadline().is_over(), "`inspan {}` never worked: {stderr}", arguments.join(" "));
+        pause(Duration::from_millis(100));
+    }
+}
+
+/// Waits until the session in the background has ended, and gives what its agent made.
+pub(super) fn until_it_ended(sandbox: &Sandbox) -> anyhow::Result<()> {
+    loop {
+        let (_, stdout, _) = output_of(sandbox, &["ps", "--all", "--json"])?;
+        let sessions: Value = serde_json::from_str(&stdout).context("`ps` prints no JSON")?;
+        if sessions.to_string().contains("success") {
+            return Ok(());
+        }
+        ensure!(!sandbox.deadline().is_over(), "the session never ended: {sessions}");
+        pause(Duration::from_millis(100));
+    }
+}
+
+pub(super) fn approved_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let input = json!({ "command": "touch made", "description": "make a file" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(sandbox, &[call, says("It is made.")])?;
+    let file = sandbox.flow(&agent("role=maker. Make it.", &json!({})))?.display().to_string();
+    let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(sandbox, &["approve", SESSION])?;
+    until_it_ended(sandbox)?;
+    ensure!(sandbox.work().join("made").exists(), "the tool did not run");
+    Ok(())
+}
+
+pub(super) fn told_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = scenario(
+        sandbox,
+        json!({ "turns": [
+        { "when": { "lastMessageContains": "role=talker" }, "blocks": [{ "type": "text", "text": "I listen." }] },
+        { "when": { "lastMessageContains": "Use tabs." }, "blocks": [{ "type": "text", "text": "With tabs." }] },
+    ] }),
+    )?;
+    let options = json!({ "multiTurn": true, "idleTimeoutMs": 3_000 });
+    let file = sandbox.flow(&agent("role=talker. Talk.", &options))?.display().to_string();
+    let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(sandbox, &["send", SESSION, "--to", "a", "Use tabs."])?;
+    until_it_ended(sandbox)?;
+    let said = conversation(main_requests(&server).last().context("no request came")?);
+    same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
+}
+
+/// The vendor says when its limit is lifted: the session rests until then, and is gone on with by another process.
+pub(super) fn usage_limit_waited_out(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
+    let lifted = now.as_millis() / 1000 + 8;
+    let message = format!("Claude AI usage limit reached|{lifted}");
+    let error = json!({ "httpError": { "status": 429, "type": "rate_limit_error", "message": message } });
+    let server = serve(sandbox, &[error, says("I am back.")])?;
+    let flow = agent("role=busy. Work.", &json!({}));
+    let waits = sandbox.run_flow(&flow, &["--session-id", SESSION, "--no-wait"])?;
+    let summary: Value = waits.expect_code(75)?.json()?;
+    same("the node", &summary["nodes"]["a"]["status"], &json!("waiting"))?;
+    let resumed = sandbox.resume(SESSION, &[])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the answer", &output(&summary)["text"], &json!("I am back."))?;
+    same("the requests", &main_requests(&server).len(), &2)?;
+    let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
+    ensure!(now.as_millis() / 1000 >= lifted, "the limit was not waited out");
+    Ok(())
+}
+
+pub(super) fn budget_used_up(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("Dear."), says("More.")])?;
+    let mut nodes = flow(&[
+        agent_node("a", "role=dear. Work.", &json!({})),
+        agent_node("b", "role=more. Work.", &json!({})),
+    ]);
+    nodes["flow"]["policy"] = json!({ "budget": { "tokens": 10 } });
+    nodes["nodes"][1]["dependsOn"] = json!(["a"]);
+    let run = sandbox.run_flow(&nodes, &["--session-id", SESSION])?;
+    let summary = ended(&run, 5, "budgetExceeded")?;
+    same("the state", &summary["status"], &json!("paused"))?;
+    same("the finished node", &output(&summary)["text"], &json!("Dear."))?;
+    ended(&sandbox.resume(SESSION, &[])?, 5, "budgetExceeded")?;
+    same("the requests without a larger budget", &main_requests(&server).len(), &1)?;
+    let resumed = sandbox.resume(SESSION, &["--budget", "tokens=1000000"])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
+    same("the other node", &summary["outputs"]["b"]["text"], &json!("More."))?;
+    same("the requests", &main_requests(&server).len(), &2)
+}
+
+pub(super) fn edited_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = scenario(
+        sandbox,
+        json!({ "turns": [
+        { "when": { "lastMessageContains": "role=plan" }, "blocks": [{ "type": "text", "text": "The plan." }] },
+        { "when": { "lastMessageContains": "role=bad" }, "httpError": { "status": 400, "message": "no" } },
+        { "when": { "lastMessageContains": "role=good" }, "blocks": [{ "type": "text", "text": "Good work." }] },
+    ] }),
+    )?;
+    let nodes = |role: &str| {
+        let mut nodes = flow(&[
+            agent_node("plan", "role=plan. Plan.", &json!({})),
+            agent_node("a", &format!("role={role}. Follow: {{{{ plan.text }}}}"), &json!({})),
+        ]);
+        nodes["nodes"][1]["dependsOn"] = json!(["plan"]);
+        nodes
+    };
+    sandbox.run_flow(&nodes("bad"), &["--session-id", SESSION])?.expect_code(1)?;
+    sandbox.flow(&nodes("good"))?;
+    let mended = sandbox.resume(SESSION, &["--edited"])?;
+    let summary: Value = mended.expect_code(0)?.json()?;
+    let reused = ["plan", "a"].map(|node| summary["nodes"][node]["reused"].clone());
+    same("what was reused", &reused, &[json!(true), json!(false)])?;
+    same("the answer", &output(&summary)["text"], &json!("Good work."))?;
+    let planned = main_requests(&server)
+        .iter()
+        .filter(|request| conversation(request).iter().any(|said| said.contains("role=plan. Plan.")))
+        .count();
+    same("how often the plan was paid for", &planned, &1)
+}

@@ -1,0 +1,249 @@
+//! Cases of agents that are driven as servers, Codex and OpenCode: what is proved of an agent with Claude Code, for
+//! these two.
+
+use inspan_testkit::{Running, Sandbox, Stopwatch, pause};
+use std::time::Duration;
+
+use anyhow::ensure;
+use inspan_model_server::{ModelServer, RecordedRequest};
+use serde_json::{Value, json};
+
+use super::checks::{
+    count, ended, failure, flow, main_requests, names_the_missing, output, same, says, serve, session_of,
+    spoken, talks_slowly, tool_ends, without_programs,
+};
+use super::person::{self, Step};
+
+const GONE: Duration = Duration::from_secs(10);
+
+/// An agent of these cases.
+pub(super) trait Kind {
+    /// The provider, and what the program is called.
+    const NAME: &'static str;
+    /// What its output calls the text, and the conversation.
+    const TEXT: &'static str;
+    const SESSION: &'static str;
+    /// Whether its output tells what it cost.
+    const TELLS_COST: bool;
+    /// How long its model is silent until it has stalled, in milliseconds.
+    const STALL_MS: u64;
+    /// A conversation of the right form that nobody knows.
+    const UNKNOWN: &'static str;
+
+    /// Options under which it asks nothing before a command.
+    fn free() -> Value;
+
+    /// Options under which it asks before each command.
+    fn asking() -> Value;
+
+    /// A turn of the model that runs a command.
+    fn shell(command: &str) -> Value;
+
+    /// A flow of one node `a` that goes on in a conversation of another process.
+    fn going_on(prompt: &str, session: &Value) -> Value;
+
+    /// The model's error of this status.
+    fn refusal(status: u16) -> Value;
+
+    /// What user and assistant said, without what the program says about its surroundings.
+    fn conversation(request: &RecordedRequest) -> Vec<String>;
+
+    /// The model was asked for an answer of this schema, in the way of this agent.
+    fn asked_for(schema: &Value, requests: &[RecordedRequest]) -> anyhow::Result<()>;
+}
+
+/// A flow of one node `a`, run by the agent.
+pub(super) fn agent<K: Kind>(prompt: &str, options: &Value) -> Value {
+    let node_type = format!("{}.agent", K::NAME);
+    flow(&[json!({ "id": "a", "type": node_type, "input": { "prompt": prompt, "options": options } })])
+}
+
+pub(super) fn one_turn<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let turn = json!({ "blocks": [
+        { "type": "thinking", "text": "A greeting will do." },
+        { "type": "text", "text": "Hello from the scripted model.", "chunks": 5 }
+    ], "usage": { "inputTokens": 120, "outputTokens": 30, "cacheReadTokens": 50 } });
+    let server = serve(sandbox, &[turn])?;
+    let run = sandbox.run_flow(&agent::<K>("role=one. Say hello.", &json!({})), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    let session = session_of(&run.events)?;
+    let output = output(&summary);
+    let facts = [K::TEXT, "text", K::SESSION, "sessionId", "stopReason"].map(|name| output[name].as_str());
+    let text = "Hello from the scripted model.";
+    let expected = [text, text, &session, &session, "complete"].map(Some);
+    same("the output", &facts, &expected)?;
+    let cost = output["costUsd"].as_f64().is_some_and(|cost| cost > 0.0);
+    same("whether a cost is told", &cost, &K::TELLS_COST)?;
+    let usage = ["inputTokens", "cacheReadTokens", "outputTokens"].map(|name| output["usage"][name].clone());
+    same("the tokens", &usage, &[json!(120), json!(50), json!(30)])?;
+    same("what was streamed", &spoken(&run.events), &text.to_owned())?;
+    let said = vec!["user: role=one. Say hello.".to_owned()];
+    same("the conversation", &K::conversation(&main_requests(&server)[0]), &said)?;
+    ensure!(count(&run.events, "agent:thinking") > 0, "no thinking was shown: {run}");
+    Ok(())
+}
+
+pub(super) fn resume_in_a_new_process<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("The word is yoke."), says("It was yoke.")])?;
+    let first = sandbox.run_flow(&agent::<K>("role=first. Remember a word.", &json!({})), &[])?;
+    let session = output(&ended(&first, 0, "success")?)[K::SESSION].clone();
+    let second = sandbox.run_flow(&K::going_on("role=second. What was it?", &session), &[])?;
+    let summary = ended(&second, 0, "success")?;
+    same("the answer", &output(&summary)[K::TEXT], &json!("It was yoke."))?;
+    same("the conversation of both", &output(&summary)[K::SESSION], &session)?;
+    let expected = [
+        "user: role=first. Remember a word.",
+        "assistant: The word is yoke.",
+        "user: role=second. What was it?",
+    ];
+    let said = K::conversation(&main_requests(&server)[1]);
+    same("the second request", &said, &expected.map(str::to_owned).to_vec())
+}
+
+pub(super) fn structured_output<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let answer = json!({ "name": "Bright", "age": 7 });
+    let server = serve(sandbox, &[json!({ "structured": answer })])?;
+    let schema = json!({
+        "type": "object", "required": ["name", "age"], "additionalProperties": false,
+        "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
+    });
+    let run = sandbox.run_flow(&agent::<K>("role=json. An ox.", &json!({ "outputSchema": schema })), &[])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the structured output", &output(&summary)["structuredOutput"], &answer)?;
+    K::asked_for(&schema, &main_requests(&server))
+}
+
+pub(super) fn tool_allowed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[K::shell("echo yoke > made.txt && echo written"), says("Done.")])?;
+    let run = sandbox.run_flow(&agent::<K>("role=maker. Make it.", &K::free()), &[])?;
+    same("the answer", &output(&ended(&run, 0, "success")?)[K::TEXT], &json!("Done."))?;
+    same("the tools", &tool_ends(&run.events), &vec![false])?;
+    same("the requests", &main_requests(&server).len(), &2)?;
+    ensure!(sandbox.work().join("made.txt").exists(), "the tool did not run: {run}");
+    Ok(())
+}
+
+pub(super) fn tool_denied_without_anyone<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let _server = serve(sandbox, &[K::shell("echo yoke > made.txt"), says("Done.")])?;
+    let run = sandbox.run_flow(&agent::<K>("role=maker. Make it.", &K::asking()), &["--no-input"])?;
+    let summary = ended(&run, 0, "success")?;
+    same("the answer", &output(&summary)[K::TEXT], &json!("Done."))?;
+    same("the tools", &tool_ends(&run.events), &vec![true])?;
+    same("the denials", &output(&summary)["permissionDenials"].as_array().map(Vec::len), &Some(1))?;
+    ensure!(!sandbox.work().join("made.txt").exists(), "the tool ran: {run}");
+    Ok(())
+}
+
+pub(super) fn tool_allowed_by_a_person<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let _server = serve(sandbox, &[K::shell("echo yoke > made.txt"), says("Done.")])?;
+    let reply = Step::after("session:prompt", 1, move |hub: &inspan_engine::Hub| {
+        let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
+        hub.reply(prompt.prompt_id, "", Some("allow".to_owned())).map_err(|error| error.to_string())
+    });
+    let result = person::run(sandbox, &agent::<K>("role=maker. Make it.", &K::asking()), [reply])?;
+    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    same("the tools", &tool_ends(&events), &vec![false])?;
+    ensure!(sandbox.work().join("made.txt").exists(), "the tool did not run");
+    Ok(())
+}
+
+pub(super) fn interrupt_mid_text<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
+    let running = sandbox.start_flow(&agent::<K>("role=slow. Talk.", &json!({})), &["--no-store"])?;
+    let is_under_way = |requests: &[RecordedRequest]| requests.iter().any(|request| request.events_sent >= 7);
+    server.wait_until(sandbox.deadline().left(), is_under_way)?;
+    // The text has to come all the way to the log before it is cut off.
+    pause(Duration::from_millis(300));
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    ended(&run, 130, "stopped")?;
+    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
+    ensure!(!spoken(&run.events).is_empty(), "what was said is lost: {run}");
+    let resume = json!({ "resume": session_of(&run.events)? });
+    let second = sandbox.run_flow(&agent::<K>("role=again. Go on.", &resume), &[])?;
+    same("the answer", &output(&ended(&second, 0, "success")?)[K::TEXT], &json!("I go on."))
+}
+
+/// Starts a run whose tool sleeps, and waits until it does.
+fn asleep<K: Kind>(sandbox: &mut Sandbox, line: &str) -> anyhow::Result<(ModelServer, Running)> {
+    let server = serve(sandbox, &[K::shell(line), says("Never.")])?;
+    let running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &["--no-store"])?;
+    while !sandbox.processes().values().any(|found| found == line) {
+        ensure!(!sandbox.deadline().is_over(), "the tool never began");
+        pause(Duration::from_millis(20));
+    }
+    Ok((server, running))
+}
+
+pub(super) fn interrupt_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (_server, running) = asleep::<K>(sandbox, "sleep 615")?;
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    ended(&running.finish()?, 130, "stopped")?;
+    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
+    Ok(())
+}
+
+pub(super) fn runtime_killed_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (_server, mut running) = asleep::<K>(sandbox, "sleep 616")?;
+    let cut = Stopwatch::start();
+    running.kill()?;
+    while !sandbox.processes().is_empty() && cut.elapsed() < GONE {
+        pause(Duration::from_millis(5));
+    }
+    same("what is left", &sandbox.processes().into_values().collect(), &Vec::<String>::new())
+}
+
+/// A run that fails with this exit code and error, having asked the model once.
+fn refused<K: Kind>(
+    sandbox: &mut Sandbox,
+    status: u16,
+    code: i32,
+    error: &str,
+    retryable: bool,
+) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[json!({ "httpError": K::refusal(status) })])?;
+    let run = sandbox.run_flow(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
+    run.expect_code(code)?;
+    let failure = failure(&run)?;
+    let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &told, &json!([error, retryable, K::NAME]))?;
+    // The program's own retries are off: attempts are the flow's, and this flow has one.
+    same("the requests", &main_requests(&server).len(), &1)
+}
+
+pub(super) fn error_401<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    refused::<K>(sandbox, 401, 4, "AUTH", false)
+}
+
+pub(super) fn error_429<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    refused::<K>(sandbox, 429, 1, "RATE_LIMITED", true)
+}
+
+pub(super) fn stall<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let turn = json!({ "blocks": [{ "type": "text", "text": "so far and no further" }], "stallAfter": 6 });
+    let _server = serve(sandbox, &[turn])?;
+    let options = json!({ "stallTimeoutMs": K::STALL_MS });
+    let run = sandbox.run_flow(&agent::<K>("role=stall. Talk.", &options), &[])?;
+    run.expect_code(124).or_else(|_| run.expect_code(1))?;
+    let failure = failure(&run)?;
+    let told = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &told, &json!(["TIMEOUT", "stall"]))
+}
+
+pub(super) fn unknown_session<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("Never.")])?;
+    let run = sandbox.run_flow(&agent::<K>("role=unknown. Go on.", &json!({ "resume": K::UNKNOWN })), &[])?;
+    run.expect_code(1)?;
+    let failure = failure(&run)?;
+    let told = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &told, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
+    same("the requests", &main_requests(&server).len(), &0)
+}
+
+pub(super) fn missing_program<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    without_programs(sandbox)?;
+    let run = sandbox.run_flow(&agent::<K>("role=missing. Answer.", &json!({})), &[])?;
+    names_the_missing(&run, K::NAME)
+}

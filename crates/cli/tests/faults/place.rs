@@ -1,0 +1,159 @@
+//! Where the rows work: a sandbox with a scripted agent, a count of side effects, and the content of its store.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{Graph, RunStore as _, Select, SessionEntry, SqliteStore, builtin_nodes};
+use inspan_protocol::{Envelope, SessionId};
+use inspan_testkit::{Sandbox, eventually};
+use tokio::runtime::Runtime;
+
+use super::{Size, agent};
+
+/// The longest that the calls of one place may take in all; a call that hangs ends then.
+const LIMIT: Duration = Duration::from_secs(300);
+
+impl Size {
+    /// A new place to run flows in.
+    pub(super) fn place(self, name: &str) -> anyhow::Result<Place> {
+        let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], LIMIT)?;
+        std::fs::create_dir(sandbox.path("talks"))?;
+        sandbox.write("effects", "")?;
+        sandbox.script(agent::FILE, agent::TEXT)?;
+        Ok(Place(sandbox))
+    }
+
+    /// So many in a sample, so many in full.
+    pub(super) fn count(self, sample: usize, full: usize) -> usize {
+        match self {
+            Size::Sample => sample,
+            Size::Full => full,
+        }
+    }
+}
+
+/// A sandbox with a scripted agent in it.
+pub(super) struct Place(Sandbox);
+
+impl Deref for Place {
+    type Target = Sandbox;
+
+    fn deref(&self) -> &Sandbox {
+        &self.0
+    }
+}
+
+impl Place {
+    /// The side effects of nodes and agents, a line each.
+    pub(super) fn effects(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("effects")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    pub(super) fn store(&self) -> PathBuf {
+        self.home().join("sessions.db")
+    }
+
+    /// What is in the store, read beside whoever writes it; nothing if there is no such session yet.
+    pub(super) fn look(&self, session: &str) -> anyhow::Result<Option<Look>> {
+        if !self.store().exists() {
+            return Ok(None);
+        }
+        runtime()?.block_on(async {
+            let Ok(store) = SqliteStore::open_reader(self.store()) else { return Ok(None) };
+            let id = SessionId::from(session);
+            let Ok(entry) = store.entry(&id).await else { return Ok(None) };
+            let log = store.read(&id, 1, Select::All).await.context("the log cannot be read")?;
+            let log = log.iter().map(|envelope| Envelope::clone(envelope)).collect();
+            Ok(Some(Look { entry, log }))
+        })
+    }
+
+    /// Where a session stands; nothing if there is none yet.
+    pub(super) fn entry(&self, session: &str) -> anyhow::Result<Option<SessionEntry>> {
+        if !self.store().exists() {
+            return Ok(None);
+        }
+        runtime()?.block_on(async {
+            let Ok(store) = SqliteStore::open_reader(self.store()) else { return Ok(None) };
+            Ok(store.entry(&SessionId::from(session)).await.ok())
+        })
+    }
+
+    /// Fails unless all of the store is what was written.
+    pub(super) fn sound(&self) -> anyhow::Result<()> {
+        runtime()?.block_on(async {
+            let report = SqliteStore::open_reader(self.store())?.verify().await?;
+            let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+            ensure!(report.is_sound(), "the store is not sound: {}", found.join("; "));
+            Ok(())
+        })
+    }
+}
+
+/// A session as its store has it.
+pub(super) struct Look {
+    pub(super) entry: SessionEntry,
+    pub(super) log: Vec<Envelope>,
+}
+
+/// A runtime for one look.
+pub(super) fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("failed to start a runtime")
+}
+
+/// Waits until something holds.
+pub(super) fn until(what: &str, holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    eventually(Duration::from_secs(20), what, holds)
+}
+
+/// Every provider that comes with Inspan.
+pub(super) fn providers() -> ProviderRegistry {
+    let mut registry = ProviderRegistry::new();
+    for provider in inspan_providers::builtin() {
+        registry.register(provider);
+    }
+    registry
+}
+
+/// Loads and compiles a flow.
+pub(super) fn compile(flow: &Path, providers: &ProviderRegistry) -> anyhow::Result<Graph> {
+    let compiled = inspan_flow::compile(&inspan_flow::load(flow)?, &builtin_nodes(providers));
+    compiled.map(|compiled| compiled.graph).map_err(|problems| anyhow!("{problems}"))
+}
+
+/// The most memory that a process has had, in bytes; 0 once it is gone.
+pub(super) fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    kilobytes(&status, "VmHWM:") << 10
+}
+
+/// The memory that this process has, in bytes.
+pub(super) fn resident() -> u64 {
+    kilobytes(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:") << 10
+}
+
+fn kilobytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse().unwrap_or_default()
+}
+
+/// Numbers that look like chance and are the same on every run.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
+    }
+
+    /// A number below `limit`.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit.max(1)
+    }
+}

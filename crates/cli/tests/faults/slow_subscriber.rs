@@ -1,0 +1,219 @@
+//! Those who look on: one that never reads slows nobody, and is told what it missed; one that holds the store open
+//! keeps nobody from writing.
+
+use inspan_testkit::pause;
+use std::io::Read as _;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_protocol::Event;
+
+use super::place::{Place, peak, until};
+use super::{Row, Size};
+
+pub(super) const DEAD: Row = Row {
+    bound: "the session takes at most 5 % longer by the best of its runs, and the process at most 32 MB more",
+    prove: dead,
+};
+
+pub(super) const READER: Row = Row {
+    bound: "sessions run and are kept meanwhile; the reader gets the whole of what it began to read",
+    prove: reader,
+};
+
+/// The best of so many runs is compared; while it is too bad more are made, since a busy machine only makes it worse.
+const LEAST: usize = 2;
+const MOST: usize = 10;
+const SLOWER: f64 = 1.05;
+/// Megabytes.
+const MORE: u64 = 32;
+
+/// So many texts fill whatever is between a process and one that does not read.
+const BEFORE: usize = 1_500;
+/// In so many bursts the rest is said.
+const BURSTS: usize = 40;
+/// What is said when all that can get stuck has got stuck.
+const GO: &str = "GO";
+
+/// Says so many short texts, waits until it may go on, and says many more at the pace of an agent that is in a hurry.
+const CHATTY: &str = r#"#!/bin/sh
+say() { printf '%s\n' "$1"; }
+read -r line
+say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+read -r line
+say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+text='{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"one of very many words "}}}'
+yes "$text" | head -n BEFORE
+while [ ! -e go ]; do sleep 0.02; done
+say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"GO"}}}'
+for burst in $(seq 40); do yes "$text" | head -n COUNT; sleep 0.02; done
+say '{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'
+cat >/dev/null
+"#;
+
+const FLOW: &str = "flow: { name: chatty }\nnodes:\n  - { id: a, type: claude.agent, input: { prompt: go, options: { executable: ./chatty.sh } } }\n";
+
+/// Who looks on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    /// Somebody who holds the other end of `--events -` and reads nothing.
+    Pipe,
+    /// `inspan logs -f`, whose lines nobody reads.
+    Logs,
+}
+
+const ALL: [Beside; 3] = [Beside::Nobody, Beside::Pipe, Beside::Logs];
+
+/// What one run took.
+#[derive(Clone, Copy)]
+struct Took {
+    session: Duration,
+    /// The most memory that the process had which drives the session.
+    peak: u64,
+    /// The most that the follower had.
+    follower: u64,
+}
+
+fn texts(size: Size) -> usize {
+    size.count(4_000, 100_000)
+}
+
+fn place(size: Size) -> anyhow::Result<Place> {
+    let place = size.place("follower-")?;
+    place.script(
+        "chatty.sh",
+        &CHATTY.replace("BEFORE", &BEFORE.to_string()).replace("COUNT", &(texts(size) / BURSTS).to_string()),
+    )?;
+    place.write("flow.yaml", FLOW)?;
+    Ok(place)
+}
+
+fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
+    let place = place(size)?;
+    let mut command = place.command(&["run", "flow.yaml", "--session-id", "s"]);
+    if beside == Beside::Pipe {
+        command.args(["--events", "-"]);
+    }
+    let out = if beside == Beside::Pipe { Stdio::piped() } else { Stdio::null() };
+    let mut child = command.stdout(out).stderr(Stdio::null()).spawn()?;
+    let mut logs: Option<Child> = None;
+    let (mut most, mut follower) = (0, 0);
+    until("all that can get stuck is stuck", || {
+        let entry = place.entry("s")?;
+        pause(Duration::from_millis(10));
+        Ok(entry.is_some_and(|entry| entry.digest.last_seq > BEFORE as u64))
+    })?;
+    if beside == Beside::Logs {
+        let mut command = place.command(&["logs", "s", "-f", "--json"]);
+        logs = Some(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
+    }
+    // Whoever starts has started by then; it is the same for all of them.
+    pause(Duration::from_millis(250));
+    place.write("go", "")?;
+    until("the session has ended", || {
+        most = most.max(peak(child.id()));
+        let Some(entry) = place.entry("s")? else { return Ok(false) };
+        follower = follower.max(logs.as_ref().map_or(0, |logs| peak(logs.id())));
+        // Often enough to be exact, and too seldom to be in the way.
+        pause(Duration::from_millis(10));
+        Ok(entry.digest.outcome.is_some())
+    })?;
+    most = most.max(peak(child.id()));
+    // Now they read after all, and have missed nothing: what they are behind fits their queue, or lies in the store.
+    let late = match &mut logs {
+        Some(logs) => Some(read(logs)?),
+        None if beside == Beside::Pipe => Some(read(&mut child)?),
+        None => None,
+    };
+    ensure!(child.wait()?.success(), "it failed");
+    let log = place.look("s")?.context("the session is gone")?.log;
+    // The last events are said after those who follow are let go.
+    if let Some(lines) = late {
+        ensure!(lines + 8 >= log.len(), "{lines} of {} events were read at last", log.len());
+    }
+    let at = |is: &dyn Fn(&Event) -> bool| {
+        log.iter()
+            .find(|envelope| is(&envelope.event))
+            .map(|found| found.timestamp)
+            .context("it has not ended")
+    };
+    let went = at(&|event| matches!(event, Event::AgentText { content, .. } if content == GO))?;
+    let ended = at(&|event| matches!(event, Event::HarnessComplete { .. }))?;
+    Ok(Took { session: ended.since(went), peak: most, follower })
+}
+
+/// The lines of all that a process has to say.
+fn read(child: &mut Child) -> anyhow::Result<usize> {
+    let mut text = String::new();
+    child.stdout.take().context("it has no output")?.read_to_string(&mut text)?;
+    ensure!(child.wait()?.success(), "a follower failed");
+    Ok(text.lines().count())
+}
+
+fn dead(size: Size) -> anyhow::Result<String> {
+    let mut runs: [Vec<Took>; 3] = Default::default();
+    let best = |runs: &[Took]| runs.iter().map(|took| took.session).min().unwrap_or_default().as_secs_f64();
+    let slower = |runs: &[Vec<Took>; 3]| [1, 2].map(|at: usize| best(&runs[at]) / best(&runs[0]));
+    for round in 0..MOST {
+        if round >= LEAST && slower(&runs).iter().all(|times| *times <= SLOWER) {
+            break;
+        }
+        // In turns, so that a busy moment does not hit one of them alone.
+        for (beside, runs) in ALL.into_iter().zip(&mut runs) {
+            runs.push(run(size, beside).with_context(|| format!("beside {beside:?}"))?);
+        }
+    }
+    let most = |runs: &[Took]| runs.iter().map(|took| took.peak).max().unwrap_or_default() >> 20;
+    let [pipe, logs] = slower(&runs);
+    let follower = runs[2].iter().map(|took| took.follower).max().unwrap_or_default() >> 20;
+    let figure = format!(
+        "{} runs each of {} texts: {:.0} ms and {} MB with nobody there; × {pipe:.2} and {} MB with `--events -` unread; \
+         × {logs:.2} and {} MB with `logs -f` unread, which took {follower} MB itself",
+        runs[0].len(),
+        texts(size),
+        best(&runs[0]) * 1_000.0,
+        most(&runs[0]),
+        most(&runs[1]),
+        most(&runs[2]),
+    );
+    ensure!(pipe <= SLOWER && logs <= SLOWER, "it is slowed down\n{figure}");
+    let more = most(&runs[1]).max(most(&runs[2])).saturating_sub(most(&runs[0]));
+    ensure!(more <= MORE && follower <= most(&runs[0]) + MORE, "it takes too much memory\n{figure}");
+    Ok(figure)
+}
+
+fn reader(size: Size) -> anyhow::Result<String> {
+    let place = place(size)?;
+    place.write(
+        "chatty.sh",
+        &CHATTY.replace("BEFORE", "1").replace("COUNT", &(texts(size) / BURSTS).to_string()),
+    )?;
+    place.write("go", "")?;
+    place.run(&["run", "flow.yaml", "--session-id", "s"])?.expect(0)?;
+    let events = place.look("s")?.context("the session is gone")?.log.len();
+    // A pipe takes 64 KB; the reader then waits within its transaction for as long as nobody reads.
+    let mut command = place.command(&["store", "export", "s"]);
+    let mut holder = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    pause(Duration::from_millis(300));
+    ensure!(holder.try_wait()?.is_none(), "the reader has ended already");
+    let runs = size.count(3, 50);
+    for at in 0..runs {
+        place.run(&["run", "flow.yaml", "--session-id", &format!("t{at}")])?.expect(0)?;
+    }
+    ensure!(holder.try_wait()?.is_none(), "the reader has ended already");
+    let mut text = String::new();
+    let mut stdout = holder.stdout.take().context("it has no output")?;
+    stdout.read_to_string(&mut text)?;
+    ensure!(holder.wait()?.success(), "the reader failed");
+    ensure!(text.lines().count() >= events + 2, "{} lines of {events} events", text.lines().count());
+    place.sound()?;
+    let said = |look: &super::place::Look| {
+        look.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentText { .. })).count()
+    };
+    let last = place.look(&format!("t{}", runs - 1))?.context("the last session is gone")?;
+    let first = place.look("s")?.context("the session is gone")?;
+    ensure!(said(&last) == said(&first), "{} texts are kept of {}", said(&last), said(&first));
+    Ok(format!("{runs} sessions of {events} events written beside it; it read {events} events at last"))
+}

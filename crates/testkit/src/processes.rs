@@ -1,0 +1,89 @@
+//! Finds the processes of a sandbox by a mark in their environment, which children inherit, and kills them. Linux only.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::time::{Deadline, pause};
+
+/// The variable that every process of a sandbox carries.
+pub(crate) const MARK: &str = "INSPAN_E2E_MARK";
+
+/// How long a process may run on after the process that started it has ended.
+const LINGER: Duration = Duration::from_secs(1);
+/// The time between two searches.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Process ids and command lines of the living processes that carry this mark.
+pub(crate) fn marked(mark: &str) -> BTreeMap<i32, String> {
+    let wanted = format!("{MARK}={mark}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| *pid != std::process::id().cast_signed())
+        .filter_map(|pid| {
+            // A process that has ended and is not yet reaped has no environment, and counts as gone.
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let carries = environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes());
+            carries.then(|| (pid, command_line(pid)))
+        })
+        .collect()
+}
+
+/// As [`marked`], with a second search if there are none: a process that is about to become another program shows no
+/// environment for an instant.
+fn surely_marked(mark: &str) -> BTreeMap<i32, String> {
+    let found = marked(mark);
+    if !found.is_empty() {
+        return found;
+    }
+    pause(AGAIN);
+    marked(mark)
+}
+
+/// Process ids of the living processes with this command line, marked or not.
+#[must_use]
+pub fn called(line: &str) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| command_line(*pid) == line).collect()
+}
+
+/// Fails if a process of this mark is still running after a second, and kills it.
+pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
+    let deadline = Deadline::after(LINGER);
+    loop {
+        let left = surely_marked(mark);
+        if left.is_empty() {
+            return Ok(());
+        }
+        if deadline.is_over() {
+            kill_marked(mark);
+            let left: Vec<_> = left.iter().map(|(pid, line)| format!("{pid} {line}")).collect();
+            anyhow::bail!("left behind after {LINGER:?}: {}", left.join("; "));
+        }
+        pause(AGAIN);
+    }
+}
+
+/// Kills every process of this mark, and those that they start meanwhile.
+pub(crate) fn kill_marked(mark: &str) {
+    let deadline = Deadline::after(Duration::from_secs(5));
+    loop {
+        let left = surely_marked(mark);
+        if left.is_empty() || deadline.is_over() {
+            return;
+        }
+        for pid in left.keys().filter_map(|pid| Pid::from_raw(*pid)) {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        pause(AGAIN);
+    }
+}
+
+fn command_line(pid: i32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    words.join(" ").trim().chars().take(120).collect()
+}
