@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what the hot paths cost, each beside a reference of the same run on the same machine.
 
 mod agent;
-mod crowd;
+mod concurrency;
 mod decode;
 mod durable;
 mod flow;
@@ -9,7 +9,6 @@ mod hub;
 mod measure;
 mod memory;
 mod start;
-mod store;
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +16,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-pub(crate) use crowd::run as crowd;
+pub(crate) use concurrency::run as concurrency;
 use measure::{HEAD, Row};
 
 /// A part of the benches.
@@ -27,12 +26,11 @@ struct Part {
 }
 
 const PARTS: &[Part] = &[
-    Part { name: "hub", rows: |_| hub::rows() },
+    Part { name: "hub", rows: |_| Ok(hub::rows()) },
     Part { name: "flow", rows: |_| flow::rows() },
     Part { name: "decode", rows: |_| decode::rows() },
     Part { name: "start", rows: start::rows },
     Part { name: "memory", rows: memory::rows },
-    Part { name: "store", rows: store::rows },
     Part { name: "durable", rows: durable::rows },
     Part { name: "agent", rows: |_| agent::rows() },
 ];

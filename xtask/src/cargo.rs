@@ -36,7 +36,7 @@ pub(crate) fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
 /// nothing is built a second time with other features.
 pub(crate) fn test(root: &Path, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
     let status = Command::new(env!("CARGO"))
-        .args(["test", "--quiet"])
+        .arg("test")
         .args(arguments)
         .envs(env.iter().copied())
         .current_dir(root)

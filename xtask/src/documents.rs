@@ -1,7 +1,7 @@
 //! Documents that tell the truth: links that lead somewhere, code blocks that say what they are. What the blocks of
 //! README.md and docs/ show is compiled and run by the test `documents` of `inspan-cli`.
 
-use crate::finding::Finding;
+use crate::tidy::Finding;
 use crate::workspace::{File, Workspace};
 
 /// Checks every document outside the fixtures, which may be broken on purpose.
@@ -50,10 +50,10 @@ fn check_links(file: &File, workspace: &Workspace) -> Vec<Finding> {
                 format!("the link `{target}` leaves the tree: link to a file of the tree or to a web page")
             }
             Some(path) if !exists(workspace, &path) => {
-                format!("the link `{target}` leads nowhere: mend it, or write the file")
+                format!("the link `{target}` leads nowhere: fix it, or write the file")
             }
             Some(path) if !heading.is_empty() && !has_heading(workspace, &path, heading) => {
-                format!("the link `{target}` names a heading that is not there: mend it")
+                format!("the link `{target}` names a heading that is not there: fix it")
             }
             Some(_) => continue,
         };
@@ -138,9 +138,9 @@ mod tests {
             ("docs/p.svg", ""),
         ]);
         let expected = [
-            "a.md:4: the link `nowhere.md` leads nowhere: mend it, or write the file",
+            "a.md:4: the link `nowhere.md` leads nowhere: fix it, or write the file",
             "a.md:4: the link `../x.md` leaves the tree: link to a file of the tree or to a web page",
-            "a.md:5: the link `docs/b.md#none` names a heading that is not there: mend it",
+            "a.md:5: the link `docs/b.md#none` names a heading that is not there: fix it",
         ];
         assert_eq!(check(&tree).iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::finding::Finding;
+use crate::tidy::Finding;
 use crate::workspace::Workspace;
 
 /// Where the table stands.

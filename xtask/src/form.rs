@@ -1,7 +1,7 @@
 //! What every file opens with, what it may be called, and the words that no file may say.
 
-use crate::finding::Finding;
 use crate::source::{blank, lines_before_tests};
+use crate::tidy::Finding;
 use crate::workspace::{File, Workspace};
 
 /// Names that say nothing about what a file holds.

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 use crate::events;
-use crate::finding::Finding;
 use crate::layers::{LAYERS, draw, table};
 use crate::matrix;
+use crate::tidy::Finding;
 use crate::workspace::Workspace;
 
 /// A part of a document between two marker lines.
@@ -51,7 +51,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
-/// Writes every part anew and returns the documents that changed.
+/// Writes every part and returns the documents that changed.
 pub(crate) fn fix(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut changed = Vec::new();
     for part in PARTS {

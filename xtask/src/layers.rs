@@ -6,8 +6,8 @@ mod picture;
 pub(crate) use packages::{Dependency, Package, read};
 pub(crate) use picture::{draw, table};
 
-use crate::finding::Finding;
 use crate::source::mentions;
+use crate::tidy::Finding;
 use crate::workspace::Workspace;
 
 /// Where the table stands; every sentence of the check points here.
@@ -248,7 +248,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "rustix",
             "schemars",
             "serde",
-            "serde-saphyr",
             "serde_json",
             "tempfile",
             "tokio",
@@ -350,7 +349,7 @@ fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec
     }
     for (line, name) in own_versions(manifest) {
         let sentence = format!(
-            "{name} has a version of its own: put it into the root manifest and say `{name}.workspace = true`"
+            "{name} sets its own version: put it into the root manifest and say `{name}.workspace = true`"
         );
         findings.push(Finding::broken(format!("{}:{line}", package.manifest), sentence));
     }

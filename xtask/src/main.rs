@@ -5,7 +5,6 @@ mod bench;
 mod cargo;
 mod documents;
 mod events;
-mod finding;
 mod fixtures;
 mod form;
 mod generated;
@@ -14,7 +13,6 @@ mod matrix;
 mod record;
 mod replay;
 mod schema;
-mod session;
 mod size;
 mod source;
 mod tidy;
@@ -77,9 +75,9 @@ enum Command {
         #[arg(default_value = "")]
         filter: String,
     },
-    /// A part of `bench`, which has a process of its own
+    /// A part of `bench` that runs in a separate process
     #[command(hide = true)]
-    Crowd { folder: std::path::PathBuf },
+    Concurrency { folder: std::path::PathBuf },
     /// Measures the hot paths, each beside a reference of the same run
     Bench {
         /// Only the parts whose names contain this
@@ -127,7 +125,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let size = if full { "full" } else { "sample" };
             Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[("INSPAN_FAULTS", size)])?))
         }
-        Command::Crowd { folder } => Ok(code(bench::crowd(&folder, &mut std::io::stdout())?)),
+        Command::Concurrency { folder } => Ok(code(bench::concurrency(&folder, &mut std::io::stdout())?)),
         Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
         Command::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);
@@ -146,7 +144,7 @@ fn print_changed(paths: &[String]) {
     }
 }
 
-fn report(findings: &[finding::Finding]) -> ExitCode {
+fn report(findings: &[tidy::Finding]) -> ExitCode {
     for finding in findings {
         println!("{finding}");
     }

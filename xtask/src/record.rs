@@ -15,8 +15,8 @@ use inspan_protocol::Environment;
 use inspan_testkit::{Agent, Sandbox};
 use walkdir::WalkDir;
 
+use crate::replay::session::{self, Surroundings};
 use crate::replay::{FlowCase, cases_of};
-use crate::session::{self, Surroundings};
 use stable::Names;
 
 /// The longest that one case may take. Flows wait in real time here.

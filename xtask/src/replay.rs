@@ -2,9 +2,10 @@
 //! Flows are run here; transcripts and broken flows are replayed by the tests of the crates that own them.
 
 mod case;
+mod commands;
 mod continued;
 mod prefixes;
-mod retold;
+pub(crate) mod session;
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use inspan_protocol::{
 use schemars::{JsonSchema, schema_for};
 use serde_json::Value;
 
-use crate::finding::Finding;
+use crate::tidy::Finding;
 use crate::workspace::Workspace;
 
 /// The folder that holds nothing but generated schemas.

@@ -1,7 +1,7 @@
 //! How long a file may be.
 
-use crate::finding::Finding;
 use crate::source::lines_before_tests;
+use crate::tidy::Finding;
 use crate::workspace::Workspace;
 
 /// Lines before the tests from which a file asks for a look, and from which it is refused.

@@ -1,12 +1,52 @@
 //! All checks in one run, as a command and as a test.
 
+use std::fmt;
 use std::path::Path;
 
-use crate::finding::{Finding, Weight};
 use crate::layers::{self, LAYERS};
 use crate::schema::{self, SCHEMAS};
 use crate::workspace::Workspace;
 use crate::{documents, fixtures, form, generated, size};
+
+/// Whether a finding breaks the build or only asks for a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// The rule is broken: tidy fails.
+    Broken,
+    /// Nothing is broken yet; tidy prints the line and passes.
+    Look,
+}
+
+/// A place and the one sentence that says what is wrong there and how to fix it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) weight: Weight,
+    /// A path relative to the workspace, with `:line` where there is one.
+    pub(crate) place: String,
+    pub(crate) sentence: String,
+}
+
+impl Finding {
+    /// A broken rule at `place`.
+    pub(crate) fn broken(place: impl Into<String>, sentence: impl Into<String>) -> Self {
+        Self { weight: Weight::Broken, place: place.into(), sentence: sentence.into() }
+    }
+
+    /// Something at `place` that asks for a look.
+    pub(crate) fn look(place: impl Into<String>, sentence: impl Into<String>) -> Self {
+        Self { weight: Weight::Look, place: place.into(), sentence: sentence.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = match self.weight {
+            Weight::Broken => "",
+            Weight::Look => "note: ",
+        };
+        write!(f, "{prefix}{}: {}", self.place, self.sentence)
+    }
+}
 
 /// Runs every check on the tree under `root`.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
@@ -24,7 +64,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     .concat())
 }
 
-/// Writes anew what is generated, and returns the paths that changed.
+/// Writes what is generated, and returns the paths that changed.
 pub(crate) fn fix(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut changed = generated::fix(root)?;
     changed.extend(schema::write(SCHEMAS, root)?);
@@ -41,7 +81,7 @@ mod tests {
     use super::{broken, check};
     use crate::workspace::root;
 
-    /// The rules hold for this very tree. Each line of a failure says how to mend it.
+    /// The rules hold for this very tree. Each line of a failure says how to fix it.
     #[test]
     fn tidy() {
         let findings = check(&root()).expect("the checks run");

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -16,13 +19,16 @@ use inspan_protocol::{AgentError, Envelope, Event, Outcome, RunId, SessionId};
 use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
 
+use crate::cargo::build_release;
+
 use super::measure::{Goal, Row, Unit, middle};
-use super::store::sync;
 
 /// Nodes of the chain, sessions at once, rounds.
 const NODES: usize = 200;
 const SESSIONS: usize = 64;
 const ROUNDS: usize = 5;
+/// Writes that are synced in one measurement.
+const SYNCS: u32 = 400;
 /// Events of the long session.
 const LONG: u64 = 100_000;
 
@@ -85,10 +91,14 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         work: format!("durable chain, {SESSIONS} sessions at once, per node"),
         value: middle(many),
         reference: Some(("one session", one)),
-        goal: Some(Goal::Times(0.1)),
+        goal: Some(Goal::Times(0.125)),
         unit: Unit::Nanoseconds,
     });
-    rows.push(runtime.block_on(resume(&folder.path().join("long.db"), &nodes))?);
+    rows.push(runtime.block_on(resume(&folder.path().join("sessions.db"), &nodes))?);
+    let inspan = build_release(root)?;
+    for arguments in [&["show", "long"][..], &["why", "long", "n0"], &["ps"]] {
+        rows.push(command(&inspan, folder.path(), arguments)?);
+    }
     Ok(rows)
 }
 
@@ -132,7 +142,26 @@ async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Row> {
         work: format!("resume a session of {LONG} events"),
         value: middle(took),
         reference: None,
-        goal: Some(Goal::Within(250e6)),
+        goal: Some(Goal::Within(150e6)),
+        unit: Unit::Nanoseconds,
+    })
+}
+
+/// A command on the store with the long session, from its start to its end.
+fn command(inspan: &Path, home: &Path, arguments: &[&str]) -> anyhow::Result<Row> {
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let watch = Stopwatch::start();
+        let output = Command::new(inspan).args(arguments).env("INSPAN_HOME", home).output()?;
+        took.push(watch.elapsed().as_secs_f64() * 1e9);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`inspan {}` failed: {stderr}", arguments.join(" "));
+    }
+    Ok(Row {
+        work: format!("inspan {}, {LONG} events", arguments.join(" ")),
+        value: middle(took),
+        reference: None,
+        goal: Some(Goal::Within(150e6)),
         unit: Unit::Nanoseconds,
     })
 }
@@ -173,6 +202,17 @@ async fn release(store: &Arc<dyn RunStore>, session: &SessionId) -> anyhow::Resu
         }
     }
     Ok(())
+}
+
+/// Nanoseconds to write a line and sync it.
+fn sync(path: &Path) -> anyhow::Result<f64> {
+    let mut file = File::options().create(true).append(true).open(path)?;
+    let watch = Stopwatch::start();
+    for _ in 0..SYNCS {
+        file.write_all(&[b'x'; 512])?;
+        file.sync_data()?;
+    }
+    Ok(watch.elapsed().as_secs_f64() * 1e9 / f64::from(SYNCS))
 }
 
 fn open(path: &Path) -> anyhow::Result<SqliteStore> {

@@ -121,7 +121,7 @@ impl fmt::Display for Row {
             None => String::new(),
         };
         let met = match self.met() {
-            Some(true) => "met",
+            Some(true) => "MET",
             Some(false) => "NOT MET",
             None => "",
         };

@@ -1,11 +1,9 @@
-//! What memory is taken: by the whole program for a flow of one node and of many, and by ten thousand agents that speak
-//! at once.
+//! The peak memory of the whole program for a flow of one node and of many, and of agents that stream at once.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::pause;
 
 use super::flow::chain;
 use super::measure::{Goal, Row, Unit};
@@ -13,15 +11,13 @@ use super::measure::{Goal, Row, Unit};
 /// Each program is run so often, and the largest value counts: what it takes at its end may be seen too late.
 const RUNS: usize = 5;
 const MANY: usize = 10_000;
-/// After so long a session has come to wait.
-const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// All rows.
 pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     let inspan = crate::cargo::build_release(root)?;
     let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
-    for (size, goal) in [(1, 10e6), (MANY, 25e6)] {
+    for (size, goal) in [(1, 20e6), (MANY, 60e6)] {
         let flow = folder.path().join(format!("chain-{size}.yaml"));
         std::fs::write(&flow, chain(size))?;
         let mut peak = Peak::default();
@@ -40,41 +36,8 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
             unit: Unit::Bytes,
         });
     }
-    rows.push(idle(&inspan, folder.path())?);
-    rows.extend(super::crowd::rows()?);
+    rows.extend(super::concurrency::rows()?);
     Ok(rows)
-}
-
-/// What a session takes that only waits for a person, in a process of its own that knows until when.
-fn idle(inspan: &Path, folder: &Path) -> anyhow::Result<Row> {
-    let flow = folder.join("idle.yaml");
-    let ask = "flow: { name: idle }\nnodes:\n  - { id: a, type: human.input, input: { prompt: Well?, timeout: 1h } }\n";
-    std::fs::write(&flow, ask)?;
-    let mut child = Command::new(inspan)
-        .args(["run", "--detached"])
-        .arg(&flow)
-        .env("INSPAN_HOME", folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("failed to start")?;
-    pause(SETTLED);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
-    let alive = child.try_wait()?.is_none();
-    child.kill()?;
-    child.wait()?;
-    ensure!(alive, "the session did not wait");
-    let status = status.context("the process cannot be looked at; this row needs Linux")?;
-    let (all, file) =
-        field(&status, "VmRSS:").zip(field(&status, "RssFile:")).context("its memory is not told")?;
-    Ok(Row {
-        work: "a session that waits, idle".to_owned(),
-        value: all,
-        reference: Some(("of it the program's own pages", file)),
-        goal: None,
-        unit: Unit::Bytes,
-    })
 }
 
 /// The most memory that a process held, and how much of it was mapped from files.

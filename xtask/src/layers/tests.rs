@@ -116,7 +116,7 @@ fn a_manifest_is_held_against_its_sources() {
         [package("inspan-low", &[("serde", false)]), package("inspan-mid", &[("inspan-low", false)])];
     let expected = [
         "crates/low/Cargo.toml: the workspace's lints do not hold here: add `[lints]` with `workspace = true`",
-        "crates/low/Cargo.toml:4: serde has a version of its own: put it into the root manifest and say \
+        "crates/low/Cargo.toml:4: serde sets its own version: put it into the root manifest and say \
          `serde.workspace = true`",
         "crates/low/Cargo.toml: no file of inspan-low mentions serde: remove serde from its manifest",
     ];

@@ -11,8 +11,8 @@ use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::session::{self, Step, Surroundings};
 use super::{continued, continued::Calls, prefixes, prefixes::Whole};
-use crate::session::{self, Step, Surroundings};
 
 /// The moment at which every replayed session begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
@@ -129,7 +129,7 @@ impl FlowCase {
                 let event = serde_json::to_string(&envelope.event)?;
                 if places.iter().any(|place| event.contains(place.as_str())) {
                     bail!(
-                        "a call was not recorded; `cargo xtask record {}` records anew\n{event}",
+                        "a call was not recorded; `cargo xtask record {}` records it again\n{event}",
                         self.name()
                     );
                 }

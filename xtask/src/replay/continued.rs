@@ -14,7 +14,7 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use crate::session;
+use super::session;
 
 /// The calls of a session, in the order in which they ended.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Calls {
                 // Taking a recording is all that beginning the call does.
                 drop(replayed.execute(call.input.clone(), ExecutionContext::default()));
             }
-            let how = How::After { cut, told: Mutex::default() };
+            let how = How::After { cut, resumed: Mutex::default() };
             providers.register(Arc::new(Wrapped { provider: replayed, calls: self.clone(), how }));
         }
         Ok(providers)
@@ -79,8 +79,8 @@ enum How {
     Note,
     After {
         cut: u64,
-        /// The conversations that were gone on with.
-        told: Mutex<Vec<ProviderSessionId>>,
+        /// The conversations that were resumed.
+        resumed: Mutex<Vec<ProviderSessionId>>,
     },
 }
 
@@ -122,7 +122,7 @@ impl Wrapped {
         &self,
         input: &Value,
         cut: u64,
-        told: &Mutex<Vec<ProviderSessionId>>,
+        resumed: &Mutex<Vec<ProviderSessionId>>,
     ) -> Option<(Result<Value, AgentError>, ProviderSessionId)> {
         let with = self.provider.input_facts(input).ok()?.session?;
         let ended = self.calls.ended();
@@ -130,9 +130,9 @@ impl Wrapped {
             return None;
         }
         let calls: Vec<_> = ended.iter().filter(|call| call.session.as_ref() == Some(&with)).collect();
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = !told.contains(&with);
-        told.push(with.clone());
+        let mut resumed = resumed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = !resumed.contains(&with);
+        resumed.push(with.clone());
         let newest = calls.iter().rev().find(|call| call.began_at <= cut)?;
         if newest.ended_at < cut || !is_first {
             // An agent that had said its last says it again.
@@ -159,11 +159,11 @@ impl DynProvider for Wrapped {
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
-        let (cut, told) = match &self.how {
+        let (cut, resumed) = match &self.how {
             How::Note => return self.note(input, context),
-            How::After { cut, told } => (*cut, told),
+            How::After { cut, resumed } => (*cut, resumed),
         };
-        match self.next(&input, cut, told) {
+        match self.next(&input, cut, resumed) {
             None => self.provider.execute(input, context),
             Some((end, session_id)) => {
                 let named = ProviderItem::Event(StreamEvent::Session { session_id });

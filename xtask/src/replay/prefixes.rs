@@ -18,8 +18,8 @@ use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp};
 use serde_json::{Map, Value};
 
 use super::case::Commanded;
+use super::commands::Commands;
 use super::continued::Calls;
-use super::retold::Retold;
 
 /// A session as it ran undisturbed.
 pub(crate) struct Whole<'a> {
@@ -71,18 +71,18 @@ async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
         Err(error) => bail!(error),
     };
     ensure!(!over, "a session that has ended can be opened");
-    let retold = Retold::start(runner.hub(), before, &whole.commands);
+    let commands = Commands::start(runner.hub(), before, &whole.commands);
     let ended = tokio::time::timeout(super::case::BOUND, runner.resume(Resume::default())).await;
     let result = ended.context("it does not end")??;
-    drop(retold);
+    drop(commands);
 
     let log = store.read(session, 1, Select::All).await?;
     let log: Vec<Envelope> = log.iter().map(|envelope| (**envelope).clone()).collect();
-    check_order(&log).map_err(anyhow::Error::msg).with_context(|| told(&log[cut..]))?;
+    check_order(&log).map_err(anyhow::Error::msg).with_context(|| summary(&log[cut..]))?;
     let finished = finished(&log[..cut]);
     let again = log[cut..].iter().find(|envelope| is_start(&envelope.event) && in_place(envelope, &finished));
     ensure!(again.is_none(), "what has finished starts again: {again:?}");
-    compare(whole.result, &result).with_context(|| told(&log[cut..]))
+    compare(whole.result, &result).with_context(|| summary(&log[cut..]))
 }
 
 fn compare(whole: &FlowRunResult, cut: &FlowRunResult) -> anyhow::Result<()> {
@@ -148,8 +148,8 @@ fn in_place(envelope: &Envelope, places: &BTreeSet<NodePath>) -> bool {
     envelope.context.task.as_ref().is_some_and(|task| places.contains(task))
 }
 
-/// What came after the cut, for people; how often where it came often.
-fn told(log: &[Envelope]) -> String {
+/// The events after the cut, for people, with a count for repeated ones.
+fn summary(log: &[Envelope]) -> String {
     let mut lines: Vec<(String, usize)> = Vec::new();
     for envelope in log {
         let place = envelope.context.task.as_ref().map_or_else(String::new, |task| format!(" {task}"));

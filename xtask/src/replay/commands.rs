@@ -20,7 +20,7 @@ const EFFECTS: &[&str] = &[
 ];
 
 /// Commands that are still to be given.
-pub(crate) struct Retold {
+pub(crate) struct Commands {
     _observer: Observer,
 }
 
@@ -30,7 +30,7 @@ struct Left {
     undelivered: bool,
 }
 
-impl Retold {
+impl Commands {
     pub(crate) fn start(hub: &Hub, before: &[Arc<Envelope>], commands: &[Commanded]) -> Self {
         let given = before.iter().filter(|envelope| EFFECTS.contains(&envelope.event.name())).count();
         let commands = commands.iter().skip(given).cloned().collect();
