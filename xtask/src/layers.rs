@@ -248,6 +248,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "rustix",
             "schemars",
             "serde",
+            "serde-saphyr",
             "serde_json",
             "tempfile",
             "tokio",
