@@ -7,10 +7,10 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder:
 use crate::exit::Exit;
 pub(crate) use values::{BudgetChange, InputValue, NodeProvider, NodeSetting};
 
-pub(crate) use agents::{AgentArgs, ChatArgs, DoctorArgs, HowArgs};
+pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use sessions::{
-    ApproveArgs, CloseArgs, DecideArgs, ForkArgs, GoingArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs,
-    ResumeArgs, SendArgs, ShowArgs, StopArgs, StoreVerb, WhyArgs,
+    ApproveArgs, CloseArgs, DecideArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs,
+    RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
 };
 
 mod agents;
@@ -112,7 +112,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) command: Command,
 }
 
 /// Words that people try for a command that has another name, and what to use.
@@ -147,7 +147,7 @@ pub(crate) fn meant(mut error: clap::Error) -> clap::Error {
     error
 }
 
-impl Verb {
+impl Command {
     /// Whether this is the process in the background that `--detach` began.
     pub(crate) fn is_in_background(&self) -> bool {
         match self {
@@ -175,7 +175,7 @@ pub(crate) struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum Command {
     /// Run a flow
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
@@ -222,7 +222,7 @@ pub(crate) enum Verb {
     Chat(ChatArgs),
     /// Verify, export, import and clean up the session store
     #[command(subcommand)]
-    Store(StoreVerb),
+    Store(StoreCommand),
     /// Check flows for problems without running them
     #[command(visible_alias = "validate", alias = "lint")]
     Check(CheckArgs),
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn replay_takes_a_folder_or_nothing() {
         let replay = |line: &str| {
-            let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else {
+            let Command::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
                 return None;
             };
             Some((run.file, run.replay))

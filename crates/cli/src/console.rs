@@ -1,5 +1,5 @@
 //! The console: a live session's events as lines or as a picture that is redrawn, and questions that are
-//! answered on the terminal. What happens in the session is decided elsewhere; the console only looks on.
+//! answered on the terminal. It only watches the session.
 
 mod agent;
 mod asker;

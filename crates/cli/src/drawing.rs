@@ -1,16 +1,12 @@
-//! A flow as boxes and arrows, in three languages of pictures. Compiling the flow is done before.
+//! A flow as boxes and arrows: for Graphviz, for Mermaid, and as SVG.
 
 use inspan_flow::Graph;
 use serde::Serialize;
 
 use crate::safe::clean;
 
-mod dot;
-mod mermaid;
 mod svg;
 
-pub(crate) use dot::dot;
-pub(crate) use mermaid::mermaid;
 pub(crate) use svg::svg;
 
 /// What is drawn of a flow.
@@ -100,6 +96,60 @@ impl Arrow {
             (None, Nature::Always) => None,
         }
     }
+}
+
+/// The picture as a Graphviz digraph.
+pub(crate) fn dot(drawing: &Drawing) -> String {
+    let mut out = format!("digraph {} {{\n", quoted(&drawing.flow));
+    out.push_str("  node [fontname=\"Helvetica\", shape=box];\n  edge [fontname=\"Helvetica\"];\n");
+    for node in &drawing.nodes {
+        let look = match node.shape {
+            Shape::Agent => "shape=box, style=rounded",
+            Shape::Control => "shape=hexagon",
+            Shape::Person => "shape=parallelogram",
+            Shape::Work => "shape=box",
+        };
+        let label = quoted(&format!("{}\n{}", node.id, node.node_type));
+        out.push_str(&format!("  {} [label={label}, {look}];\n", quoted(&node.id)));
+    }
+    for edge in &drawing.edges {
+        let mut looks = Vec::new();
+        looks.extend(edge.label().map(|label| format!("label={}", quoted(&label))));
+        if edge.max_iterations.is_some() {
+            looks.push("style=dashed, constraint=false".to_owned());
+        }
+        let looks = if looks.is_empty() { String::new() } else { format!(" [{}]", looks.join(", ")) };
+        let (from, to) = (&drawing.nodes[edge.from].id, &drawing.nodes[edge.to].id);
+        out.push_str(&format!("  {} -> {}{looks};\n", quoted(from), quoted(to)));
+    }
+    out.push_str("}\n");
+    out
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+/// The picture as a Mermaid flow chart.
+pub(crate) fn mermaid(drawing: &Drawing) -> String {
+    let mut out = format!("---\ntitle: {}\n---\nflowchart TD\n", serde_json::json!(drawing.flow));
+    for (at, node) in drawing.nodes.iter().enumerate() {
+        let (open, close) = match node.shape {
+            Shape::Agent => ("([", "])"),
+            Shape::Control => ("{{", "}}"),
+            Shape::Person => ("[/", "/]"),
+            Shape::Work => ("[", "]"),
+        };
+        let (id, node_type) = (&node.id, node.node_type.replace('"', "#quot;"));
+        // Names of its own, since some words of an author, such as `end`, mean something to Mermaid.
+        out.push_str(&format!("  n{at}{open}\"{id}<br/><small>{node_type}</small>\"{close}\n"));
+    }
+    for edge in &drawing.edges {
+        let arrow = if edge.max_iterations.is_some() { "-.->" } else { "-->" };
+        let label = edge.label().map(|label| format!("|\"{label}\"|")).unwrap_or_default();
+        out.push_str(&format!("  n{} {arrow}{label} n{}\n", edge.from, edge.to));
+    }
+    out
 }
 
 #[cfg(test)]

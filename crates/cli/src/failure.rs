@@ -1,5 +1,5 @@
-//! Why a verb could not do its work: what is said, how the program ends, and the form of both for people
-//! and for programs. Problems within a flow's file are shown by `diagnostics`.
+//! A command's failure: its message, its exit code, and their form for people
+//! and for programs.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::{
     terminal::Colour,
 };
 
-/// A verb's failure before or beside a session.
+/// A command's failure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure {
     /// How the program ends.

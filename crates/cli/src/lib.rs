@@ -44,11 +44,11 @@ pub fn program() -> ExitCode {
             return if error.use_stderr() { exit::Exit::Invalid.into() } else { exit::Exit::Success.into() };
         }
     };
-    if cli.verb.is_in_background() {
+    if cli.command.is_in_background() {
         commands::session::detach::leave_terminal();
     }
     let invocation = Invocation::of_process(cli.global);
-    let exit = match commands::run(cli.verb, &invocation) {
+    let exit = match commands::run(cli.command, &invocation) {
         Ok(exit) => exit,
         Err(failure) => {
             invocation.show(&failure);

@@ -1,4 +1,4 @@
-//! Where the user's sessions are kept: finding the file, opening it to read or to write, and saying what is wrong
+//! Where the user's sessions are stored: finding the file, opening it to read or to write, and reporting what is wrong
 //! with it.
 
 use std::{path::PathBuf, sync::Arc};
@@ -10,7 +10,7 @@ use crate::{exit::Exit, failure::Failure, invocation::Invocation, settings::Sett
 /// The store's name in the folder of what outlives a session.
 const FILE: &str = "sessions.db";
 
-/// The file that keeps the sessions, whether it is there or not.
+/// The file of the sessions, whether it exists or not.
 pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
     if let Some(file) = &invocation.store {
         return Ok(file.clone());

@@ -28,7 +28,7 @@ pub(crate) struct Terminal {
     /// How progress is shown on stderr.
     pub(crate) progress: Progress,
     /// Whether a person can be asked.
-    pub(crate) person: Person,
+    pub(crate) interactivity: Interactivity,
 }
 
 /// How progress is shown.
@@ -40,11 +40,11 @@ pub(crate) enum Progress {
     Lines,
 }
 
-/// Whether somebody sits at the terminal.
+/// Whether a person can answer at the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Person {
-    Present,
-    Absent,
+pub(crate) enum Interactivity {
+    Interactive,
+    Unattended,
 }
 
 /// Which of the three streams are terminals.
@@ -76,7 +76,7 @@ impl Terminal {
             stdout: colour(choice, streams.stdout, dumb, env),
             stderr: colour(choice, streams.stderr, dumb, env),
             progress: if live { Progress::Live } else { Progress::Lines },
-            person: if person { Person::Present } else { Person::Absent },
+            interactivity: if person { Interactivity::Interactive } else { Interactivity::Unattended },
         }
     }
 }
@@ -190,7 +190,7 @@ mod tests {
             stdout: Colour::Off,
             stderr: Colour::On,
             progress: Progress::Live,
-            person: Person::Present,
+            interactivity: Interactivity::Interactive,
         };
         assert_eq!(terminal(&[]), here);
         assert_eq!(terminal(&[("NO_COLOR", "1")]), Terminal { stderr: Colour::Off, ..here });
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(terminal(&[("CLICOLOR_FORCE", "1")]), Terminal { stdout: Colour::On, ..here });
         assert_eq!(
             terminal(&[("CI", "true")]),
-            Terminal { progress: Progress::Lines, person: Person::Absent, ..here }
+            Terminal { progress: Progress::Lines, interactivity: Interactivity::Unattended, ..here }
         );
         assert_eq!(
             terminal(&[("TERM", "dumb")]),

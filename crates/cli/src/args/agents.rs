@@ -1,4 +1,4 @@
-//! The arguments of the verbs that talk to one agent without a flow.
+//! The arguments of the commands for one agent without a flow.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) schema: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) how: HowArgs,
+    pub(crate) how: AgentOptionArgs,
 }
 
 #[derive(Debug, Args)]
@@ -37,12 +37,12 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) export: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) how: HowArgs,
+    pub(crate) how: AgentOptionArgs,
 }
 
 /// How an agent is run. What the agent does not know is refused.
 #[derive(Debug, Args)]
-pub(crate) struct HowArgs {
+pub(crate) struct AgentOptionArgs {
     /// Model name
     #[arg(long, short, value_name = "NAME", help_heading = "Agent")]
     pub(crate) model: Option<String>,

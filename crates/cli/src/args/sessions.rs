@@ -46,12 +46,12 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "ID", value_parser = values::session_id)]
     pub(crate) session_id: Option<String>,
     #[command(flatten)]
-    pub(crate) going: GoingArgs,
+    pub(crate) going: RunModeArgs,
 }
 
 /// How a resumed session is run.
 #[derive(Debug, Default, Args)]
-pub(crate) struct GoingArgs {
+pub(crate) struct RunModeArgs {
     /// Never ask: questions get their default answer, permissions are denied
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
@@ -88,7 +88,7 @@ pub(crate) struct ForkArgs {
     #[arg(long)]
     pub(crate) plan: bool,
     #[command(flatten)]
-    pub(crate) going: GoingArgs,
+    pub(crate) going: RunModeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -162,7 +162,7 @@ pub(crate) struct ReplyArgs {
     #[arg(long)]
     pub(crate) no_resume: bool,
     #[command(flatten)]
-    pub(crate) going: GoingArgs,
+    pub(crate) going: RunModeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -205,7 +205,7 @@ pub(crate) struct StopArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum StoreVerb {
+pub(crate) enum StoreCommand {
     /// Check every session for damage
     Verify,
     /// Export a session as JSON lines

@@ -1,5 +1,5 @@
 //! `inspan agent PROMPT`: one agent without a flow, and what `inspan chat` shares with it: the options, the exit
-//! codes, the one JSON object. Talking itself is left to `talk`.
+//! codes, the one JSON object.
 
 use std::{fs, io::Read, path::Path, sync::Arc};
 
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 
 use super::{nodes, registries, session};
 use crate::{
-    args::{AgentArgs, HowArgs},
+    args::{AgentArgs, AgentOptionArgs},
     exit::Exit,
     failure::{Failure, Shown},
     invocation::{Form, Invocation},
     settings::Settings,
-    terminal::{self, Person},
+    terminal::{self, Interactivity},
 };
 use talk::{Between, Talk};
 
 mod attachment;
 mod lines;
 pub(super) mod talk;
-mod voice;
+mod writer;
 
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let settings = Settings::of_agent(invocation)?;
@@ -89,14 +89,16 @@ pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
 }
 
 pub(super) fn options(
-    how: &HowArgs,
+    how: &AgentOptionArgs,
     provider: &str,
     settings: &Settings,
     invocation: &Invocation,
 ) -> AgentOptions {
-    let permissions = match invocation.terminal.person {
-        Person::Present if !how.no_input => PermissionPolicy::Ask { deadline: session::PERMISSION },
-        Person::Present | Person::Absent => PermissionPolicy::Deny,
+    let permissions = match invocation.terminal.interactivity {
+        Interactivity::Interactive if !how.no_input => {
+            PermissionPolicy::Ask { deadline: session::PERMISSION }
+        }
+        Interactivity::Interactive | Interactivity::Unattended => PermissionPolicy::Deny,
     };
     let mut options = AgentOptions::new()
         .env(invocation.env.clone())

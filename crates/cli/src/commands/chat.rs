@@ -12,7 +12,7 @@ use inspan_protocol::SessionState;
 use super::{
     agent::{
         self,
-        talk::{Between, Talk, Typed, is_interactive},
+        talk::{Between, Talk, Turned, Typed, is_interactive},
     },
     session,
 };
@@ -89,23 +89,8 @@ impl Chat<'_> {
             warned = false;
             let turned = talk.turn(line).await;
             export(self.session, self.args.export.as_deref())?;
-            if self.invocation.form == Form::Json {
-                // One line an answer, for a program that reads them as they come.
-                terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
-            }
-            if turned.by == Some(Exit::Terminated) {
-                break Exit::Terminated;
-            }
-            match &turned.end {
-                Err(_) if turned.by.is_some() && interactive => talk.note("interrupted"),
-                Err(error) => {
-                    let failure = agent::failed(&error.error, turned.exit());
-                    terminal::progress(&failure.text(self.invocation.terminal.stderr));
-                    if !interactive {
-                        break turned.exit();
-                    }
-                }
-                Ok(_) => {}
+            if let Some(exit) = self.report(&turned, &mut talk, interactive) {
+                break exit;
             }
         };
         if interactive {
@@ -113,6 +98,29 @@ impl Chat<'_> {
         }
         self.farewell(&mut talk)?;
         Ok(exit)
+    }
+
+    /// Reports an answer; the exit code if it ends the chat.
+    fn report(&self, turned: &Turned, talk: &mut Talk<'_>, interactive: bool) -> Option<Exit> {
+        if self.invocation.form == Form::Json {
+            // One line for each answer, for a program that reads them as they come.
+            terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
+        }
+        if turned.by == Some(Exit::Terminated) {
+            return Some(Exit::Terminated);
+        }
+        match &turned.end {
+            Ok(_) => None,
+            Err(_) if turned.by.is_some() && interactive => {
+                talk.note("interrupted");
+                None
+            }
+            Err(error) => {
+                let failure = agent::failed(&error.error, turned.exit());
+                terminal::progress(&failure.text(self.invocation.terminal.stderr));
+                (!interactive).then(|| turned.exit())
+            }
+        }
     }
 
     /// Which conversation it was, and how to continue it.

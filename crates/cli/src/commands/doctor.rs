@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     invocation::{Form, Invocation},
     settings::Settings,
-    terminal::{self, Colour, Person, Progress},
+    terminal::{self, Colour, Interactivity, Progress},
 };
 
 mod conformance;
@@ -165,7 +165,7 @@ impl Findings {
             },
             "terminal": {
                 "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
-                "person": terminal.person == Person::Present,
+                "person": terminal.interactivity == Interactivity::Interactive,
                 "colour": terminal.stderr == Colour::On,
             },
         })
@@ -268,7 +268,7 @@ fn print_terminal(page: &Page, invocation: &Invocation) {
     page.title("Terminal");
     let terminal = invocation.terminal;
     page.neutral("progress", if terminal.progress == Progress::Live { "a live picture" } else { "lines" });
-    let person = match terminal.person == Person::Present {
+    let person = match terminal.interactivity == Interactivity::Interactive {
         true => "asked here",
         false => "nobody is there to be asked",
     };

@@ -1,4 +1,4 @@
-//! Reading and compiling a flow for a verb, and showing its problems.
+//! Reading and compiling a flow for a command, and showing its problems.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,7 @@ use inspan_flow::{Compiled, Diagnostics, FlowError, InputError, Loaded, NodeRegi
 use serde_json::json;
 
 use crate::{
+    args::BudgetChange,
     diagnostics,
     exit::Exit,
     failure::{Failure, Shown},
@@ -56,6 +57,15 @@ fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> 
     terminal::progress(&failure.text(invocation.terminal.stderr));
     failure.shown = Shown::Already;
     failure
+}
+
+/// Puts the limits of `--budget` into the flow.
+pub(super) fn set_budgets(flow: &mut Loaded, changes: &[BudgetChange]) -> Result<(), Failure> {
+    for change in changes {
+        flow.set_budget(change.node.as_ref(), change.limits)
+            .map_err(|error| Failure::usage(format!("--budget: {error}")))?;
+    }
+    Ok(())
 }
 
 /// `2 errors and 1 warning`.

@@ -1,4 +1,4 @@
-//! `inspan fork ID`: a new session that begins where an old one stood, and goes its own way from there.
+//! `inspan fork ID`: a new session that starts from a point of an old one.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use inspan_protocol::{NodePath, SessionId};
 
 use super::{
     flow,
-    resume::{Again, Kept, show},
+    resume::{Continuation, StoredSession, show},
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let kept = Kept::open(&args.session, invocation)?;
+    let kept = StoredSession::open(&args.session, invocation)?;
     let at = args.at.as_deref().map(|at| Point::read(&kept, at)).transpose()?;
     let until = match at {
         Some(Point::Event(seq)) => seq,
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     }
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Fork;
-    let again = Again { graph: Arc::clone(&kept.graph), input, reusable, until, id, kind };
+    let again = Continuation { graph: Arc::clone(&kept.graph), input, reusable, until, id, kind };
     if args.plan {
         show(&again.plan(&kept), &kept.record.session, invocation);
         return Ok(Exit::Success);
@@ -48,7 +48,7 @@ enum Point {
 }
 
 impl Point {
-    fn read(kept: &Kept, at: &str) -> Result<Self, Failure> {
+    fn read(kept: &StoredSession, at: &str) -> Result<Self, Failure> {
         if let Ok(seq) = at.parse::<u64>() {
             if seq == 0 || seq > kept.last_seq {
                 return Err(Failure::usage(format!(

@@ -4,7 +4,7 @@ use inspan_flow::SessionEntry;
 use inspan_protocol::Prompt;
 use serde_json::{Value, json};
 
-use super::sessions::{Standing, answer::Commands, block_on, find, list};
+use super::sessions::{DisplayStatus, answer::Commands, block_on, find, list};
 use crate::{
     args::InboxArgs,
     console::{Line, Permission, Tone, clean, format},
@@ -31,7 +31,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
     }
     let commands = Commands::new(invocation);
-    let open = entries.iter().filter(|entry| !Standing::of(entry).has_ended());
+    let open = entries.iter().filter(|entry| !DisplayStatus::of(entry).has_ended());
     let mut questions: Vec<_> =
         open.flat_map(|entry| list::open_questions(entry).map(move |prompt| (entry, prompt))).collect();
     // Whose time is up first comes first; the rest as they came, the newest session first.
@@ -65,7 +65,7 @@ fn item(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Value {
     let mut value = json!(prompt);
     value["sessionId"] = json!(entry.session);
     value["flow"] = json!(entry.flow);
-    value["state"] = json!(Standing::of(entry).word());
+    value["state"] = json!(DisplayStatus::of(entry).word());
     value["commands"] = json!(commands.answers(&entry.session, prompt));
     value
 }

@@ -1,4 +1,4 @@
-//! `inspan init [DIR]`: a small flow project that runs at once. What the flow does stands in its own files,
+//! `inspan init [DIR]`: a small flow project that runs without an API key. Its files are
 //! under `init/project`.
 
 use std::{

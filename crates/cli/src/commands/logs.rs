@@ -1,5 +1,5 @@
-//! `inspan logs ID`: what happened in a session, as lines for people or envelopes for programs, and what goes on
-//! happening. Nothing is missed and nothing is printed twice, whichever process writes the log.
+//! `inspan logs ID`: what happened in a session, as lines for people or envelopes for programs, and new events
+//! as they come. Nothing is missed or printed twice, whichever process writes the log.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -12,7 +12,7 @@ use inspan_flow::{Liveness, RunStore, Select, SessionEntry};
 use inspan_protocol::{Envelope, Event};
 use tokio::time::timeout;
 
-use super::sessions::{self, Standing, answer::Commands};
+use super::sessions::{self, DisplayStatus, answer::Commands};
 use crate::{
     args::LogsArgs,
     console::ConsoleState,
@@ -174,10 +174,10 @@ impl Log {
     }
 }
 
-/// Says why nothing more comes: nobody drives the session until somebody goes on with it.
+/// Reports why nothing more comes: no process runs the session.
 fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
     let next = Commands::new(invocation).command("resume", &entry.session, "");
-    let state = Standing::of(entry).word();
+    let state = DisplayStatus::of(entry).word();
     terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));
 }
 

@@ -3,7 +3,7 @@
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::SessionEntry;
 
-use super::sessions::{Standing, block_on, list};
+use super::sessions::{DisplayStatus, block_on, list};
 use crate::{
     args::PsArgs,
     console::{Line, Tone, clean},
@@ -24,7 +24,7 @@ pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failur
         }
         // Those that have not ended are few, and may be old.
         let mut entries = store.entries("", usize::MAX).await?;
-        entries.retain(|entry| !Standing::of(entry).has_ended());
+        entries.retain(|entry| !DisplayStatus::of(entry).has_ended());
         entries.truncate(args.limit);
         Ok(entries)
     })?;
@@ -48,7 +48,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     let now = SystemClock.now();
     let cells = |entry: &SessionEntry| {
         let waits = list::waits_for(entry).unwrap_or_default();
-        let state = Standing::of(entry).word().to_owned();
+        let state = DisplayStatus::of(entry).word().to_owned();
         [
             clean(entry.session.as_str()),
             clean(&entry.flow),
@@ -65,7 +65,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
         all.max().unwrap_or(0)
     };
     let widths = [0, 1, 2, 3, 4].map(width);
-    let tones = entries.iter().map(|entry| Some(Standing::of(entry).tone()));
+    let tones = entries.iter().map(|entry| Some(DisplayStatus::of(entry).tone()));
     let all = [(&titles, None)].into_iter().chain(rows.iter().zip(tones));
     for (row, tone) in all {
         let line = line(row, &widths, tone).render(invocation.terminal.stdout);

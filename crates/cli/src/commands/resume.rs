@@ -1,5 +1,5 @@
-//! `inspan resume ID`: goes on with a session; one that has ended, or whose flow was edited, is gone on with in a
-//! new session that reuses what was finished.
+//! `inspan resume ID`: resumes a session; one that has ended, or whose flow was edited, continues in a
+//! new session that reuses finished work.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,25 +12,25 @@ use inspan_protocol::{Envelope, NodeId, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{
-    budget, flow, registries,
-    session::{Ask, Begin, Going, Session, Settings, Wait, detach},
+    flow, registries,
+    session::{Ask, Begin, RunMode, Session, Settings, Wait, detach},
     sessions,
 };
 use crate::{
-    args::{BudgetChange, GoingArgs, ResumeArgs},
+    args::{BudgetChange, ResumeArgs, RunModeArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
     store,
-    terminal::{self, Person},
+    terminal::{self, Interactivity},
 };
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let mut kept = Kept::open(&args.session, invocation)?;
+    let mut kept = StoredSession::open(&args.session, invocation)?;
     while let Some(by) = kept.continued_by.take() {
         let old = &kept.record.session;
         terminal::progress(&format!("session `{old}` was already resumed as `{by}`: resuming that one\n"));
-        kept = Kept::open(by.as_str(), invocation)?;
+        kept = StoredSession::open(by.as_str(), invocation)?;
     }
     let edited = match (args.as_started, kept.edited()?) {
         (false, Some(edited)) => Some(edited),
@@ -53,12 +53,13 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         Some(loaded) => loaded,
         None => kept.loaded()?,
     };
-    budget::set(&mut loaded, &args.budget)?;
+    flow::set_budgets(&mut loaded, &args.budget)?;
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
     let reusable = kept.reusable(u64::MAX)?;
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
-    let again = Again { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id, kind };
+    let again =
+        Continuation { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id, kind };
     let plan = again.plan(&kept);
     if args.plan {
         show(&plan, &kept.record.session, invocation);
@@ -75,13 +76,16 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     kept.anew(again, &args.going, invocation)
 }
 
-/// Whether something finished would be done again.
+/// Whether finished work would run again.
 fn again_paid(node: &inspan_flow::Planned) -> bool {
     matches!(node.fate, Fate::Runs(Why::Asked | Why::Type | Why::Input | Why::Follows))
 }
 
-fn agreed(invocation: &Invocation, going: &GoingArgs) -> Result<bool, Failure> {
-    if invocation.terminal.person == Person::Absent || going.no_input || invocation.form == Form::Json {
+fn agreed(invocation: &Invocation, going: &RunModeArgs) -> Result<bool, Failure> {
+    if invocation.terminal.interactivity == Interactivity::Unattended
+        || going.no_input
+        || invocation.form == Form::Json
+    {
         return Ok(false);
     }
     terminal::progress("Continue with this plan? [y/N] ");
@@ -92,8 +96,8 @@ fn agreed(invocation: &Invocation, going: &GoingArgs) -> Result<bool, Failure> {
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// A session as it is kept.
-pub(super) struct Kept {
+/// A stored session.
+pub(super) struct StoredSession {
     pub(super) store: Arc<dyn RunStore>,
     pub(super) record: SessionRecord,
     pub(super) settings: Settings,
@@ -103,22 +107,22 @@ pub(super) struct Kept {
     pub(super) graph: Arc<Graph>,
     pub(super) status: inspan_protocol::SessionStatus,
     pub(super) last_seq: u64,
-    /// The session that took its place.
+    /// The session that continues it.
     pub(super) continued_by: Option<SessionId>,
 }
 
-/// A new session that reuses what another has left.
-pub(super) struct Again {
+/// A new session that reuses the work of another one.
+pub(super) struct Continuation {
     pub(super) graph: Arc<Graph>,
     pub(super) input: Map<String, Value>,
     pub(super) reusable: Reusable,
     pub(super) until: u64,
     pub(super) id: Option<SessionId>,
-    /// Whether the new session takes the old one's place.
+    /// Whether the new session continues the old one or is a fork.
     pub(super) kind: ParentKind,
 }
 
-impl Kept {
+impl StoredSession {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
@@ -163,22 +167,22 @@ impl Kept {
         Ok((!loaded.is_as_in(source)).then_some(loaded))
     }
 
-    /// What the session has left, up to an event.
+    /// The work of the session that can be reused, up to an event.
     pub(super) fn reusable(&self, until: u64) -> Result<Reusable, Failure> {
         Ok(Reusable::of(self.record.run(&self.graph), &self.log()?, until))
     }
 
-    /// The events that count for its run. Going on with the session reads them itself.
+    /// The events that count for its run. RunMode on with the session reads them itself.
     pub(super) fn log(&self) -> Result<Vec<Arc<Envelope>>, Failure> {
         let read = self.store.read(&self.record.session, self.record.first_seq(), Select::Names(FACTS));
         Ok(super::session::runtime()?.block_on(read)?)
     }
 
-    /// Goes on with the session itself.
+    /// Resumes the session itself.
     pub(super) fn go_on(
         self,
         resume: Resume,
-        going: &GoingArgs,
+        going: &RunModeArgs,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
@@ -210,11 +214,11 @@ impl Kept {
         Ok(Some((Arc::new(reusable), parent.clone())))
     }
 
-    /// Goes on in a new session.
+    /// Continues in a new session.
     pub(super) fn anew(
         self,
-        again: Again,
-        going: &GoingArgs,
+        again: Continuation,
+        going: &RunModeArgs,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         if going.detach {
@@ -226,7 +230,7 @@ impl Kept {
         self.session(again.graph, begin, going).watch(invocation)
     }
 
-    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &GoingArgs) -> Session {
+    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &RunModeArgs) -> Session {
         Session {
             graph,
             nodes: self.nodes.clone(),
@@ -238,7 +242,7 @@ impl Kept {
         }
     }
 
-    /// What going on with the session itself would do.
+    /// Shows what resuming the session itself would do.
     fn show_rest(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut run = self.record.run(&self.graph);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
@@ -247,18 +251,18 @@ impl Kept {
     }
 }
 
-impl Again {
+impl Continuation {
     /// What the new session would do.
-    pub(super) fn plan(&self, kept: &Kept) -> Plan {
+    pub(super) fn plan(&self, kept: &StoredSession) -> Plan {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
         run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now())
     }
 }
 
-/// How a session is driven, from the arguments that all verbs share that go on with one.
-pub(super) fn how(args: &GoingArgs) -> Going {
-    Going {
+/// How a session is run, from the arguments of the commands that resume one.
+pub(super) fn how(args: &RunModeArgs) -> RunMode {
+    RunMode {
         wait: match (args.detached, args.no_wait) {
             (true, _) => Wait::Background,
             (false, true) => Wait::Leave,
@@ -269,7 +273,7 @@ pub(super) fn how(args: &GoingArgs) -> Going {
     }
 }
 
-/// Compiles a flow as it was kept.
+/// Compiles a stored flow.
 pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Compiled, Failure> {
     let loaded = Loaded::from_source(source).map_err(|error| Failure::usage(error.to_string()))?;
     compile(&loaded, nodes).map_err(|problems| {

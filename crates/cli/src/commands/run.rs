@@ -1,5 +1,5 @@
 //! `inspan run FILE`: builds a session from the command line. Nothing is started before everything that can be
-//! checked beforehand is in order. Driving and watching it is left to `session`.
+//! checked beforehand is in order.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     flow, registries,
-    session::{Ask, Begin, Going, Session, Settings, Wait, detach},
+    session::{Ask, Begin, RunMode, Session, Settings, Wait, detach},
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
@@ -41,7 +41,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         return detach::run(id, args.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
-    let going = Going {
+    let going = RunMode {
         wait: match (args.detached, args.no_wait) {
             (true, _) => Wait::Background,
             (false, true) => Wait::Leave,

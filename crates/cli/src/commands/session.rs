@@ -1,5 +1,4 @@
-//! A session that this process drives and watches: its console, its signals, its end. What it begins with is
-//! left to `run`, `resume`, `fork` and `reply`.
+//! A session that this process runs: its console, its signals, its end.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,7 +14,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    terminal::Person,
+    terminal::Interactivity,
 };
 use events::Events;
 use host::Host;
@@ -35,9 +34,9 @@ pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
 /// How long what is left of a session may take to end, once nobody waits for it.
 pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
 
-/// How a session is driven.
+/// How a session is run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Going {
+pub(super) struct RunMode {
     /// Where it waits for a person or a limit.
     pub(super) wait: Wait,
     /// Whether people may be asked at this terminal.
@@ -52,7 +51,7 @@ pub(super) enum Wait {
     /// It waits here, if there is somebody here.
     #[default]
     Here,
-    /// It ends, to be gone on with later.
+    /// The process exits; the session can be resumed later.
     Leave,
     /// It is in the background: it waits only where it knows until when.
     Background,
@@ -70,7 +69,7 @@ pub(super) enum Ask {
 pub(super) enum Begin {
     /// A new session.
     New { id: Option<SessionId>, input: Map<String, Value>, reusing: Option<(Arc<Reusable>, Parent)> },
-    /// One that rests in the store.
+    /// A stored one.
     Rest { session: SessionId, resume: Resume, reusing: Option<(Arc<Reusable>, Parent)> },
 }
 
@@ -82,15 +81,15 @@ pub(super) struct Session {
     pub(super) store: Option<Arc<dyn RunStore>>,
     pub(super) settings: Settings,
     pub(super) begin: Begin,
-    pub(super) going: Going,
+    pub(super) going: RunMode,
 }
 
 impl Session {
-    /// Drives the session to its end, or to where it rests.
+    /// Runs the session until it ends, pauses or waits.
     pub(super) fn watch(self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut invocation = invocation.clone();
         if self.going.ask == Ask::Never || self.going.wait == Wait::Background {
-            invocation.terminal.person = Person::Absent;
+            invocation.terminal.interactivity = Interactivity::Unattended;
         }
         let events = self.going.events.as_deref().map(Events::open).transpose()?;
         let runtime = runtime()?;
@@ -107,17 +106,17 @@ impl Session {
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
             .programs(self.settings.programs()?)
             .settings(self.settings.whole(invocation).to_map())
-            .permissions(match (invocation.terminal.person, self.going.wait) {
-                (Person::Present, _) | (_, Wait::Background) => {
+            .permissions(match (invocation.terminal.interactivity, self.going.wait) {
+                (Interactivity::Interactive, _) | (_, Wait::Background) => {
                     PermissionPolicy::Ask { deadline: PERMISSION }
                 }
-                (Person::Absent, _) => PermissionPolicy::Deny,
+                (Interactivity::Unattended, _) => PermissionPolicy::Deny,
             })
-            .when_waiting(match (self.going.wait, invocation.terminal.person, &self.store) {
-                (_, _, None) | (Wait::Here, Person::Present, _) => WhenWaiting::Stay,
+            .when_waiting(match (self.going.wait, invocation.terminal.interactivity, &self.store) {
+                (_, _, None) | (Wait::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
                 (Wait::Leave, ..) => WhenWaiting::Leave,
                 // A limit that is lifted at a known time must not end the night's work.
-                (Wait::Here, Person::Absent, _) => WhenWaiting::LeaveToPeople,
+                (Wait::Here, Interactivity::Unattended, _) => WhenWaiting::LeaveToPeople,
                 (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
             });
         if let Some(store) = &self.store {
@@ -155,33 +154,14 @@ impl Session {
         let notices = Arc::<Host>::clone(&host);
         let builder =
             self.builder(invocation)?.channel(channel).on_notice(Arc::new(move |line| notices.notice(line)));
-        let (runner, going) = match self.begin {
-            Begin::New { id, input, reusing } => {
-                let builder = match id {
-                    Some(id) => builder.session_id(id),
-                    None => builder,
-                };
-                let builder = match reusing {
-                    Some((reusable, parent)) => builder.reusing(reusable, parent),
-                    None => builder,
-                };
-                (builder.build(), Way::New(input))
-            }
-            Begin::Rest { session, resume, reusing } => {
-                let builder = match reusing {
-                    Some((reusable, parent)) => builder.reusing(reusable, parent),
-                    None => builder,
-                };
-                (builder.open(&session).await.map_err(|error| refused(&error))?, Way::Rest(resume))
-            }
-        };
+        let (runner, start) = start(self.begin, builder).await?;
         let hub = runner.hub().clone();
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
         let signals = Signals::listen();
-        let running = match going {
-            Way::New(input) => tokio::spawn(runner.run(input)),
-            Way::Rest(resume) => tokio::spawn(runner.resume(resume)),
+        let running = match start {
+            Start::Run(input) => tokio::spawn(runner.run(input)),
+            Start::Resume(resume) => tokio::spawn(runner.resume(resume)),
         };
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
         let ended = signals::watch(signals, running, &hub, first).await;
@@ -193,43 +173,57 @@ impl Session {
             return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
         };
         self.providers.shutdown().await;
-        let kept = match writing {
-            Some(writing) => writing.finish(),
-            None => Ok(()),
-        };
+        let written = writing.map_or(Ok(()), events::Writing::finish);
         let result = match result {
-            Ok(Ok(result)) => result,
-            Ok(Err(error)) => return Err(refused(&error)),
+            Ok(result) => result.map_err(|error| refused(&error))?,
             Err(panic) => {
-                return Err(Failure::new(
-                    Exit::Failed,
-                    format!("internal error: the session panicked: {panic}"),
-                ));
+                let message = format!("internal error: the session panicked: {panic}");
+                return Err(Failure::new(Exit::Failed, message));
             }
         };
         let waiting = host.waiting();
         let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
         let report = report::Report::new(&result, &waiting, by, keeps);
         host.summarise(state, &report);
-        match (invocation.form, to_stdout, kept) {
+        match (invocation.form, to_stdout, written) {
             (Form::Json, false, Ok(())) => invocation.json(&report.json()),
             (Form::Json, false, Err(failure)) => {
                 return Err(invocation.json_failure(report.json(), failure));
             }
-            (Form::Text, false, kept) => {
+            (Form::Text, false, written) => {
                 report.print(&self.graph);
-                kept?;
+                written?;
             }
-            (_, true, kept) => kept?,
+            (_, true, written) => written?,
         }
         Ok(report.exit)
     }
 }
 
-/// How the runner is set off.
-enum Way {
-    New(Map<String, Value>),
-    Rest(Resume),
+/// How a runner is started.
+enum Start {
+    Run(Map<String, Value>),
+    Resume(Resume),
+}
+
+async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, Start), Failure> {
+    let reuse = |builder: FlowRunnerBuilder, reusing: Option<(Arc<Reusable>, Parent)>| match reusing {
+        Some((reusable, parent)) => builder.reusing(reusable, parent),
+        None => builder,
+    };
+    match begin {
+        Begin::New { id, input, reusing } => {
+            let builder = match id {
+                Some(id) => builder.session_id(id),
+                None => builder,
+            };
+            Ok((reuse(builder, reusing).build(), Start::Run(input)))
+        }
+        Begin::Rest { session, resume, reusing } => {
+            let runner = reuse(builder, reusing).open(&session).await;
+            Ok((runner.map_err(|error| refused(&error))?, Start::Resume(resume)))
+        }
+    }
 }
 
 /// The runtime that sessions and stores live on.
@@ -240,7 +234,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))
 }
 
-/// A session that could not be run, or not be kept.
+/// A session that could not be run or stored.
 pub(super) fn refused(error: &RunError) -> Failure {
     match error {
         RunError::Store(error) => error.clone().into(),

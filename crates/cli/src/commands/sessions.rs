@@ -1,5 +1,5 @@
-//! What the verbs about sessions share: finding one by the beginning of its id, the word for where it stands, its flow
-//! compiled again, and the commands that go on with it.
+//! What the commands for sessions share: finding one by a prefix of its id, its status, its flow
+//! compiled again, and the commands that continue it.
 
 use std::{future::Future, sync::Arc};
 
@@ -62,11 +62,11 @@ const NEWEST: usize = 1000;
 /// The session that `@last`, `@last-failed` or, where none is given, `@only` means: of those that were started in the
 /// working folder.
 async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failure> {
-    let wanted: fn(Standing) -> bool = match name {
+    let wanted: fn(DisplayStatus) -> bool = match name {
         "last" => |_| true,
         "last-failed" => |standing| match standing {
-            Standing::Ended(outcome) => outcome != Outcome::Success,
-            Standing::Interrupted => true,
+            DisplayStatus::Ended(outcome) => outcome != Outcome::Success,
+            DisplayStatus::Interrupted => true,
             _ => false,
         },
         "only" => |standing| !standing.has_ended(),
@@ -78,7 +78,7 @@ async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failu
     let cwd = working_folder();
     let mut found: Vec<SessionEntry> = Vec::new();
     for entry in store.entries("", NEWEST).await? {
-        if !wanted(Standing::of(&entry)) {
+        if !wanted(DisplayStatus::of(&entry)) {
             continue;
         }
         // One that cannot be read is no reason not to find another.
@@ -121,18 +121,18 @@ async fn readable(store: &dyn RunStore, entry: SessionEntry) -> Result<SessionEn
     }
 }
 
-/// Where a session stands, as its users see it.
+/// The status of a session, as users see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// A process drives it.
+pub(crate) enum DisplayStatus {
+    /// A process runs it.
     Running,
     /// Nothing can run until a person answers or a limit is lifted.
     Waiting,
-    /// It rests, to be resumed.
+    /// It is paused.
     Paused,
-    /// The process that drove it is gone, and it has not ended.
+    /// The process that ran it is gone, and it has not ended.
     Interrupted,
-    /// It has not ended, and another session has taken its place.
+    /// It has not ended, and another session continues it.
     Continued,
     /// It has ended.
     Ended(Outcome),
@@ -140,7 +140,7 @@ pub(crate) enum Standing {
     Damaged,
 }
 
-impl Standing {
+impl DisplayStatus {
     pub(crate) fn of(entry: &SessionEntry) -> Self {
         if entry.damage.is_some() {
             return Self::Damaged;

@@ -1,4 +1,4 @@
-//! `inspan show [ID] [NODE]`: where a session stands, node by node, what it asks, and what can be done next.
+//! `inspan show [ID] [NODE]`: the state of a session, node by node, its questions, and what can be done next.
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     inbox,
-    sessions::{self, Standing, answer::Commands, list},
+    sessions::{self, DisplayStatus, answer::Commands, list},
 };
 use crate::{
     args::ShowArgs,
@@ -80,7 +80,9 @@ impl View {
         let asks = self.state().asked_by(self.graph(), ix).is_some();
         match node.status {
             NodeStatus::Running | NodeStatus::Pending if asks => NodeStatus::Waiting,
-            NodeStatus::Running if Standing::of(&self.entry) == Standing::Interrupted => NodeStatus::Paused,
+            NodeStatus::Running if DisplayStatus::of(&self.entry) == DisplayStatus::Interrupted => {
+                NodeStatus::Paused
+            }
             NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
             NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
             status => status,
@@ -153,8 +155,9 @@ impl View {
         lines.push(Line::new());
         let width = self.graph().nodes.iter().map(|node| node.id.as_str().len()).max().unwrap_or(0);
         lines.extend(self.nodes().map(|(ix, node, status)| self.node(ix, node, status, width)));
-        let mut questions =
-            list::open_questions(&self.entry).filter(|_| !Standing::of(&self.entry).has_ended()).peekable();
+        let mut questions = list::open_questions(&self.entry)
+            .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
+            .peekable();
         if questions.peek().is_some() {
             lines.push(Line::new());
         }
@@ -179,14 +182,14 @@ impl View {
     }
 
     fn head(&self) -> Vec<Line> {
-        let (entry, standing) = (&self.entry, Standing::of(&self.entry));
+        let (entry, standing) = (&self.entry, DisplayStatus::of(&self.entry));
         let now = SystemClock.now();
         let mut title = Line::new();
         title
             .push(Tone::Strong, &clean(&entry.flow))
             .push(Tone::Faint, &format!("  {}  ", clean(entry.session.as_str())));
         title.push(standing.tone(), standing.word());
-        if let Some(waits) = list::waits_for(entry).filter(|_| standing == Standing::Waiting) {
+        if let Some(waits) = list::waits_for(entry).filter(|_| standing == DisplayStatus::Waiting) {
             title.push(Tone::Plain, &format!(" for {waits}")).push(Tone::Plain, "");
         }
         let mut lines = vec![title];

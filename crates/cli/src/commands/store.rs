@@ -15,36 +15,36 @@ use serde_json::json;
 
 use super::{flow, session, sessions};
 use crate::{
-    args::StoreVerb,
+    args::StoreCommand,
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
     store, terminal,
 };
 
-pub(super) fn run(verb: &StoreVerb, invocation: &Invocation) -> Result<Exit, Failure> {
+pub(super) fn run(command: &StoreCommand, invocation: &Invocation) -> Result<Exit, Failure> {
     let path = store::path(invocation)?;
     session::runtime()?.block_on(async {
-        match verb {
-            StoreVerb::Verify => verify(&path, invocation).await,
-            StoreVerb::Export { session, output } => {
+        match command {
+            StoreCommand::Verify => verify(&path, invocation).await,
+            StoreCommand::Export { session, output } => {
                 export(&path, session, output.as_deref(), invocation).await
             }
-            StoreVerb::Import { file, part } => {
+            StoreCommand::Import { file, part } => {
                 let what = if *part { Import::Part } else { Import::Whole };
                 import(&path, file, what, invocation).await
             }
-            StoreVerb::Gc { sessions, dry_run, .. } if !sessions.is_empty() => {
+            StoreCommand::Gc { sessions, dry_run, .. } if !sessions.is_empty() => {
                 delete(&path, sessions, *dry_run, invocation).await
             }
-            StoreVerb::Gc { older_than, dry_run, .. } => {
+            StoreCommand::Gc { older_than, dry_run, .. } => {
                 let mode = if *dry_run { Gc::Look } else { Gc::Delete };
                 let millis = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
                 let now = SystemClock.now();
                 let before = Timestamp::from_millis(now.as_millis().saturating_sub(millis));
                 gc(&path, before, mode, now, invocation).await
             }
-            StoreVerb::AcceptLoss => accept_loss(&path, invocation),
+            StoreCommand::AcceptLoss => accept_loss(&path, invocation),
         }
     })
 }

@@ -1,5 +1,5 @@
-//! The commands that change a session from any shell: `send`, `reply`, `approve`, `reject`, `pause`, `stop`. Each posts
-//! a command to the store; the process that drives the session carries it out or refuses it.
+//! The commands that control a session from any shell: `send`, `reply`, `approve`, `reject`, `pause`, `stop`. Each posts
+//! a command to the store; the process that runs the session applies or refuses it.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use inspan_protocol::{
 use serde_json::json;
 
 use super::{
-    resume::Kept,
+    resume::StoredSession,
     session,
     sessions::{self, answer::Commands},
 };
 use crate::{
-    args::{CloseArgs, DecideArgs, GoingArgs, ReplyArgs, SendArgs, StopArgs},
+    args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
     store, terminal,
 };
 
-/// How long the process that drives the session may take to answer.
+/// How long the process that runs the session may take to answer.
 const ANSWER: Duration = Duration::from_secs(20);
 /// How long may pass until it is looked again, should a change be missed.
 const LOOK: Duration = Duration::from_millis(500);
@@ -52,20 +52,20 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
             format!("`inspan resume {id} --message TEXT` resumes it with a message to its agents")
         })?;
         match (target.post_and_wait(&command).await?, &command) {
-            (Heard::Accepted, _) => match target.receivers().await? {
+            (CommandResult::Accepted, _) => match target.receivers().await? {
                 Some(1) => target.done("sent to 1 listener"),
                 Some(receivers) => target.done(&format!("sent to {receivers} listeners")),
                 None => target.done("sent"),
             },
             // A run does not come back; a node and a session do.
-            (Heard::Open(_), Command::SendToRun { run, .. }) => {
+            (CommandResult::Open(_), Command::SendToRun { run, .. }) => {
                 let id = &target.entry.session;
                 Err(Failure::usage(format!("run `{run}` ended with its process; nothing was sent"))
                     .with_hint(format!(
                         "`inspan resume {id} --message TEXT` resumes it with a message to its agents"
                     )))
             }
-            (Heard::Open(_), _) => target.done(
+            (CommandResult::Open(_), _) => target.done(
                 "stored: no process runs the session; after `inspan resume` the next agent that takes \
                  messages gets it",
             ),
@@ -107,8 +107,8 @@ pub(super) fn close(args: &CloseArgs, invocation: &Invocation) -> Result<Exit, F
         target.must_be_driven(|id| format!("it is not running; `inspan resume {id}` continues it"))?;
         let run = target.active_run(args.run.as_deref()).await?;
         match target.post_and_wait(&Command::Close { run: run.clone() }).await? {
-            Heard::Accepted => target.done(&format!("closed run {run}")),
-            Heard::Open(_) => {
+            CommandResult::Accepted => target.done(&format!("closed run {run}")),
+            CommandResult::Open(_) => {
                 Err(Failure::usage(format!("session `{}` stopped running", target.entry.session)))
             }
         }
@@ -121,7 +121,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
     let open = with_session(&args.session, invocation, async |target| {
         let id = target.entry.session.clone();
         if target.is_driven()
-            && let Heard::Open(number) = target.post_and_wait(&command).await?
+            && let CommandResult::Open(number) = target.post_and_wait(&command).await?
         {
             return Ok(Some((id, number)));
         }
@@ -132,9 +132,9 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
         target.stopped().await.map(|()| None)
     })?;
     let Some((id, number)) = open else { return Ok(Exit::Success) };
-    // No process drives it: it is resumed here, and ends before anything of it begins.
-    let going = GoingArgs { no_input: true, ..GoingArgs::default() };
-    let resumed = Kept::open(id.as_str(), invocation)
+    // No process runs it: it is resumed here, and ends before any node starts.
+    let going = RunModeArgs { no_input: true, ..RunModeArgs::default() };
+    let resumed = StoredSession::open(id.as_str(), invocation)
         .and_then(|kept| kept.go_on(Resume::default(), &going, invocation));
     match resumed {
         Ok(Exit::Interrupted) => Ok(Exit::Success),
@@ -142,7 +142,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
         // Another process may have resumed it first, and then that one stops it.
         Err(failure) => {
             with_session(id.as_str(), invocation, async |target| match target.wait(number).await {
-                Ok(Heard::Accepted) => target.stopped().await,
+                Ok(CommandResult::Accepted) => target.stopped().await,
                 _ => Err(failure),
             })?;
             Ok(Exit::Success)
@@ -153,7 +153,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let Words { session, prompt, text } = Words::of(args)?;
     let resume = |id: &SessionId| {
-        Kept::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
+        StoredSession::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
     };
     // The process in the background: the one that started it has posted the answer.
     if args.going.detached {
@@ -249,12 +249,12 @@ struct Answer {
     choice: Option<String>,
 }
 
-/// What became of a command that was posted.
+/// The result of a posted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    /// It was carried out.
+enum CommandResult {
+    /// It was applied.
     Accepted,
-    /// The process that drove the session has left, and the command of this number is still open.
+    /// The process that ran the session has exited, and the command of this number is still open.
     Open(u64),
 }
 
@@ -294,13 +294,13 @@ impl Target<'_> {
     }
 
     /// Posts a command and waits for its answer.
-    async fn post_and_wait(&self, command: &Command) -> Result<Heard, Failure> {
+    async fn post_and_wait(&self, command: &Command) -> Result<CommandResult, Failure> {
         let number = self.store.post(&self.entry.session, command, SystemClock.now()).await?;
         self.wait(number).await
     }
 
     /// Waits for the answer to a command.
-    async fn wait(&self, number: u64) -> Result<Heard, Failure> {
+    async fn wait(&self, number: u64) -> Result<CommandResult, Failure> {
         let id = &self.entry.session;
         let mut changes = self.store.changes();
         let answered = async {
@@ -309,9 +309,9 @@ impl Target<'_> {
                 let entry = self.store.entry(id).await?;
                 let has_left = entry.owner.is_none() || entry.liveness == Liveness::Gone;
                 match self.store.answer(id, number).await? {
-                    Some(Verdict::Accepted) => return Ok(Heard::Accepted),
+                    Some(Verdict::Accepted) => return Ok(CommandResult::Accepted),
                     Some(Verdict::Refused(why)) => return Err(Failure::usage(why)),
-                    None if has_left => return Ok(Heard::Open(number)),
+                    None if has_left => return Ok(CommandResult::Open(number)),
                     None => {
                         // Whether it changed or it is time to look again comes to the same.
                         let _ = tokio::time::timeout(LOOK, changes.next()).await;
@@ -435,7 +435,7 @@ impl Target<'_> {
         })
     }
 
-    /// The only open question of a kind; `none` says that there is none.
+    /// The only open question of a kind; `none` is the message if there is none.
     fn only(&self, fits: impl Fn(&Prompt) -> bool, none: &str) -> Result<Prompt, Failure> {
         let prompts = &self.entry.digest.prompts;
         let open: Vec<_> = prompts.iter().filter(|open| fits(open)).collect();
@@ -480,9 +480,9 @@ impl Target<'_> {
         let id = &self.entry.session;
         if self.is_driven() {
             match self.post_and_wait(&command).await? {
-                Heard::Accepted => return self.done("answered").map(|()| None),
-                Heard::Open(number) if open.kind == PromptKind::Input => return Ok(Some(number)),
-                Heard::Open(_) => {}
+                CommandResult::Accepted => return self.done("answered").map(|()| None),
+                CommandResult::Open(number) if open.kind == PromptKind::Input => return Ok(Some(number)),
+                CommandResult::Open(_) => {}
             }
         } else if open.kind == PromptKind::Input {
             return Ok(Some(self.store.post(id, &command, SystemClock.now()).await?));

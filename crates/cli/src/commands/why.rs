@@ -1,4 +1,4 @@
-//! `inspan why ID [NODE]`: why a session or a node stands where it stands, with the events that say so.
+//! `inspan why ID [NODE]`: why a session or a node has its current state, with the events behind each statement.
 
 use inspan_flow::{About, Explanation, FACTS, Graph, NodeIx, Select, Statement, explain};
 
@@ -34,7 +34,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
                 text.push('\n');
             }
             terminal::painted(&text);
-            if sessions::Standing::of(&entry) == sessions::Standing::Interrupted {
+            if sessions::DisplayStatus::of(&entry) == sessions::DisplayStatus::Interrupted {
                 let next = sessions::answer::Commands::new(invocation).command("resume", &entry.session, "");
                 terminal::progress(&format!(
                     "the process that ran the session is gone; continue with `{next}`\n"

@@ -1,5 +1,5 @@
-//! The person at the terminal: puts open questions to them, one after the other, and takes what they type, on
-//! threads of its own. A line is the answer to the question that was shown when it was ended, else a message to the
+//! Asks the person at the terminal: shows open questions, one after the other, and takes what is typed, on
+//! its own threads. A line is the answer to the question that was shown when it was ended, else a message to the
 //! agents that listen.
 
 use std::{
@@ -40,18 +40,18 @@ pub(crate) trait Answers: Send + Sync {
 
 /// The threads that ask.
 pub(crate) struct Asker {
-    mail: Arc<Mail>,
+    queue: Arc<AskerQueue>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Mail {
-    inner: Mutex<Letters>,
+struct AskerQueue {
+    inner: Mutex<AskerState>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Letters {
+struct AskerState {
     /// The questions that are open now, if that has changed.
     open: Option<Vec<Prompt>>,
     /// Answers that came, from here or elsewhere.
@@ -72,13 +72,13 @@ enum Typing {
     Ended,
 }
 
-impl Mail {
-    fn letters(&self) -> MutexGuard<'_, Letters> {
+impl AskerQueue {
+    fn lock(&self) -> MutexGuard<'_, AskerState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, change: impl FnOnce(&mut Letters)) {
-        change(&mut self.letters());
+    fn update(&self, change: impl FnOnce(&mut AskerState)) {
+        change(&mut self.lock());
         self.arrived.notify_all();
     }
 }
@@ -89,33 +89,34 @@ impl Asker {
         answers: Arc<dyn Answers>,
         stdin: Stdin,
     ) -> std::io::Result<Self> {
-        let mail = Arc::new(Mail::default());
-        let (letters, screen) = (Arc::clone(&mail), Arc::clone(&shared));
+        let queue = Arc::new(AskerQueue::default());
+        let (state, screen) = (Arc::clone(&queue), Arc::clone(&shared));
         // The thread blocks in a read that cannot be called off, so nobody waits for its end.
-        thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &letters, &screen))?;
-        let person = Person { shared, answers, mail: Arc::clone(&mail), open: Vec::new(), asked: None };
-        let thread = thread::Builder::new().name("asker".to_owned()).spawn(move || person.work())?;
-        Ok(Self { mail, thread })
+        thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &state, &screen))?;
+        let prompts =
+            PromptLoop { shared, answers, queue: Arc::clone(&queue), open: Vec::new(), asked: None };
+        let thread = thread::Builder::new().name("asker".to_owned()).spawn(move || prompts.work())?;
+        Ok(Self { queue, thread })
     }
 
     /// These questions are open now.
     pub(super) fn questions(&self, open: Vec<Prompt>) {
-        self.mail.post(|letters| letters.open = Some(open));
+        self.queue.update(|state| state.open = Some(open));
     }
 
     /// A question was answered, from here or elsewhere.
     pub(super) fn answered(&self, prompt: PromptId, answer: String) {
-        self.mail.post(|letters| {
-            letters.replies.push_back((prompt, answer));
-            if letters.replies.len() > TYPED {
-                letters.replies.pop_front();
+        self.queue.update(|state| {
+            state.replies.push_back((prompt, answer));
+            if state.replies.len() > TYPED {
+                state.replies.pop_front();
             }
         });
     }
 
     /// Asks no more.
     pub(super) fn stop(self) {
-        self.mail.post(|letters| letters.is_over = true);
+        self.queue.update(|state| state.is_over = true);
         // A panic of the thread has been reported by its hook; unanswered questions are the session's.
         drop(self.thread.join());
     }
@@ -127,37 +128,37 @@ struct Asked {
     before: String,
 }
 
-struct Person {
+struct PromptLoop {
     shared: Arc<Shared>,
     answers: Arc<dyn Answers>,
-    mail: Arc<Mail>,
+    queue: Arc<AskerQueue>,
     open: Vec<Prompt>,
     asked: Option<Asked>,
 }
 
-impl Person {
+impl PromptLoop {
     fn work(mut self) {
         loop {
-            let mail = Arc::clone(&self.mail);
-            let quiet = |letters: &mut Letters| {
-                letters.open.is_none()
-                    && letters.typed.is_empty()
-                    && !letters.is_over
-                    && letters.typing == Typing::Open
+            let queue = Arc::clone(&self.queue);
+            let quiet = |state: &mut AskerState| {
+                state.open.is_none()
+                    && state.typed.is_empty()
+                    && !state.is_over
+                    && state.typing == Typing::Open
             };
-            let waited = mail.arrived.wait_timeout_while(mail.letters(), PATIENCE, quiet);
-            let (mut letters, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if letters.is_over {
-                let replies = std::mem::take(&mut letters.replies);
-                drop(letters);
+            let waited = queue.arrived.wait_timeout_while(queue.lock(), PATIENCE, quiet);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                let replies = std::mem::take(&mut state.replies);
+                drop(state);
                 self.withdraw(&replies);
                 return;
             }
-            let open = letters.open.take();
-            let replies = std::mem::take(&mut letters.replies);
-            let typed: Vec<_> = letters.typed.drain(..).collect();
-            let typing = std::mem::take(&mut letters.typing);
-            drop(letters);
+            let open = state.open.take();
+            let replies = std::mem::take(&mut state.replies);
+            let typed: Vec<_> = state.typed.drain(..).collect();
+            let typing = std::mem::take(&mut state.typing);
+            drop(state);
             if let Some(open) = open {
                 self.open = open;
             }
@@ -197,9 +198,9 @@ impl Person {
 
     /// Notes which question is shown; gives the text that was typed meanwhile.
     fn shows(&self, question: Option<&Prompt>) -> String {
-        let mut letters = self.mail.letters();
-        letters.shown = question.map(|question| question.prompt_id.clone());
-        letters.editor.take()
+        let mut state = self.queue.lock();
+        state.shown = question.map(|question| question.prompt_id.clone());
+        state.editor.take()
     }
 
     /// A line was ended while this question was shown.
@@ -250,7 +251,7 @@ impl Person {
         let Some(Asked { question, before }) = self.asked.take() else { return };
         self.open.retain(|open| open.prompt_id != question.prompt_id);
         drop(self.shows(None));
-        self.mail.letters().editor.put(before.clone());
+        self.queue.lock().editor.put(before.clone());
         self.shared.settle(settled(&question, how), before);
     }
 
@@ -265,14 +266,14 @@ impl Person {
                     self.answers.nobody(&question);
                 }
             }
-            let mail = Arc::clone(&self.mail);
-            let quiet = |letters: &mut Letters| letters.open.is_none() && !letters.is_over;
-            let waited = mail.arrived.wait_while(mail.letters(), quiet);
-            let mut letters = waited.unwrap_or_else(PoisonError::into_inner);
-            if letters.is_over {
+            let queue = Arc::clone(&self.queue);
+            let quiet = |state: &mut AskerState| state.open.is_none() && !state.is_over;
+            let waited = queue.arrived.wait_while(queue.lock(), quiet);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
                 return;
             }
-            self.open = letters.open.take().unwrap_or_default();
+            self.open = state.open.take().unwrap_or_default();
         }
     }
 }
@@ -284,39 +285,39 @@ fn note(text: &str) -> Line {
 }
 
 /// Reads to the end, byte by byte.
-fn listen(mut stdin: Box<dyn BufRead>, mail: &Mail, shared: &Shared) {
+fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &Shared) {
     loop {
         let bytes = match stdin.fill_buf() {
             Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            _ => return mail.post(|letters| letters.typing = Typing::Ended),
+            _ => return queue.update(|state| state.typing = Typing::Ended),
         };
         stdin.consume(bytes.len());
-        mail.post(|letters| {
+        queue.update(|state| {
             for byte in bytes {
-                match letters.editor.byte(byte) {
-                    Some(Typed::Line(line)) if letters.typed.len() < TYPED => {
-                        let shown = letters.shown.clone();
-                        letters.typed.push_back((shown, line));
+                match state.editor.byte(byte) {
+                    Some(Typed::Line(line)) if state.typed.len() < TYPED => {
+                        let shown = state.shown.clone();
+                        state.typed.push_back((shown, line));
                     }
-                    Some(Typed::End) => letters.typing = Typing::Ended,
+                    Some(Typed::End) => state.typing = Typing::Ended,
                     Some(Typed::Line(_)) | None => {}
                 }
             }
         });
-        show_typed(mail, shared);
+        show_typed(queue, shared);
     }
 }
 
 /// Shows what is being typed. A question that comes or goes meanwhile changes that, and so it is looked at again.
-fn show_typed(mail: &Mail, shared: &Shared) {
-    let mut text = mail.letters().editor.text().to_owned();
+fn show_typed(queue: &AskerQueue, shared: &Shared) {
+    let mut text = queue.lock().editor.text().to_owned();
     loop {
         shared.typed(text.clone());
-        let letters = mail.letters();
-        if letters.editor.text() == text {
+        let state = queue.lock();
+        if state.editor.text() == text {
             return;
         }
-        text = letters.editor.text().to_owned();
+        text = state.editor.text().to_owned();
     }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     safe::harmless,
-    terminal::{Person, Progress, Terminal},
+    terminal::{Interactivity, Progress, Terminal},
 };
 
 /// The time between two drawings.
@@ -104,7 +104,7 @@ impl Painter {
     pub(crate) fn new(state: ConsoleState, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
         let takes_keys = device.input == Input::Keys
-            && (terminal.progress, terminal.person) == (Progress::Live, Person::Present);
+            && (terminal.progress, terminal.interactivity) == (Progress::Live, Interactivity::Interactive);
         let inner = Inner {
             state,
             log: PlainLog::default(),
@@ -142,7 +142,9 @@ impl Painter {
                 before(panic);
             }));
         }
-        let stdin = lock(&self.stdin).take().filter(|_| self.shared.terminal.person == Person::Present);
+        let stdin = lock(&self.stdin)
+            .take()
+            .filter(|_| self.shared.terminal.interactivity == Interactivity::Interactive);
         if let Some(stdin) = stdin {
             *lock(&self.asker) = Some(Asker::start(Arc::clone(&self.shared), answers, stdin)?);
         } else {
@@ -209,7 +211,7 @@ impl Painter {
         std::mem::take(&mut lock(&self.shared.inner).state)
     }
 
-    /// Says how the session went. After [`Painter::stop`].
+    /// Reports how the session went. After [`Painter::stop`].
     pub(crate) fn summarise(&self, state: &ConsoleState, hints: &[String]) {
         let canvas = Canvas { columns: self.columns(), lines: None, now: (self.shared.now)(), frame: 0 };
         lock(&self.shared.screen).leave(&summary(state, canvas, hints));

@@ -184,7 +184,6 @@ impl PlainLog {
 
 fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
     let new = |tone, sign| head(envelope, state, tone, sign);
-    let row = envelope.context.task.as_ref().and_then(|task| state.row(task));
     let line = match &envelope.event {
         Event::HarnessStart { name } => {
             let mut line = new(Tone::Accent, "▸");
@@ -197,6 +196,67 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Plain, &format!("phase {number}: {}", clean(name)));
             line
         }
+        Event::LoopIterate { from, to, iteration, .. } => {
+            let mut line = new(Tone::Accent, "↻");
+            let of = state.loop_between(from.as_str(), to.as_str());
+            let most = of.and_then(|edge| edge.cycle.as_ref()).map(|cycle| cycle.max_iterations);
+            let of = most.map(|most| format!(" of {most}")).unwrap_or_default();
+            line.push(Tone::Plain, &format!("{from} loops back to {to} ({iteration}{of})"));
+            if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
+                line.push(Tone::Faint, &format!(": {reason}"));
+            }
+            line
+        }
+        Event::AgentToolStart { tool_name, input, .. } => {
+            let mut line = new(Tone::Accent, "⚙");
+            line.push(Tone::Plain, &call(tool_name, input));
+            line.clip(160)
+        }
+        Event::AgentToolComplete { tool_name, is_error: true, .. } => {
+            let mut line = new(Tone::Warning, "⚙");
+            line.push(Tone::Plain, &format!("{} failed", clean(tool_name)));
+            line
+        }
+        Event::SessionMessage { content, .. } => {
+            let mut line = new(Tone::Accent, "✉");
+            line.push(Tone::Plain, &clean(content));
+            line
+        }
+        Event::SessionAbort { reason } => {
+            let mut line = new(Tone::Warning, "■");
+            line.push(Tone::Plain, "stopping");
+            if let Some(reason) = reason {
+                line.push(Tone::Plain, &format!(": {}", clean(reason)));
+            }
+            line
+        }
+        // A question that is waited for stands in the log already.
+        Event::FlowWaiting { on: WaitingOn::Limit, until } => {
+            let mut line = new(Tone::Warning, "…");
+            line.push(Tone::Plain, "waiting for a usage limit");
+            if let Some(until) = until {
+                line.push(Tone::Plain, &format!(" until {}", format::clock(*until)));
+            }
+            line
+        }
+        Event::AgentUsage { .. } => {
+            let row = envelope.context.task.as_ref().and_then(|task| state.row(task))?;
+            let until = format::clock(state.listens_until(row)?);
+            let mut line = new(Tone::Accent, "…");
+            let id = &envelope.context.session_id;
+            line.push(Tone::Plain, &format!("listening until {until}; `inspan send {id} TEXT`"));
+            line
+        }
+        _ => return attempt(envelope, state),
+    };
+    Some(line)
+}
+
+/// How an attempt of a node began or ended.
+fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
+    let new = |tone, sign| head(envelope, state, tone, sign);
+    let row = envelope.context.task.as_ref().and_then(|task| state.row(task));
+    let line = match &envelope.event {
         Event::TaskStart { node_type, attempt, path, .. } => {
             let mut line = new(Tone::Accent, "▸");
             line.push(Tone::Plain, "started").push(Tone::Faint, &format!(" ({})", clean(node_type)));
@@ -251,56 +311,6 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             if let Some(reason) = reason {
                 line.push(Tone::Plain, &format!(": {}", look::cancelled(*reason)));
             }
-            line
-        }
-        Event::LoopIterate { from, to, iteration, .. } => {
-            let mut line = new(Tone::Accent, "↻");
-            let of = state.loop_between(from.as_str(), to.as_str());
-            let most = of.and_then(|edge| edge.cycle.as_ref()).map(|cycle| cycle.max_iterations);
-            let of = most.map(|most| format!(" of {most}")).unwrap_or_default();
-            line.push(Tone::Plain, &format!("{from} loops back to {to} ({iteration}{of})"));
-            if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
-                line.push(Tone::Faint, &format!(": {reason}"));
-            }
-            line
-        }
-        Event::AgentToolStart { tool_name, input, .. } => {
-            let mut line = new(Tone::Accent, "⚙");
-            line.push(Tone::Plain, &call(tool_name, input));
-            line.clip(160)
-        }
-        Event::AgentToolComplete { tool_name, is_error: true, .. } => {
-            let mut line = new(Tone::Warning, "⚙");
-            line.push(Tone::Plain, &format!("{} failed", clean(tool_name)));
-            line
-        }
-        Event::SessionMessage { content, .. } => {
-            let mut line = new(Tone::Accent, "✉");
-            line.push(Tone::Plain, &clean(content));
-            line
-        }
-        Event::SessionAbort { reason } => {
-            let mut line = new(Tone::Warning, "■");
-            line.push(Tone::Plain, "stopping");
-            if let Some(reason) = reason {
-                line.push(Tone::Plain, &format!(": {}", clean(reason)));
-            }
-            line
-        }
-        // A question that is waited for stands in the log already.
-        Event::FlowWaiting { on: WaitingOn::Limit, until } => {
-            let mut line = new(Tone::Warning, "…");
-            line.push(Tone::Plain, "waiting for a usage limit");
-            if let Some(until) = until {
-                line.push(Tone::Plain, &format!(" until {}", format::clock(*until)));
-            }
-            line
-        }
-        Event::AgentUsage { .. } => {
-            let until = format::clock(state.listens_until(row?)?);
-            let mut line = new(Tone::Accent, "…");
-            let id = &envelope.context.session_id;
-            line.push(Tone::Plain, &format!("listening until {until}; `inspan send {id} TEXT`"));
             line
         }
         _ => return None,

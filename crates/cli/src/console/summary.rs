@@ -1,4 +1,4 @@
-//! What is said when a session has ended: how it went, each node's part in it, what failed, why, and what
+//! The report of a session that has ended: how it went, each node's part in it, what failed, why, and what
 //! to do about it.
 
 use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};

@@ -1,5 +1,4 @@
-//! Files that go with a prompt: what they are is told by their first bytes, not by their names. Whether an agent takes
-//! them is left to the session.
+//! Files that go with a prompt. Their first bytes decide what they are, not their names.
 
 use std::{fs, path::Path};
 

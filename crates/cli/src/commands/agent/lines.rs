@@ -1,4 +1,4 @@
-//! The lines of stdin as they are typed. What one means is left to those who read them.
+//! The lines of stdin as they are typed.
 
 use std::io::{BufRead, Read};
 

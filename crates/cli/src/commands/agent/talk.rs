@@ -1,23 +1,23 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
-//! aborts on a signal. Where the prompts come from is left to `agent` and `chat`.
+//! aborts on a signal.
 
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 
-use super::{lines::Lines, voice::Voice};
+use super::{lines::Lines, writer::AgentWriter};
 use crate::{
     commands::session::Signals,
     console::{Tone, read_answer},
     exit::Exit,
     invocation::Invocation,
-    terminal::{self, Person},
+    terminal::{self, Interactivity},
 };
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct Talk<'a> {
     session: AgentSession,
     invocation: &'a Invocation,
-    voice: Voice,
+    writer: AgentWriter,
     signals: Signals,
     lines: Lines,
     between: Between,
@@ -57,7 +57,7 @@ pub(in crate::commands) enum Typed {
     Signal(Exit),
 }
 
-enum Heard {
+enum Input {
     Item(Option<Result<AgentItem, ChatError>>),
     Signal(Exit),
     Line(Option<String>),
@@ -71,13 +71,13 @@ impl<'a> Talk<'a> {
         between: Between,
     ) -> Self {
         let signals = Signals::listen();
-        let (voice, lines) = (Voice::new(invocation), Lines::new());
-        Self { session, invocation, voice, signals, lines, between, open: Vec::new() }
+        let (writer, lines) = (AgentWriter::new(invocation), Lines::new());
+        Self { session, invocation, writer, signals, lines, between, open: Vec::new() }
     }
 
     /// From now on the structured output is what is said.
     pub(in crate::commands) fn say_structured(&mut self) {
-        self.voice.say_structured();
+        self.writer.say_structured();
     }
 
     /// The next line that is typed.
@@ -96,29 +96,29 @@ impl<'a> Talk<'a> {
         let mut silent = false;
         let end = loop {
             let reads = !silent && (!self.open.is_empty() || self.between == Between::Message);
-            let heard = tokio::select! {
+            let input = tokio::select! {
                 biased;
-                (exit, _) = self.signals.next() => Heard::Signal(exit),
-                item = stream.next() => Heard::Item(item),
-                line = self.lines.next(), if reads => Heard::Line(line),
+                (exit, _) = self.signals.next() => Input::Signal(exit),
+                item = stream.next() => Input::Item(item),
+                line = self.lines.next(), if reads => Input::Line(line),
             };
-            match heard {
-                Heard::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
-                Heard::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
-                Heard::Item(Some(Err(error))) => break Err(error),
-                Heard::Item(_) => {
+            match input {
+                Input::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
+                Input::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
+                Input::Item(Some(Err(error))) => break Err(error),
+                Input::Item(_) => {
                     break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early").into());
                 }
-                Heard::Signal(exit) if by.is_some() => {
+                Input::Signal(exit) if by.is_some() => {
                     by = Some(exit);
                     break Err(AgentError::new(ErrorCode::Aborted, "stopped immediately").into());
                 }
-                Heard::Signal(exit) => {
+                Input::Signal(exit) => {
                     by = Some(exit);
                     self.session.abort();
                 }
-                Heard::Line(Some(line)) => self.line(&line),
-                Heard::Line(None) => {
+                Input::Line(Some(line)) => self.line(&line),
+                Input::Line(None) => {
                     silent = true;
                     if !self.open.is_empty() {
                         terminal::progress("\n");
@@ -130,17 +130,17 @@ impl<'a> Talk<'a> {
             }
         };
         self.open.clear();
-        self.voice.end(end.as_ref().ok());
+        self.writer.end(end.as_ref().ok());
         Turned { end, by }
     }
 
     /// A line about the conversation.
     pub(in crate::commands) fn note(&mut self, text: &str) {
-        self.voice.note(Tone::Faint, "·", text);
+        self.writer.note(Tone::Faint, "·", text);
     }
 
     fn event(&mut self, event: &Event) {
-        self.voice.event(event);
+        self.writer.event(event);
         match event {
             Event::SessionPrompt(prompt) => {
                 self.open.push(prompt.clone());
@@ -214,5 +214,5 @@ impl<'a> Talk<'a> {
 
 /// Whether a person types here.
 pub(in crate::commands) fn is_interactive(invocation: &Invocation) -> bool {
-    invocation.terminal.person == Person::Present
+    invocation.terminal.interactivity == Interactivity::Interactive
 }

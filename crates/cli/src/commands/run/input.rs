@@ -9,7 +9,7 @@ use std::{
 use inspan_flow::Loaded;
 use serde_json::{Map, Value};
 
-use crate::{args::RunArgs, commands::budget, exit::Exit, failure::Failure, settings::Settings};
+use crate::{args::RunArgs, commands::flow::set_budgets, exit::Exit, failure::Failure, settings::Settings};
 
 /// How large an input may be, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;
@@ -70,6 +70,6 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
         flow.set_input(&change.node, &keys, &change.value)
             .map_err(|error| Failure::usage(format!("--set: {error}")))?;
     }
-    budget::set(&mut flow, &args.budget)?;
+    set_budgets(&mut flow, &args.budget)?;
     Ok(flow)
 }

@@ -1,4 +1,4 @@
-//! The terminal as a channel of the session: shows its events, brings its questions to a person, and where
+//! The console as a channel of the session: shows its events, brings its questions to a person, and where
 //! there is none, answers them with their defaults or ends the session.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,22 +21,22 @@ use crate::{
 /// The console of a session and what it needs of it.
 pub(super) struct Host {
     painter: Painter,
-    desk: Arc<Desk>,
+    router: Arc<PromptRouter>,
     commands: Commands,
 }
 
-/// What becomes of a question when nobody is there.
+/// What happens to a question when no person is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unattended {
-    /// It waits: somebody will answer from elsewhere.
+    /// It waits for an answer from another process.
     Wait,
-    /// Its default is taken; without one the session is left to be gone on with.
+    /// Its default is taken; without one the process exits, and the session can be resumed.
     DefaultOrLeave,
-    /// Its default is taken; without one the session is stopped, since it is kept nowhere.
+    /// Its default is taken; without one the session is stopped, since it is not stored.
     DefaultOrStop,
 }
 
-struct Desk {
+struct PromptRouter {
     hub: OnceLock<Hub>,
     unattended: Unattended,
     /// Questions that only a person could have answered.
@@ -60,10 +60,10 @@ impl Host {
         let mut state = ConsoleState::new(graph);
         history.iter().for_each(|envelope| state.apply(envelope));
         state.end_history();
-        let desk = Desk { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
+        let router = PromptRouter { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
         Self {
             painter: Painter::new(state, setting),
-            desk: Arc::new(desk),
+            router: Arc::new(router),
             commands: Commands::new(invocation),
         }
     }
@@ -86,7 +86,7 @@ impl Host {
         self.painter.stop()
     }
 
-    /// Says how the session went. After [`Host::stop`].
+    /// Reports how the session went. After [`Host::stop`].
     pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
         state.set_final(report.nodes());
         match report.resting() {
@@ -99,7 +99,7 @@ impl Host {
 
     /// The questions that ended the session.
     pub(super) fn waiting(&self) -> Vec<Prompt> {
-        self.desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.router.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -109,14 +109,14 @@ impl Channel for Host {
     }
 
     async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
-        if self.desk.unattended == Unattended::Wait {
+        if self.router.unattended == Unattended::Wait {
             super::detach::tell_begun();
         }
         // A session starts its channels once.
-        let _ = self.desk.hub.set(hub);
-        let desk: Arc<dyn Answers> = Arc::<Desk>::clone(&self.desk);
+        let _ = self.router.hub.set(hub);
+        let router: Arc<dyn Answers> = Arc::<PromptRouter>::clone(&self.router);
         let started =
-            self.painter.start(desk).map_err(|error| format!("failed to start the console: {error}"));
+            self.painter.start(router).map_err(|error| format!("failed to start the console: {error}"));
         Ok(started?)
     }
 
@@ -126,7 +126,7 @@ impl Channel for Host {
     }
 }
 
-impl Answers for Desk {
+impl Answers for PromptRouter {
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         let hub = self.hub.get().ok_or("the session has not started")?;
         hub.reply(question.prompt_id.clone(), answer.content, answer.choice)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{commands::sessions::answer::Commands, exit::Exit, terminal};
 
-/// What is said of an ended session.
+/// The report of an ended session.
 pub(super) struct Report<'a> {
     pub(super) exit: Exit,
     result: &'a FlowRunResult,
@@ -15,7 +15,7 @@ pub(super) struct Report<'a> {
     keeps: Keeps,
 }
 
-/// Whether the session is kept, so that it can be gone on with.
+/// Whether the session is stored, so that it can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
     Session,

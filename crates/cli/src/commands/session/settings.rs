@@ -1,4 +1,4 @@
-//! What the command line keeps with a session, to go on with it as it was begun.
+//! What the command line stores with a session, so that it resumes as it was started.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
     args::ReplayPace, commands::registries, failure::Failure, invocation::Invocation, terminal::Progress,
 };
 
-/// How a session was begun.
+/// How a session was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(in crate::commands) struct Settings {

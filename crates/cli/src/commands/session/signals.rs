@@ -1,5 +1,5 @@
-//! The signals that end a session. Of one that is kept, the first pauses it, the second stops it, the third does
-//! not wait; of one that is not, the first stops it.
+//! The signals that end a session. The first pauses a stored session, the second stops it, the third kills it; the
+//! first stops a session that is not stored.
 
 use inspan_engine::Hub;
 use inspan_flow::{FlowRunResult, RunError};

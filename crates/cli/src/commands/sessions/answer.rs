@@ -1,9 +1,9 @@
-//! The commands that answer a question or go on with a session, exactly as a shell takes them.
+//! The commands that answer a question or resume a session, quoted for a shell.
 
 use inspan_flow::SessionEntry;
 use inspan_protocol::{PauseCause, Prompt, PromptKind, SessionId};
 
-use super::Standing;
+use super::DisplayStatus;
 use crate::{invocation::Invocation, safe::is_unsafe};
 
 /// Writes commands for one call of the program: they name the store if this call did.
@@ -50,23 +50,23 @@ impl Commands {
         if let Some(by) = &entry.continued_by {
             return vec![(self.command("show", by, ""), "see the session that continues it")];
         }
-        match Standing::of(entry) {
-            Standing::Running => vec![(self.command("logs", id, "-f"), "watch it")],
-            Standing::Waiting if entry.owner.is_none() && entry.unanswered > 0 => {
+        match DisplayStatus::of(entry) {
+            DisplayStatus::Running => vec![(self.command("logs", id, "-f"), "watch it")],
+            DisplayStatus::Waiting if entry.owner.is_none() && entry.unanswered > 0 => {
                 vec![(resume(), "apply the stored commands and continue")]
             }
-            Standing::Waiting if entry.owner.is_none() => vec![(resume(), "wait for it again")],
-            Standing::Waiting => Vec::new(),
-            Standing::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
-            Standing::Paused if entry.digest.paused_by == Some(PauseCause::Budget) => {
+            DisplayStatus::Waiting if entry.owner.is_none() => vec![(resume(), "wait for it again")],
+            DisplayStatus::Waiting => Vec::new(),
+            DisplayStatus::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
+            DisplayStatus::Paused if entry.digest.paused_by == Some(PauseCause::Budget) => {
                 vec![(self.command("resume", id, "--budget usd=N"), "raise the budget and continue")]
             }
-            Standing::Paused => vec![(resume(), "continue")],
-            Standing::Interrupted => {
+            DisplayStatus::Paused => vec![(resume(), "continue")],
+            DisplayStatus::Interrupted => {
                 vec![(resume(), "continue; the process that ran it is gone")]
             }
-            Standing::Ended(inspan_protocol::Outcome::Success) | Standing::Continued => Vec::new(),
-            Standing::Ended(_) => vec![
+            DisplayStatus::Ended(inspan_protocol::Outcome::Success) | DisplayStatus::Continued => Vec::new(),
+            DisplayStatus::Ended(_) => vec![
                 (self.command("why", id, ""), "see why"),
                 (
                     self.command("resume", id, "--edited"),

@@ -4,7 +4,7 @@ use inspan_flow::{Liveness, SessionEntry};
 use inspan_protocol::{PauseCause, Prompt, PromptKind, Timestamp, WaitingOn};
 use serde_json::{Value, json};
 
-use super::Standing;
+use super::DisplayStatus;
 use crate::console::{Permission, clean, format};
 
 /// The questions of a session that an answer can still reach.
@@ -19,7 +19,7 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
     if let Some(damage) = &entry.damage {
         return Some(clean(damage));
     }
-    if Standing::of(entry).has_ended() {
+    if DisplayStatus::of(entry).has_ended() {
         return None;
     }
     if entry.unanswered > 0 && entry.liveness == Liveness::Gone {
@@ -81,7 +81,7 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     let mut value = json!({
         "sessionId": entry.session,
         "flow": entry.flow,
-        "state": Standing::of(entry).word(),
+        "state": DisplayStatus::of(entry).word(),
         "createdAt": entry.created_at,
         "usage": digest.usage,
         "questions": open_questions(entry).count(),
@@ -99,7 +99,7 @@ pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
-    let waits = digest.waits.filter(|_| !Standing::of(entry).has_ended());
+    let waits = digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
     put(
         "owner",

@@ -1,5 +1,5 @@
-//! `inspan show ID NODE`: what one node gave, as far as the log has it: the output, what its program wrote, what its
-//! agent said, and its errors, attempt by attempt.
+//! `inspan show ID NODE`: one node, attempt by attempt: its output, program output, agent text
+//! and errors.
 
 use inspan_flow::Select;
 use inspan_protocol::{AgentError, Envelope, Event, OutputStream};

@@ -128,11 +128,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(progress: Progress, person: Person) -> Self {
+    fn new(progress: Progress, interactivity: Interactivity) -> Self {
         let tube = Tube::default();
         let (reader, writer) = io::pipe().unwrap();
         let setting = Setting {
-            terminal: Terminal { stdout: Colour::Off, stderr: Colour::Off, progress, person },
+            terminal: Terminal { stdout: Colour::Off, stderr: Colour::Off, progress, interactivity },
             device: Device { out: Box::new(tube.clone()), size: || (60, 20), input: Input::Given },
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
@@ -187,8 +187,8 @@ impl Scene {
     }
 }
 
-fn begun(progress: Progress, person: Person) -> Scene {
-    let mut scene = Scene::new(progress, person);
+fn begun(progress: Progress, interactivity: Interactivity) -> Scene {
+    let mut scene = Scene::new(progress, interactivity);
     scene.event(None, json!({ "type": "harness:start", "name": "talk" }));
     scene
 }
@@ -203,7 +203,7 @@ fn ends(scene: &mut Scene) -> String {
 
 #[test]
 fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
-    let mut scene = begun(Progress::Live, Person::Present);
+    let mut scene = begun(Progress::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     let mut shown = vec![scene.tube.showing("›")];
     scene.types("maybe\n");
@@ -227,7 +227,7 @@ fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
 
 #[test]
 fn a_question_that_is_settled_elsewhere_is_taken_back() {
-    let mut scene = begun(Progress::Live, Person::Present);
+    let mut scene = begun(Progress::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
     scene.answered("ask", "no");
@@ -246,7 +246,7 @@ fn a_question_that_is_settled_elsewhere_is_taken_back() {
 
 #[test]
 fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
-    let mut scene = begun(Progress::Live, Person::Present);
+    let mut scene = begun(Progress::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
     scene.types("y");
@@ -277,7 +277,7 @@ fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
 
 #[test]
 fn what_was_typed_before_a_question_is_no_answer_to_it() {
-    let mut scene = begun(Progress::Live, Person::Present);
+    let mut scene = begun(Progress::Live, Interactivity::Interactive);
     scene.types("no");
     scene.tube.showing("› no▏");
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
@@ -296,7 +296,7 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
 
 #[test]
 fn where_stdin_has_ended_nobody_is_there() {
-    let mut scene = begun(Progress::Live, Person::Present);
+    let mut scene = begun(Progress::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", None);
     scene.tube.showing("›");
     let (_, other) = io::pipe().unwrap();
@@ -314,7 +314,7 @@ fn where_stdin_has_ended_nobody_is_there() {
 
 #[test]
 fn without_a_person_questions_are_nobodys_and_lines_are_added() {
-    let mut scene = begun(Progress::Lines, Person::Absent);
+    let mut scene = begun(Progress::Lines, Interactivity::Unattended);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?"]);
     scene.answered("ask", "no");

@@ -1,5 +1,4 @@
-//! An agent's events as its user sees them: what it says on stdout, what it does on stderr. Reading events and
-//! answering questions are left to `talk`.
+//! Writes an agent's events for its user: text to stdout, actions to stderr.
 
 use inspan_engine::AgentResult;
 use inspan_protocol::{Event, SteerStrength, StopReason};
@@ -11,7 +10,7 @@ use crate::{
 };
 
 /// What one answer looks like so far.
-pub(super) struct Voice {
+pub(super) struct AgentWriter {
     form: Form,
     stderr: Colour,
     says: Says,
@@ -31,7 +30,7 @@ enum Says {
     Structured,
 }
 
-impl Voice {
+impl AgentWriter {
     pub(super) fn new(invocation: &Invocation) -> Self {
         Self {
             form: invocation.form,
