@@ -1,16 +1,15 @@
-//! An agent run: a provider's turns from the first prompt to the last message, told as `agent:*` events.
-//! What a turn is to the vendor is the provider's; which node runs it, and when again, is left to flows.
+//! An agent run: a provider's turns from the first prompt to the last message, reported as `agent:*` events.
 //!
-//! The mailbox opens before `agent:start` and closes before `agent:complete`. Messages that wait at a turn's
-//! end become the next turn, joined by blank lines in their order. A message that steers interrupts the turn
-//! in progress as soon as the vendor has named its conversation, and becomes the next turn: the engine
-//! cancels and resumes, which is as strong as the vendor's own interrupt; what the interrupted turn had said
-//! stays said. Closing a run lets it deliver what already waits, then it ends.
+//! The mailbox opens before `agent:start` and closes before `agent:complete`. Messages that wait at the end of a turn
+//! become the next turn, joined by blank lines in their order. A message that steers interrupts the turn in progress as
+//! soon as the vendor has named its conversation, and becomes the next turn: the engine cancels and resumes, which is as
+//! strong as the vendor's own interrupt; the text of the interrupted turn stays in the log. Closing a run lets it deliver
+//! what already waits; then it ends.
 //!
-//! The model turns of all provider calls are added up against `maxTurns` before each further message, so the
-//! last call may go over. An answer after which no message waits must fit the output schema if there is one;
-//! if not, the agent is asked once to mend it, whatever `maxTurns` says. Every message that no turn will read
-//! is told by a warning `undelivered`.
+//! The model turns of all provider calls are added up against `maxTurns` before each further message, so the last call
+//! may exceed it. An answer after which no message waits must fit the output schema if there is one; if not, the agent is
+//! asked once to fix it, whatever `maxTurns` says. Every message that no turn will read is reported by a warning
+//! `undelivered`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,28 +22,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::hub::Hub;
 
-mod driver;
-mod live;
+mod active;
 pub(crate) mod mailbox;
+mod output;
 mod permissions;
-mod secrets;
+mod redacted;
 mod state;
-mod structured;
-mod totals;
 mod turn;
 
 pub use mailbox::{MAILBOX_CAPACITY, Mail, Mailbox, Wakeup};
 pub use permissions::PermissionPolicy;
 
-use driver::Driver;
-pub(crate) use live::Left;
+pub(crate) use active::Undelivered;
 pub(crate) use mailbox::{UNDELIVERED, undelivered};
 
-use live::Live;
-use state::{Identity, RunState};
-use structured::OutputCheck;
-use totals::Totals;
-use turn::Setting;
+use active::{ActiveRun, OpenRun};
+use output::{OutputCheck, Totals};
+use state::{Identity, RunEvents};
+use turn::ProviderCall;
 
 /// How long a multi-turn run waits for a message unless its input says otherwise.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,7 +62,7 @@ pub struct AgentRun {
     supervisor: Option<Supervisor>,
     tools: HostTools,
     mail: Vec<String>,
-    left: Option<Left>,
+    undelivered: Option<Undelivered>,
 }
 
 /// How a run ended that did not fail; a cancelled run is one of these, with stop reason `aborted`.
@@ -108,7 +103,7 @@ impl AgentRun {
             supervisor: None,
             tools: HostTools::default(),
             mail: Vec::new(),
-            left: None,
+            undelivered: None,
         }
     }
 
@@ -168,9 +163,9 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
-    /// Where the run leaves the messages that it does not deliver, instead of warning of them.
-    pub(crate) fn left(self, left: Left) -> Self {
-        Self { left: Some(left), ..self }
+    /// Where the run puts the messages that it does not deliver, instead of warning of them.
+    pub(crate) fn undelivered(self, undelivered: Undelivered) -> Self {
+        Self { undelivered: Some(undelivered), ..self }
     }
 
     /// Runs to the end. An input that the provider does not take fails before `agent:start`; after it there
@@ -184,7 +179,7 @@ impl AgentRun {
         let run_id = self.run_id.unwrap_or_else(|| self.hub.ids().run_id());
         let hub = self.hub.with_agent(run_id.clone());
         let mailbox = hub.open_mailbox(&run_id, &self.agent_name, facts.multi_turn);
-        mailbox.put_in(self.mail);
+        mailbox.preload(self.mail);
         let identity = Identity {
             run_id,
             agent_name: self.agent_name,
@@ -193,7 +188,7 @@ impl AgentRun {
             multi_turn: facts.multi_turn,
         };
         let redactor = Redactor::new(&self.env);
-        let setting = Setting {
+        let call = ProviderCall {
             provider: self.provider,
             provider_type,
             native_steer: descriptor.capabilities.native_steer,
@@ -206,11 +201,11 @@ impl AgentRun {
             supervisor: self.supervisor,
             tools: self.tools,
         };
-        let state = RunState::new(identity, facts.session.clone());
-        let live = Live::begin(hub, state, mailbox, self.first_turn, self.left);
+        let events = RunEvents::new(identity, facts.session.clone());
+        let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);
         let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
-        let driver = Driver { live, setting, facts, check, idle_timeout, totals: Totals::default() };
-        driver.run(self.input).await
+        let run = ActiveRun { open, call, facts, check, idle_timeout, totals: Totals::default() };
+        run.run(self.input).await
     }
 }
 

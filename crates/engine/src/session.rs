@@ -1,5 +1,5 @@
-//! An agent as a program talks to it: one conversation over many chats, with a queue for what comes meanwhile, and a
-//! state that can be kept and gone on with elsewhere. One chat is left to `exchange`; turns, to the engine's runs.
+//! A conversation of a program with an agent, over many chats, with a queue for messages that come meanwhile, and a state
+//! that can be exported and restored elsewhere.
 
 use std::sync::{
     Arc, Weak,
@@ -20,9 +20,9 @@ use crate::{
     hub::{Filter, Hub, Observer, run_of},
 };
 
-mod desk;
 mod exchange;
 mod hooks;
+mod inbox;
 mod input;
 mod options;
 mod queue;
@@ -35,24 +35,24 @@ pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
 pub use result::{AgentResult, ChatError, ToolCall};
 pub use stream::{AgentItem, AgentStream};
 
-use desk::Desk;
+use inbox::Inbox;
 use input::InputForm;
 use queue::Input;
 use transcript::Transcript;
 
 /// A conversation with an agent. Clones are handles of the same one.
 ///
-/// Messages that come while the agent is at work, by [`AgentSession::steer`] and [`AgentSession::follow_up`], are part
-/// of the chat in progress; those that come while it rests wait for the next chat. None is lost: what a chat that
-/// failed or was aborted has not delivered waits on, until a chat delivers it, [`AgentSession::drain_queue`] gives it
-/// back, or the session is closed.
+/// Messages that come while a chat is in progress, by [`AgentSession::steer`] and [`AgentSession::follow_up`], are part of
+/// that chat; those that come while the session is idle wait for the next chat. None is lost: what a chat that failed or
+/// was aborted has not delivered waits until another chat delivers it, [`AgentSession::drain_queue`] returns it, or the
+/// session is closed.
 #[derive(Clone)]
 pub struct AgentSession {
-    open: Arc<Mutex<Option<Arc<Open>>>>,
+    open: Arc<Mutex<Option<Arc<SessionCore>>>>,
 }
 
 /// A session that has not been closed.
-struct Open {
+struct SessionCore {
     provider: Arc<dyn DynProvider>,
     provider_type: String,
     name: String,
@@ -62,22 +62,22 @@ struct Open {
     options: AgentOptions,
     carried: Carried,
     hub: Hub,
-    hub_is: HubIs,
+    hub_owner: HubOwner,
     /// The model that the vendor named last.
     model: Mutex<Option<String>>,
     transcript: Arc<Mutex<Transcript>>,
-    /// Locked within the hub's line or outside of it, so nothing is emitted while it is held.
-    desk: Mutex<Desk>,
-    /// Whether the vendor has yet to be asked for a conversation that began elsewhere.
-    elsewhere: AtomicBool,
-    /// Whether the next run tells the conversation again, since the vendor did not know it.
-    retells: AtomicBool,
+    /// Locked under the delivery lock of the hub and without it, so nothing is emitted while it is locked.
+    inbox: Mutex<Inbox>,
+    /// Whether the conversation was restored and the vendor has not confirmed it yet.
+    restored: AtomicBool,
+    /// Whether the next run repeats the conversation, since the vendor does not know it.
+    retelling: AtomicBool,
     /// The session's own runs, since others may share the hub.
     runs: Mutex<FxHashSet<RunId>>,
     _observers: Vec<Observer>,
 }
 
-/// What a restored session was given where it came from.
+/// Options that a restored session brings with it.
 #[derive(Default)]
 struct Carried {
     model: Option<String>,
@@ -85,14 +85,14 @@ struct Carried {
     system_prompt: Option<String>,
 }
 
-/// Whose the hub is.
+/// Who made the hub, and so ends its session.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum HubIs {
-    Ours,
-    Callers,
+enum HubOwner {
+    Session,
+    Caller,
 }
 
-/// Where a session stands.
+/// What a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentSessionStatus {
     /// Nothing is in progress.
@@ -101,11 +101,11 @@ pub enum AgentSessionStatus {
     Running,
 }
 
-/// A look at a session.
+/// A view of a session.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AgentSnapshot {
-    /// Where it stands.
+    /// What it is doing.
     pub status: AgentSessionStatus,
     /// What was said, the answer in progress included.
     pub messages: Vec<Message>,
@@ -131,7 +131,7 @@ impl AgentSession {
         Self::open(provider.into_provider(), options, Transcript::default(), Vec::new(), Carried::default())
     }
 
-    /// A conversation that began elsewhere. What the options say wins over the state. If the state was made with another
+    /// Continues a conversation that began elsewhere. What the options say wins over the state. If the state was made with another
     /// provider, or the provider does not know the conversation any more (on another machine, after it was deleted), a
     /// new one begins with the messages that were said, and `agent:warning` says so in the latter case.
     pub fn restore(
@@ -161,7 +161,7 @@ impl AgentSession {
     /// Reads an exported state. One of another version is `CONFIG_INVALID` and says so.
     pub fn read_state(json: &str) -> Result<SessionState, AgentError> {
         let invalid = |error: serde_json::Error| {
-            AgentError::new(ErrorCode::ConfigInvalid, format!("this is no state of a session: {error}"))
+            AgentError::new(ErrorCode::ConfigInvalid, format!("this is not the state of a session: {error}"))
         };
         let value: Value = serde_json::from_str(json).map_err(invalid)?;
         if let Some(version) = value.get("version").and_then(Value::as_u64) {
@@ -181,15 +181,15 @@ impl AgentSession {
         let base = form.base(&options)?;
         // Values that do not fit are refused now, not at the first chat.
         provider.input_facts(&form.say(base.clone(), "…", &[])?)?;
-        let (hub, hub_is) = match options.hub.take() {
-            Some(hub) => (hub, HubIs::Callers),
-            None => (own_hub(), HubIs::Ours),
+        let (hub, hub_owner) = match options.hub.take() {
+            Some(hub) => (hub, HubOwner::Caller),
+            None => (own_hub(), HubOwner::Session),
         };
         hub.start_session();
         let provider_type = provider.descriptor().provider_type;
         let name = options.name.clone().unwrap_or_else(|| provider_type.clone());
         let sink = options.sink.take();
-        let open = Arc::new_cyclic(|weak: &Weak<Open>| {
+        let open = Arc::new_cyclic(|weak: &Weak<SessionCore>| {
             let mut observers = vec![observe(&hub, weak)];
             observers.extend(sink.map(|sink| {
                 let weak = weak.clone();
@@ -200,7 +200,7 @@ impl AgentSession {
                 };
                 hub.observe(Filter::all(), Arc::new(ours))
             }));
-            Open {
+            SessionCore {
                 provider,
                 provider_type,
                 name,
@@ -208,13 +208,13 @@ impl AgentSession {
                 base,
                 options,
                 carried,
-                elsewhere: AtomicBool::new(transcript.session().is_some()),
-                retells: AtomicBool::new(false),
+                restored: AtomicBool::new(transcript.session().is_some()),
+                retelling: AtomicBool::new(false),
                 hub,
-                hub_is,
+                hub_owner,
                 model: Mutex::default(),
                 transcript: Arc::new(Mutex::new(transcript)),
-                desk: Mutex::new(Desk::of(queued)),
+                inbox: Mutex::new(Inbox::of(queued)),
                 runs: Mutex::default(),
                 _observers: observers,
             }
@@ -257,12 +257,12 @@ impl AgentSession {
     /// ([`ChatError::partial`]). Without one it does nothing. The session can be continued.
     pub fn abort(&self) {
         if let Ok(open) = self.get() {
-            let token = open.desk.lock().abort.clone();
+            let token = open.inbox.lock().abort.clone();
             token.cancel();
         }
     }
 
-    /// A look at the session.
+    /// A view of the session.
     pub fn snapshot(&self) -> Result<AgentSnapshot, AgentError> {
         let open = self.get()?;
         let (status, queued) = open.queued();
@@ -305,22 +305,22 @@ impl AgentSession {
     /// provider is the caller's, and is shut down by the caller.
     pub fn close(&self) {
         let Some(open) = self.open.lock().take() else { return };
-        let mut desk = open.desk.lock();
-        desk.queue.apply(Input::Close);
-        let token = desk.abort.clone();
-        drop(desk);
+        let mut inbox = open.inbox.lock();
+        inbox.queue.apply(Input::Close);
+        let token = inbox.abort.clone();
+        drop(inbox);
         token.cancel();
-        if open.hub_is == HubIs::Ours {
+        if open.hub_owner == HubOwner::Session {
             open.hub.end_session();
         }
     }
 
-    fn get(&self) -> Result<Arc<Open>, AgentError> {
+    fn get(&self) -> Result<Arc<SessionCore>, AgentError> {
         self.open.lock().clone().ok_or_else(closed)
     }
 }
 
-impl Open {
+impl SessionCore {
     fn known_model(&self) -> Option<String> {
         let named = self.model.lock().clone();
         named.or_else(|| self.options.model.clone()).or_else(|| self.carried.model.clone())
@@ -332,11 +332,11 @@ impl Open {
         run.is_none_or(|run| self.runs.lock().contains(run))
     }
 
-    fn hear(&self, envelope: &Envelope) {
+    fn on_event(&self, envelope: &Envelope) {
         let Some(run) = run_of(&envelope.event).filter(|run| self.runs.lock().contains(*run)) else { return };
         self.transcript.lock().event(&envelope.event);
         if let Event::AgentStart { .. } = envelope.event {
-            if self.retells.swap(false, Ordering::Relaxed) {
+            if self.retelling.swap(false, Ordering::Relaxed) {
                 self.hub.with_agent(run.clone()).emit(Event::AgentWarning {
                     code: "retold".to_owned(),
                     message:
@@ -360,11 +360,11 @@ fn own_hub() -> Hub {
     Hub::new(SessionId::from(format!("agent-{number}")), Arc::new(SystemClock), Arc::new(ids))
 }
 
-fn observe(hub: &Hub, open: &Weak<Open>) -> Observer {
+fn observe(hub: &Hub, open: &Weak<SessionCore>) -> Observer {
     let open = open.clone();
     let hear = move |envelope: &Arc<Envelope>| {
         if let Some(open) = open.upgrade() {
-            open.hear(envelope);
+            open.on_event(envelope);
         }
     };
     hub.observe(Filter::prefix("agent:"), Arc::new(hear))

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{Hub, prompt::OpenPrompt};
-use crate::run::mailbox::{Mail, Mailbox, MessageQueue, Posted};
+use crate::run::mailbox::{Mail, Mailbox, MessageQueue, PostResult};
 
 #[derive(Default)]
 pub(crate) struct Session {
@@ -252,7 +252,7 @@ impl Hub {
         let queue = session.runs.get(run_id).map(|run| Arc::clone(&run.queue));
         drop(session);
         match queue.map(|queue| queue.post(mail.clone())) {
-            Some(Posted::Taken) => Ok(()),
+            Some(PostResult::Accepted) => Ok(()),
             _ => Err(mail),
         }
     }
@@ -331,7 +331,7 @@ impl Session {
         }
         let mail = || Mail { content: content.clone(), mode: MessageMode::FollowUp };
         // A run may have closed its mailbox since it was looked at; it then no longer listens.
-        let posted = by_mail.iter().filter(|(_, run)| run.queue.post(mail()) == Posted::Taken).count();
+        let posted = by_mail.iter().filter(|(_, run)| run.queue.post(mail()) == PostResult::Accepted).count();
         let by_event =
             open.iter().filter(|(id, run)| run.reads == Reads::Events && listeners.of_run(id)).count();
         let receivers = posted + by_event + listeners.of_all();
@@ -375,9 +375,9 @@ fn post(id: &RunId, run: &ActiveRun, mail: Mail, listeners: &Listeners) -> Resul
         return Ok(());
     }
     match run.queue.post(mail) {
-        Posted::Taken => Ok(()),
-        Posted::Full => Err(Rejection::MailboxFull(id.clone())),
-        Posted::Closed => Err(Rejection::RunEnded(id.clone())),
+        PostResult::Accepted => Ok(()),
+        PostResult::Full => Err(Rejection::MailboxFull(id.clone())),
+        PostResult::Closed => Err(Rejection::RunEnded(id.clone())),
     }
 }
 

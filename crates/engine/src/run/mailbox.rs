@@ -46,9 +46,9 @@ struct QueueState {
     waiting: VecDeque<Mail>,
     stage: Stage,
     /// The turn that may take messages that steer, by its number.
-    steerable: u64,
-    /// How many of them it was given and has not said to have taken, from the first on.
-    given: usize,
+    steering_turn: u64,
+    /// How many of them it was offered and has not confirmed, from the oldest on.
+    offered: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -61,26 +61,26 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Posted {
-    Taken,
+pub(crate) enum PostResult {
+    Accepted,
     Full,
     Closed,
 }
 
 impl MessageQueue {
-    pub(crate) fn post(&self, mail: Mail) -> Posted {
+    pub(crate) fn post(&self, mail: Mail) -> PostResult {
         let mut state = self.state.lock();
         if state.stage != Stage::Open {
-            return Posted::Closed;
+            return PostResult::Closed;
         }
         if state.waiting.len() >= MAILBOX_CAPACITY {
-            return Posted::Full;
+            return PostResult::Full;
         }
         state.waiting.push_back(mail);
         drop(state);
         self.changed.notify_one();
         self.steers.notify_one();
-        Posted::Taken
+        PostResult::Accepted
     }
 
     pub(crate) fn close_soon(&self) {
@@ -130,8 +130,8 @@ impl Mailbox {
         Self { hub, run_id, queue }
     }
 
-    /// Lays messages in that were acknowledged before the run began; the capacity does not count for them.
-    pub(crate) fn put_in(&self, mail: Vec<String>) {
+    /// Puts in messages that were acknowledged before the run began; the capacity does not count for them.
+    pub(crate) fn preload(&self, mail: Vec<String>) {
         let mail = mail.into_iter().map(|content| Mail { content, mode: MessageMode::FollowUp });
         self.queue.state.lock().waiting.extend(mail);
     }
@@ -141,7 +141,7 @@ impl Mailbox {
         self.queue.take()
     }
 
-    /// Closes the mailbox unless messages wait: then the run goes on with these.
+    /// Closes the mailbox unless messages wait: those are returned and the run continues.
     pub fn take_or_close(&self) -> Vec<Mail> {
         let mut state = self.queue.state.lock();
         let waiting: Vec<_> = state.waiting.drain(..).collect();
@@ -155,7 +155,7 @@ impl Mailbox {
         waiting
     }
 
-    /// Closes the mailbox: from now on messages are refused. What still waits is handed back.
+    /// Closes the mailbox: from now on messages are refused. What still waits is returned.
     pub fn close(&self) -> Vec<Mail> {
         let mut state = self.queue.state.lock();
         state.stage = Stage::Closed;
@@ -170,7 +170,7 @@ impl Mailbox {
         self.queue.state.lock().stage != Stage::Open
     }
 
-    /// Waits for a message or for the word that none will come.
+    /// Waits for a message or until the mailbox is closing.
     pub async fn wakeup(&self) -> Wakeup {
         self.when(|state| match state {
             QueueState { waiting, .. } if !waiting.is_empty() => Some(Wakeup::Mail),
@@ -197,18 +197,18 @@ impl Mailbox {
             .collect()
     }
 
-    /// What the turn that begins now may take messages by. What an earlier one was given and has not taken waits again.
-    pub(crate) fn steerable(&self) -> Arc<dyn Steering> {
+    /// How the turn that begins now takes messages. What an earlier turn was offered and has not confirmed waits again.
+    pub(crate) fn steering_for_turn(&self) -> Arc<dyn Steering> {
         let mut state = self.queue.state.lock();
-        state.steerable += 1;
-        state.given = 0;
-        Arc::new(Reins { queue: Arc::clone(&self.queue), turn: state.steerable })
+        state.steering_turn += 1;
+        state.offered = 0;
+        Arc::new(TurnSteering { queue: Arc::clone(&self.queue), turn: state.steering_turn })
     }
 
-    /// Takes the oldest message that the turn in progress was given.
-    pub(crate) fn take_given(&self) -> Option<String> {
+    /// Takes the oldest message that the turn in progress was offered.
+    pub(crate) fn take_offered(&self) -> Option<String> {
         let mut state = self.queue.state.lock();
-        state.given = state.given.checked_sub(1)?;
+        state.offered = state.offered.checked_sub(1)?;
         let place = state.waiting.iter().position(steers)?;
         state.waiting.remove(place).map(|mail| mail.content)
     }
@@ -229,24 +229,24 @@ fn steers(mail: &Mail) -> bool {
 }
 
 /// The messages that steer, for one turn.
-struct Reins {
+struct TurnSteering {
     queue: Arc<MessageQueue>,
     turn: u64,
 }
 
-impl Steering for Reins {
+impl Steering for TurnSteering {
     fn next(&self) -> BoxFuture<'static, String> {
         let (queue, turn) = (Arc::clone(&self.queue), self.turn);
         async move {
             loop {
                 {
                     let mut state = queue.state.lock();
-                    if state.steerable != turn {
+                    if state.steering_turn != turn {
                         break;
                     }
-                    if let Some(mail) = state.waiting.iter().filter(|mail| steers(mail)).nth(state.given) {
+                    if let Some(mail) = state.waiting.iter().filter(|mail| steers(mail)).nth(state.offered) {
                         let content = mail.content.clone();
-                        state.given += 1;
+                        state.offered += 1;
                         return content;
                     }
                 }
@@ -308,7 +308,7 @@ mod tests {
             let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
             let queue = Arc::clone(&mailbox.queue);
             let posting = std::thread::spawn(move || {
-                let accepted = |_: &u32| queue.post(mail("m", MessageMode::FollowUp)) == Posted::Taken;
+                let accepted = |_: &u32| queue.post(mail("m", MessageMode::FollowUp)) == PostResult::Accepted;
                 (0..500).take_while(accepted).count()
             });
             let batches = std::iter::from_fn(|| Some(mailbox.take_or_close().len()));

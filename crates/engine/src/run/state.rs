@@ -1,5 +1,4 @@
-//! From what a provider says to `agent:*` events: pure, and the only place that decides whether something
-//! may follow. Driving the provider, its clocks and its messages are left to `driver` and `turn`.
+//! From the stream of a provider to `agent:*` events: pure, and the only place that decides which event may follow.
 //!
 //! | Stage | begin | turn begins | text | turn ends | end |
 //! |---|---|---|---|---|---|
@@ -17,9 +16,9 @@
 //! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:tool:complete → unseen |
 //! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
 //!
-//! Every turn but the first is told with `agent:turn`, a message that steers with `agent:steer`. A session id is told
-//! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is kept
-//! and told once, at the turn's end.
+//! Every turn but the first is reported as `agent:turn`, a message that steers as `agent:steer`. A session id is reported
+//! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is reported once, at the turn's
+//! end.
 
 use inspan_protocol::{
     Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason, StreamEvent,
@@ -28,7 +27,7 @@ use inspan_protocol::{
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-/// Who runs.
+/// The agent of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) run_id: RunId,
@@ -71,7 +70,7 @@ enum Call {
 
 /// The run so far.
 #[derive(Debug)]
-pub(crate) struct RunState {
+pub(crate) struct RunEvents {
     identity: Identity,
     stage: Stage,
     /// The turn in progress, or the newest.
@@ -79,13 +78,13 @@ pub(crate) struct RunState {
     began: bool,
     calls: FxHashMap<String, Call>,
     session: Option<ProviderSessionId>,
-    told: FxHashSet<ProviderSessionId>,
+    reported: FxHashSet<ProviderSessionId>,
     turn_usage: Option<(Usage, Option<f64>)>,
     usage: Usage,
 }
 
-impl RunState {
-    /// `session` is the conversation that the input goes on with; it is told when the vendor confirms it.
+impl RunEvents {
+    /// `session` is the conversation that the input resumes; it is reported when the vendor confirms it.
     pub(crate) fn new(identity: Identity, session: Option<ProviderSessionId>) -> Self {
         Self {
             identity,
@@ -94,13 +93,13 @@ impl RunState {
             began: false,
             calls: FxHashMap::default(),
             session,
-            told: FxHashSet::default(),
+            reported: FxHashSet::default(),
             turn_usage: None,
             usage: Usage::default(),
         }
     }
 
-    /// The conversation to go on with.
+    /// The conversation, to be resumed.
     pub(crate) fn session(&self) -> Option<&ProviderSessionId> {
         self.session.as_ref()
     }
@@ -162,7 +161,7 @@ impl RunState {
     fn stream(&mut self, event: StreamEvent) -> Vec<Event> {
         let run_id = self.run();
         vec![match event {
-            StreamEvent::Session { session_id } => return self.tell_session(session_id),
+            StreamEvent::Session { session_id } => return self.report_session(session_id),
             StreamEvent::Usage { usage, cost_usd } => {
                 self.turn_usage = Some((usage, believable_cost(cost_usd)));
                 return Vec::new();
@@ -173,7 +172,7 @@ impl RunState {
             StreamEvent::Thinking { content, chunk } => {
                 Event::AgentThinking { content, delta: chunk == Chunk::Delta, run_id }
             }
-            // Which message it was is known to the mailbox, and told by `Input::Steer`.
+            // The mailbox knows which message it was; `Input::Steer` reports it.
             StreamEvent::Steered => return Vec::new(),
             StreamEvent::Retract => Event::AgentRetract { run_id },
             StreamEvent::Warning { code, message } => Event::AgentWarning { code, message, run_id },
@@ -231,12 +230,13 @@ impl RunState {
             })
             .collect();
         if let Some(session) = facts.and_then(|facts| facts.session.clone()) {
-            events.extend(self.tell_session(session));
+            events.extend(self.report_session(session));
         }
         let streamed = self.turn_usage.take();
-        let told = facts.map(|facts| (facts.usage, facts.cost_usd));
-        // The output speaks for the whole turn, unless it says nothing where the stream did.
-        let spent = told.filter(|told| streamed.is_none() || *told != (Usage::default(), None)).or(streamed);
+        let output = facts.map(|facts| (facts.usage, facts.cost_usd));
+        // The output counts for the whole turn, unless it has no usage and the stream had.
+        let spent =
+            output.filter(|spent| streamed.is_none() || *spent != (Usage::default(), None)).or(streamed);
         if let Some((usage, cost_usd)) = spent {
             self.usage += usage;
             events.push(Event::AgentUsage { usage, cost_usd, run_id: self.run() });
@@ -258,9 +258,9 @@ impl RunState {
         }]
     }
 
-    fn tell_session(&mut self, session_id: ProviderSessionId) -> Vec<Event> {
+    fn report_session(&mut self, session_id: ProviderSessionId) -> Vec<Event> {
         self.session = Some(session_id.clone());
-        if !self.told.insert(session_id.clone()) {
+        if !self.reported.insert(session_id.clone()) {
             return Vec::new();
         }
         vec![Event::AgentSession { run_id: self.run(), session_id }]

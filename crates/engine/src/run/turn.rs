@@ -1,7 +1,10 @@
-//! One turn: one call of the provider, driven to its end whatever the provider does.
-//! What the turn's events become is decided in `state`; what follows the turn, in `driver`.
+//! A turn: one call of the provider, driven to its end whatever the provider does.
+//!
+//! A turn runs until it ends or is cut short: cancelled, late, or interrupted by a message that steers. One that is cut
+//! short winds down, for a while.
 
 use std::{
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     pin::pin,
@@ -19,17 +22,17 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{live::Live, secrets, state::Input};
+use super::{active::OpenRun, redacted, state::Input};
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long a stream may stay open after its output.
-const LINGER: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A timer that never fires in the life of a run still needs a moment: about thirty years.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
-/// What all turns of a run share.
-pub(super) struct Setting {
+/// How a run calls its provider: what all of its turns share.
+pub(super) struct ProviderCall {
     pub(super) provider: Arc<dyn DynProvider>,
     pub(super) provider_type: String,
     pub(super) native_steer: bool,
@@ -63,187 +66,217 @@ pub(super) struct Turn {
     pub(super) cut: Option<Cut>,
 }
 
-enum Next {
-    Item(Option<Result<ProviderItem<Value>, AgentError>>),
-    Panicked,
-    Cut(Cut),
-    Unresponsive,
-}
+type Item = Result<ProviderItem<Value>, AgentError>;
 
-impl Setting {
+impl ProviderCall {
     /// `turns_left` is how many model turns the run may still take.
-    pub(super) async fn turn(&self, live: &mut Live, input: Value, turns_left: Option<u32>) -> Turn {
-        live.apply(Input::TurnBegins);
-        let (end, cut) = self.drive(live, input, turns_left).await;
+    pub(super) async fn turn(&self, run: &mut OpenRun, input: Value, turns_left: Option<u32>) -> Turn {
+        run.apply(Input::TurnBegins);
+        let (end, cut) = match self.start(run, input, turns_left) {
+            Ok(stream) => self.drive(run, stream).await,
+            Err(error) => (TurnEnd::Failed(error), None),
+        };
         if !matches!(end, TurnEnd::Output(..)) {
-            live.apply(Input::TurnEnds(None));
+            run.apply(Input::TurnEnds(None));
         }
         // A cancellation that came while a steered turn wound down is what counts.
         let cut = if cut.is_some() && self.cancel.is_cancelled() { Some(Cut::Cancelled) } else { cut };
-        Turn { end: self.settle(live, end, cut), cut }
+        Turn { end: self.settle(run, end, cut), cut }
     }
 
-    fn call(
+    fn start(
         &self,
-        live: &mut Live,
+        run: &mut OpenRun,
         input: Value,
         turns_left: Option<u32>,
     ) -> Result<ProviderStream<Value>, AgentError> {
         let context = ExecutionContext {
-            cancel: live.begin_turn(&self.cancel),
+            cancel: run.begin_turn(&self.cancel),
             permissions: self.permissions.clone(),
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             supervisor: self.supervisor.clone(),
             tools: self.tools.clone(),
             turns_left,
-            steering: self.native_steer.then(|| live.mailbox().steerable()),
+            steering: self.native_steer.then(|| run.mailbox().steering_for_turn()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))
-            .map(|stream| secrets::without(&self.redactor, stream))
+            .map(|stream| redacted::stream(&self.redactor, stream))
             .map_err(|_| self.error(ErrorCode::Protocol, "the provider panicked"))
     }
 
-    async fn drive(&self, live: &mut Live, input: Value, turns_left: Option<u32>) -> (TurnEnd, Option<Cut>) {
-        let mut stream = match self.call(live, input, turns_left) {
-            Ok(stream) => stream,
-            Err(error) => return (TurnEnd::Failed(error), None),
+    /// Drives the stream to the end of the turn. A turn that is cut short has [`GRACE`] to end.
+    async fn drive(&self, run: &mut OpenRun, mut stream: ProviderStream<Value>) -> (TurnEnd, Option<Cut>) {
+        let cut = match self.running(run, &mut stream).await {
+            Ok(end) => return (end, None),
+            Err(cut) => cut,
         };
-        let mailbox = live.mailbox();
+        if cut == Cut::Steered {
+            for content in run.mailbox().steering() {
+                run.apply(Input::Steer(content, SteerStrength::Interrupt));
+            }
+        }
+        run.cancel_turn();
+        (self.winding_down(run, &mut stream).await, Some(cut))
+    }
+
+    /// The end of the turn, or why it must be cut short.
+    async fn running(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) -> Result<TurnEnd, Cut> {
+        let mailbox = run.mailbox();
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + NEVER);
         let mut cancelled = pin!(self.cancel.cancelled());
+        let mut timer = pin!(sleep_until(deadline));
         let mut steered = pin!(mailbox.steered());
-        // The deadline until the turn is cut, then the end of the grace.
-        let mut timer = pin!(sleep_until(self.deadline.unwrap_or_else(|| Instant::now() + NEVER)));
-        let mut cut = None;
         loop {
-            let running = cut.is_none();
-            let next = tokio::select! {
+            let item = tokio::select! {
                 biased;
-                () = &mut cancelled, if running => Next::Cut(Cut::Cancelled),
-                () = &mut timer => if running { Next::Cut(Cut::Deadline) } else { Next::Unresponsive },
+                () = &mut cancelled => return Err(Cut::Cancelled),
+                () = &mut timer => return Err(Cut::Deadline),
                 // Before the vendor has named its conversation an interruption would lose the turn's prompt.
-                () = &mut steered, if running && !self.native_steer && live.session().is_some() => {
-                    Next::Cut(Cut::Steered)
-                }
-                item = AssertUnwindSafe(stream.next()).catch_unwind() => {
-                    item.map_or(Next::Panicked, Next::Item)
-                }
+                () = &mut steered, if !self.native_steer && run.session().is_some() => return Err(Cut::Steered),
+                item = self.next(stream) => item,
             };
-            match next {
-                Next::Item(Some(Ok(ProviderItem::Event(event @ StreamEvent::Session { .. })))) if running => {
-                    // A provider hands its prompt over when it is asked for more. If all died before the name of the
-                    // conversation is kept, what the agent had begun to do could not be gone on with, and would be
-                    // done again in another.
-                    tokio::select! {
-                        // First, so that the event is told whatever else has happened.
-                        biased;
-                        () = live.apply_and_store(Input::Stream(event)) => {}
-                        () = self.cancel.cancelled() => {}
-                        () = &mut timer => timer.as_mut().reset(Instant::now()),
+            match item {
+                Some(Ok(ProviderItem::Event(event @ StreamEvent::Session { .. }))) => {
+                    // A provider sends its prompt when it is polled again. If the process died before the name of the
+                    // conversation is stored, what the agent had begun could not be resumed, and would be done again
+                    // in another conversation.
+                    self.unless_stopped(deadline, run.apply_and_store(Input::Stream(event))).await;
+                }
+                Some(item) => {
+                    if let Some(end) = self.take(run, stream, item, deadline).await {
+                        return Ok(end);
                     }
                 }
-                Next::Item(Some(Ok(ProviderItem::Event(StreamEvent::Steered)))) => {
-                    // A recording tells of messages too, which nobody has sent now.
-                    if let Some(content) = mailbox.take_given() {
-                        live.apply(Input::Steer(content, SteerStrength::Native));
-                    }
-                }
-                Next::Item(Some(Ok(ProviderItem::Event(event)))) => {
-                    live.apply(Input::Stream(event));
-                    // An agent that says more than can be stored is not asked for more until that is.
-                    if live.is_behind() {
-                        tokio::select! {
-                            biased;
-                            () = live.catches_up() => {}
-                            () = self.cancel.cancelled() => {}
-                            () = &mut timer => timer.as_mut().reset(Instant::now()),
-                        }
-                    }
-                    // A recording is always ready; others want to run too.
-                    tokio::task::coop::consume_budget().await;
-                }
-                Next::Item(Some(Ok(ProviderItem::Output(output)))) => {
-                    let end = match self.provider.output_facts(&output) {
-                        Ok(mut facts) => {
-                            facts.cost_usd = believable_cost(facts.cost_usd);
-                            live.apply(Input::TurnEnds(Some(&facts)));
-                            TurnEnd::Output(output, facts)
-                        }
-                        Err(error) => TurnEnd::Failed(error.from_provider(&self.provider_type)),
-                    };
-                    self.linger(live, stream).await;
-                    return (end, cut);
-                }
-                Next::Item(Some(Err(error))) => {
-                    let error = error.from_provider(&self.provider_type).believable(live.now());
-                    return (TurnEnd::Failed(error), cut);
-                }
-                Next::Item(None) if cut.is_some() => return (TurnEnd::Interrupted, cut),
-                Next::Item(None) => {
+                None => {
                     let error = self.error(ErrorCode::Protocol, "the provider ended without an output");
-                    return (TurnEnd::Failed(error), cut);
-                }
-                Next::Panicked => {
-                    let error = self.error(ErrorCode::Protocol, "the provider panicked");
-                    return (TurnEnd::Failed(error), cut);
-                }
-                Next::Cut(why) => {
-                    if why == Cut::Steered {
-                        for content in mailbox.steering() {
-                            live.apply(Input::Steer(content, SteerStrength::Interrupt));
-                        }
-                    }
-                    live.cancel_turn();
-                    cut = Some(why);
-                    timer.as_mut().reset(Instant::now() + GRACE);
-                }
-                Next::Unresponsive => {
-                    let seconds = GRACE.as_secs();
-                    live.warn("unresponsive", format!("the cancelled turn did not end within {seconds} s"));
-                    return (TurnEnd::Interrupted, cut);
+                    return Ok(TurnEnd::Failed(error));
                 }
             }
         }
     }
 
-    /// Nothing may follow the output; what does is told, and the provider gets a moment to tidy up.
-    async fn linger(&self, live: &mut Live, mut stream: ProviderStream<Value>) {
-        let mut limit = pin!(sleep(LINGER));
+    /// The end of a turn that was cut short.
+    async fn winding_down(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) -> TurnEnd {
+        let grace = Instant::now() + GRACE;
+        let mut timer = pin!(sleep_until(grace));
+        loop {
+            let item = tokio::select! {
+                biased;
+                () = &mut timer => {
+                    let seconds = GRACE.as_secs();
+                    run.warn("unresponsive", format!("the cancelled turn did not end within {seconds} s"));
+                    return TurnEnd::Interrupted;
+                }
+                item = self.next(stream) => item,
+            };
+            let Some(item) = item else { return TurnEnd::Interrupted };
+            if let Some(end) = self.take(run, stream, item, grace).await {
+                return end;
+            }
+        }
+    }
+
+    /// The next item of the stream; a panic of the provider is an error.
+    async fn next(&self, stream: &mut ProviderStream<Value>) -> Option<Item> {
+        let item = AssertUnwindSafe(stream.next()).catch_unwind().await;
+        item.unwrap_or_else(|_| Some(Err(self.error(ErrorCode::Protocol, "the provider panicked"))))
+    }
+
+    /// Handles an item of the stream. Returns the end of the turn if the item is one.
+    async fn take(
+        &self,
+        run: &mut OpenRun,
+        stream: &mut ProviderStream<Value>,
+        item: Item,
+        until: Instant,
+    ) -> Option<TurnEnd> {
+        match item {
+            Ok(ProviderItem::Event(StreamEvent::Steered)) => {
+                // A recording also reports messages that nobody has sent in this run.
+                if let Some(content) = run.mailbox().take_offered() {
+                    run.apply(Input::Steer(content, SteerStrength::Native));
+                }
+                None
+            }
+            Ok(ProviderItem::Event(event)) => {
+                run.apply(Input::Stream(event));
+                // An agent that emits more than can be stored is not polled until the store has caught up.
+                if run.is_behind() {
+                    self.unless_stopped(until, run.catches_up()).await;
+                }
+                // A recording is always ready; other tasks must run too.
+                tokio::task::coop::consume_budget().await;
+                None
+            }
+            Ok(ProviderItem::Output(output)) => {
+                let end = match self.provider.output_facts(&output) {
+                    Ok(mut facts) => {
+                        facts.cost_usd = believable_cost(facts.cost_usd);
+                        run.apply(Input::TurnEnds(Some(&facts)));
+                        TurnEnd::Output(output, facts)
+                    }
+                    Err(error) => TurnEnd::Failed(error.from_provider(&self.provider_type)),
+                };
+                self.drain(run, stream).await;
+                Some(end)
+            }
+            Err(error) => {
+                Some(TurnEnd::Failed(error.from_provider(&self.provider_type).believable(run.now())))
+            }
+        }
+    }
+
+    /// Waits for something, but no longer than until the run is cancelled or a moment has come.
+    async fn unless_stopped(&self, until: Instant, work: impl Future<Output = ()>) {
+        tokio::select! {
+            // The work first, so that an event is emitted whatever else has happened.
+            biased;
+            () = work => {}
+            () = self.cancel.cancelled() => {}
+            () = sleep_until(until) => {}
+        }
+    }
+
+    /// Reads the stream after its output. Nothing may follow; what does is a warning. The provider gets a moment to tidy
+    /// up.
+    async fn drain(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) {
+        let mut limit = pin!(sleep(DRAIN_TIMEOUT));
         loop {
             let next = tokio::select! {
                 biased;
                 item = AssertUnwindSafe(stream.next()).catch_unwind() => item,
                 () = &mut limit => {
-                    live.warn("lingering", "the provider's stream stayed open after its output");
+                    run.warn("lingering", "the provider's stream stayed open after its output");
                     return;
                 }
             };
             match next {
                 Ok(None) => return,
-                Ok(Some(Ok(ProviderItem::Event(event)))) => live.apply(Input::Stream(event)),
+                Ok(Some(Ok(ProviderItem::Event(event)))) => run.apply(Input::Stream(event)),
                 Ok(Some(Ok(ProviderItem::Output(_)))) => {
-                    live.warn("afterOutput", "the provider sent a second output");
+                    run.warn("afterOutput", "the provider sent a second output");
                 }
                 Ok(Some(Err(error))) => {
-                    live.warn("afterOutput", format!("the provider failed after its output: {error}"));
+                    run.warn("afterOutput", format!("the provider failed after its output: {error}"));
                     return;
                 }
                 Err(_) => {
-                    live.warn("afterOutput", "the provider panicked after its output");
+                    run.warn("afterOutput", "the provider panicked after its output");
                     return;
                 }
             }
         }
     }
 
-    /// A turn that was cut short and then failed: to be aborted is what was asked for, and on a cancellation
-    /// any other fault is told but changes nothing.
-    fn settle(&self, live: &Live, end: TurnEnd, cut: Option<Cut>) -> TurnEnd {
+    /// A turn that was cut short and then failed. To be aborted is what was asked for; after a cancellation any other
+    /// failure is a warning and changes nothing.
+    fn settle(&self, run: &OpenRun, end: TurnEnd, cut: Option<Cut>) -> TurnEnd {
         match (end, cut) {
             (TurnEnd::Failed(error), Some(_)) if error.code == ErrorCode::Aborted => TurnEnd::Interrupted,
             (TurnEnd::Failed(error), Some(Cut::Cancelled)) => {
-                live.warn("cancelFailed", format!("the cancelled turn failed: {error}"));
+                run.warn("cancelFailed", format!("the cancelled turn failed: {error}"));
                 TurnEnd::Interrupted
             }
             (end, _) => end,

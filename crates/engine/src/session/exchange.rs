@@ -1,6 +1,5 @@
-//! One chat, from what is said to what comes of it: the runs it takes, what is tried again, and the promise that it
-//! reaches its caller whole, as far as it came, or as `ABORTED`. Turns are left to the engine's runs; who has which
-//! message, to `queue`.
+//! One chat: the runs it takes, what is tried again, and the promise that its caller gets the whole result, or an error
+//! with what was done before it.
 
 use std::{
     future::Future,
@@ -19,42 +18,42 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Open,
-    desk::Part,
+    SessionCore,
     hooks::{HookedProvider, call_hook},
+    inbox::Role,
     input::message,
     options::{Chat, Retry},
     queue::{End, Input, Output},
     result::{AgentResult, ChatError},
-    transcript::retold,
+    transcript::retell,
 };
-use crate::run::{AgentRun, Left, Mail, RunEnd};
+use crate::run::{AgentRun, Mail, RunEnd, Undelivered};
 
-/// What a chat comes to.
+/// The end of a chat.
 pub(super) type ChatEnd = Result<AgentResult, ChatError>;
 
-/// A chat in progress. Dropped before its end, the session is free again and no message is lost.
-pub(super) struct Driving {
-    open: Arc<Open>,
+/// A chat in progress. If it is dropped before its end, the session is idle again and no message is lost.
+pub(super) struct ActiveChat {
+    open: Arc<SessionCore>,
     token: CancellationToken,
     provider: Arc<HookedProvider>,
-    left: Left,
+    undelivered: Undelivered,
     began: Timestamp,
     ended: bool,
 }
 
-/// What a chat comes to, and who else is to be told.
-type Settled = Box<(ChatEnd, Vec<oneshot::Sender<ChatEnd>>)>;
+/// The end of a chat, and the chats that joined it.
+type SettledChat = Box<(ChatEnd, Vec<oneshot::Sender<ChatEnd>>)>;
 
 /// How the runs of a chat ended.
-enum Runs {
-    Whole(Box<RunEnd>),
+enum ChatOutcome {
+    Finished(Box<RunEnd>),
     Aborted,
     Failed(AgentError),
 }
 
-impl Open {
-    /// Says something, and waits for what comes of it.
+impl SessionCore {
+    /// Sends a prompt and waits for the end of the chat.
     pub(super) async fn chat(self: Arc<Self>, chat: Chat) -> ChatEnd {
         let cancelled = |token: &CancellationToken| token.is_cancelled();
         let own = chat.cancel.clone();
@@ -64,8 +63,8 @@ impl Open {
         {
             return Err(self.aborted().into());
         }
-        match self.take_part(&chat)? {
-            Part::Joins(end) => {
+        match self.join_or_lead(&chat)? {
+            Role::Joins(end) => {
                 let own = async {
                     match &own {
                         Some(token) => token.cancelled().await,
@@ -77,7 +76,7 @@ impl Open {
                     () = own => Err(self.aborted().into()),
                 }
             }
-            Part::Drives(driving, waiting) => {
+            Role::Leads(driving, waiting) => {
                 let (session, token) = (self.options.cancel.clone(), driving.token.clone());
                 linked(session, own, token, driving.drive(chat, waiting)).await
             }
@@ -120,8 +119,8 @@ async fn linked<T>(
     work.await
 }
 
-impl Driving {
-    pub(super) fn new(open: Arc<Open>, token: CancellationToken) -> Self {
+impl ActiveChat {
+    pub(super) fn new(open: Arc<SessionCore>, token: CancellationToken) -> Self {
         let hooks = open.options.hooks.clone();
         let provider = HookedProvider::new(
             Arc::clone(&open.provider),
@@ -130,8 +129,8 @@ impl Driving {
             open.hub.clone(),
         );
         let began = open.hub.clock().now();
-        let (provider, left) = (Arc::new(provider), Left::default());
-        Self { open, token, provider, left, began, ended: false }
+        let (provider, undelivered) = (Arc::new(provider), Undelivered::default());
+        Self { open, token, provider, undelivered, began, ended: false }
     }
 
     async fn drive(mut self, chat: Chat, waiting: Vec<Mail>) -> ChatEnd {
@@ -141,13 +140,13 @@ impl Driving {
         let (end, waiters) = *self.runs(input, &said, &chat).boxed().await;
         let end = self.hooked(end).await;
         for waiter in waiters {
-            // Who no longer waits need not be told.
+            // A chat that was dropped no longer waits.
             let _ = waiter.send(end.clone());
         }
         end
     }
 
-    /// What the provider is given for what is said; of what cannot be said, the messages of the queue wait on.
+    /// The provider's input for the prompt and the queued messages. On an error the messages stay queued.
     fn input(&self, waiting: Vec<Mail>, chat: &Chat) -> Result<Value, AgentError> {
         match self.composed(&waiting, chat) {
             Ok((input, said)) => {
@@ -155,7 +154,7 @@ impl Driving {
                 Ok(input)
             }
             Err(error) => {
-                self.open.desk.lock().queue.apply(Input::Returned(waiting));
+                self.open.inbox.lock().queue.apply(Input::Returned(waiting));
                 Err(error)
             }
         }
@@ -171,9 +170,9 @@ impl Driving {
             let transcript = open.transcript.lock();
             (transcript.session().cloned(), transcript.messages())
         };
-        // An agent that keeps no conversation, or another one, is told what was said.
+        // Without a conversation of the vendor, the prompt repeats what was said before.
         let text = match &session {
-            None if !before.is_empty() => format!("{}\n\n{said}", retold(&before)),
+            None if !before.is_empty() => format!("{}\n\n{said}", retell(&before)),
             _ => said.clone(),
         };
         let mut input = open.form.say(open.base.clone(), &text, &chat.attachments)?;
@@ -189,7 +188,7 @@ impl Driving {
 
     /// One run after the other, as long as something fails that may be tried again, or messages wait that came when
     /// a run took no more.
-    async fn runs(&mut self, mut input: Value, said: &str, chat: &Chat) -> Settled {
+    async fn runs(&mut self, mut input: Value, said: &str, chat: &Chat) -> SettledChat {
         let options = &self.open.options;
         let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let retry = options.retry;
@@ -198,7 +197,7 @@ impl Driving {
             let end = self.run(input.clone(), deadline).await;
             self.take_back();
             if let Err(error) = &end
-                && let Some(again) = self.told_again(error, said, chat)
+                && let Some(again) = self.retell_input(error, said, chat)
             {
                 input = match again {
                     Ok(input) => input,
@@ -206,21 +205,21 @@ impl Driving {
                 };
                 continue;
             }
-            let runs = match end {
-                _ if self.token.is_cancelled() => Runs::Aborted,
-                Ok(end) if end.facts.stop_reason == StopReason::Aborted => Runs::Aborted,
+            let outcome = match end {
+                _ if self.token.is_cancelled() => ChatOutcome::Aborted,
+                Ok(end) if end.facts.stop_reason == StopReason::Aborted => ChatOutcome::Aborted,
                 Ok(end) => {
-                    self.open.elsewhere.store(false, Ordering::Relaxed);
-                    Runs::Whole(Box::new(end))
+                    self.open.restored.store(false, Ordering::Relaxed);
+                    ChatOutcome::Finished(Box::new(end))
                 }
                 Err(error) => {
                     let now = self.open.hub.clock().now();
                     let wait = wait_before(retry, attempt, &error, now)
                         .filter(|wait| deadline.is_none_or(|deadline| Instant::now() + *wait < deadline));
                     match wait {
-                        None => Runs::Failed(error),
+                        None => ChatOutcome::Failed(error),
                         Some(wait) if self.token.run_until_cancelled(sleep(wait)).await.is_none() => {
-                            Runs::Aborted
+                            ChatOutcome::Aborted
                         }
                         Some(_) => {
                             attempt += 1;
@@ -231,7 +230,7 @@ impl Driving {
                     }
                 }
             };
-            let late = match self.settle(runs) {
+            let late = match self.settle(outcome) {
                 Ok(late) => late,
                 Err(settled) => return settled,
             };
@@ -243,10 +242,10 @@ impl Driving {
         }
     }
 
-    /// The input that tells the whole conversation to the provider, if it does not know the one that began elsewhere.
-    fn told_again(&self, error: &AgentError, said: &str, chat: &Chat) -> Option<Result<Value, AgentError>> {
+    /// The input that repeats the whole conversation, if the provider does not know a restored one.
+    fn retell_input(&self, error: &AgentError, said: &str, chat: &Chat) -> Option<Result<Value, AgentError>> {
         let open = &self.open;
-        if !open.elsewhere.swap(false, Ordering::Relaxed) || !error.is(ErrorKind::SessionNotFound) {
+        if !open.restored.swap(false, Ordering::Relaxed) || !error.is(ErrorKind::SessionNotFound) {
             return None;
         }
         let text = {
@@ -255,10 +254,10 @@ impl Driving {
             if transcript.before().is_empty() {
                 said.to_owned()
             } else {
-                format!("{}\n\n{said}", retold(transcript.before()))
+                format!("{}\n\n{said}", retell(transcript.before()))
             }
         };
-        open.retells.store(true, Ordering::Relaxed);
+        open.retelling.store(true, Ordering::Relaxed);
         Some(open.form.say(open.base.clone(), &text, &chat.attachments))
     }
 
@@ -277,7 +276,7 @@ impl Driving {
             .tools(options.host_tools.clone())
             .cancel(self.token.clone())
             .first_turn(turns.max(1))
-            .left(Arc::clone(&self.left));
+            .undelivered(Arc::clone(&self.undelivered));
         if let Some(cwd) = &options.cwd {
             run = run.cwd(cwd);
         }
@@ -287,41 +286,41 @@ impl Driving {
         run.execute().await
     }
 
-    /// Puts back what a run was given and did not deliver.
+    /// Puts back into the queue what a run was given and did not deliver.
     fn take_back(&self) {
         let mut returned = self.provider.take_undelivered();
-        returned.append(&mut self.left.lock());
-        self.open.desk.lock().queue.apply(Input::Returned(returned));
+        returned.append(&mut self.undelivered.lock());
+        self.open.inbox.lock().queue.apply(Input::Returned(returned));
     }
 
-    /// The chat is over, and from here on the session is free. But if it ended well and messages came when no run
-    /// took them any more, it goes on with these.
-    fn settle(&mut self, runs: Runs) -> Result<Vec<Mail>, Settled> {
+    /// Ends the chat; from here on the session is idle. But if the chat finished and messages came when no run took
+    /// them any more, the chat continues with these.
+    fn settle(&mut self, outcome: ChatOutcome) -> Result<Vec<Mail>, SettledChat> {
         let open = Arc::clone(&self.open);
-        let mut desk = open.desk.lock();
-        let end = match &runs {
-            Runs::Whole(end) if end.facts.stop_reason == StopReason::Complete => End::Well,
-            _ => End::Short,
+        let mut inbox = open.inbox.lock();
+        let end = match &outcome {
+            ChatOutcome::Finished(end) if end.facts.stop_reason == StopReason::Complete => End::Finished,
+            _ => End::CutShort,
         };
-        if let Output::Take(late) = desk.queue.apply(Input::Ended(end)) {
+        if let Output::Take(late) = inbox.queue.apply(Input::Ended(end)) {
             return Ok(late);
         }
         self.ended = true;
-        let end = match runs {
-            Runs::Whole(run) => Ok(self.result(Some(*run), StopReason::Complete)),
-            Runs::Aborted => Err(self.result(None, StopReason::Aborted).before(open.aborted())),
-            Runs::Failed(error) => {
+        let end = match outcome {
+            ChatOutcome::Finished(run) => Ok(self.result(Some(*run), StopReason::Complete)),
+            ChatOutcome::Aborted => Err(self.result(None, StopReason::Aborted).before(open.aborted())),
+            ChatOutcome::Failed(error) => {
                 let error = error.from_provider(&open.provider_type);
                 Err(self.result(None, StopReason::Error).before(error))
             }
         };
-        Err(Box::new((end, std::mem::take(&mut desk.waiters))))
+        Err(Box::new((end, std::mem::take(&mut inbox.waiters))))
     }
 
-    fn fail(&mut self, error: AgentError) -> Settled {
-        match self.settle(Runs::Failed(error.clone())) {
+    fn fail(&mut self, error: AgentError) -> SettledChat {
+        match self.settle(ChatOutcome::Failed(error.clone())) {
             Err(settled) => settled,
-            // What failed never goes on.
+            // A chat that failed never continues.
             Ok(_) => Box::new((Err(error.into()), Vec::new())),
         }
     }
@@ -366,17 +365,17 @@ impl Driving {
     }
 }
 
-impl Drop for Driving {
+impl Drop for ActiveChat {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
         self.take_back();
-        let mut desk = self.open.desk.lock();
-        desk.queue.apply(Input::Ended(End::Short));
-        let waiters = std::mem::take(&mut desk.waiters);
-        drop(desk);
-        // They hear of it by their senders' end.
+        let mut inbox = self.open.inbox.lock();
+        inbox.queue.apply(Input::Ended(End::CutShort));
+        let waiters = std::mem::take(&mut inbox.waiters);
+        drop(inbox);
+        // The chats that joined see the end of their channels.
         drop(waiters);
     }
 }

@@ -1,5 +1,4 @@
-//! From the options of the SDK to the JSON that one provider takes, by the provider's own schema. Checking the values
-//! is left to the provider.
+//! From the options of the SDK to the JSON that one provider takes, by the provider's own schema.
 
 use inspan_protocol::{AgentError, Content, ContentBlock, DynProvider, ErrorCode, Message, Role};
 use serde_json::{Value, json};

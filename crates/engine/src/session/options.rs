@@ -1,5 +1,5 @@
-//! What a program asks of an agent, in words that are the same for every provider. What each provider calls it, and
-//! whether it knows it, is left to `input`.
+//! What a program asks of an agent, in words that are the same for every provider. `input` maps
+//! it to the names of each provider.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The messages that wait for an agent session, and whether it is at work: pure, and the only place that decides who
-//! has a message now. Handing messages to a run and asking the agent are left to `exchange`.
+//! The messages that wait for an agent session, and whether a chat is in progress: pure, and the only place that decides
+//! where a message goes.
 //!
 //! | Stage | begin | started | message | returned | ended | drain | close |
 //! |---|---|---|---|---|---|---|---|
@@ -8,17 +8,14 @@
 //! | running | refused | what waits → running | for the run | waits, before the others | as below | what waits | → closed |
 //! | closed | refused | - | refused | - | - | - | - |
 //!
-//! A chat that ended well goes on with what waits, busy again, and is idle if nothing does; one that was cut short is
+//! A chat that finished continues with what waits, busy again, and is idle if nothing does; one that was cut short is
 //! idle, and what waits is for the next chat.
 
 use std::collections::VecDeque;
 
 use inspan_protocol::RunId;
 
-use crate::run::Mail;
-
-/// How many messages may wait for a session; the next is refused.
-pub(crate) const QUEUE_CAPACITY: usize = 1024;
+use crate::run::{MAILBOX_CAPACITY, Mail};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -51,9 +48,9 @@ pub(crate) enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The agent has answered, and could be told more.
-    Well,
+    Finished,
     /// It failed, was aborted or hit a limit.
-    Short,
+    CutShort,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,12 +117,14 @@ impl Queue {
                 self.take()
             }
             (Stage::Running(run), Input::Message(mail)) => Output::HandOver(run.clone(), mail),
-            (_, Input::Message(_)) if self.waiting.len() >= QUEUE_CAPACITY => Output::Refused(Refusal::Full),
+            (_, Input::Message(_)) if self.waiting.len() >= MAILBOX_CAPACITY => {
+                Output::Refused(Refusal::Full)
+            }
             (_, Input::Message(mail)) => {
                 self.waiting.push_back(mail);
                 Output::Nothing
             }
-            (Stage::Busy | Stage::Running(_), Input::Ended(End::Well)) if !self.waiting.is_empty() => {
+            (Stage::Busy | Stage::Running(_), Input::Ended(End::Finished)) if !self.waiting.is_empty() => {
                 self.stage = Stage::Busy;
                 self.take()
             }
@@ -165,8 +164,8 @@ mod tests {
             Input::Started(run()),
             Input::Message(mail("b")),
             Input::Returned(vec![mail("x"), mail("y")]),
-            Input::Ended(End::Well),
-            Input::Ended(End::Short),
+            Input::Ended(End::Finished),
+            Input::Ended(End::CutShort),
             Input::Drain,
             Input::Close,
         ];
@@ -246,13 +245,13 @@ mod tests {
     fn a_chat_that_ended_well_with_nothing_waiting_is_over() {
         let mut queue = Queue::default();
         assert_eq!(queue.apply(Input::Begin), Output::Take(vec![]));
-        assert_eq!(queue.apply(Input::Ended(End::Well)), Output::Nothing);
+        assert_eq!(queue.apply(Input::Ended(End::Finished)), Output::Nothing);
         assert_eq!(queue.stage(), &Stage::Idle);
     }
 
     #[test]
     fn the_queue_has_a_bound() {
-        let mut queue = Queue::of((0..QUEUE_CAPACITY).map(|_| mail("m")));
+        let mut queue = Queue::of((0..MAILBOX_CAPACITY).map(|_| mail("m")));
         assert_eq!(queue.apply(Input::Message(mail("m"))), Output::Refused(Refusal::Full));
     }
 }

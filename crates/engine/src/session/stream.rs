@@ -10,7 +10,7 @@ use futures::StreamExt;
 use inspan_protocol::{AgentError, Envelope};
 
 use super::{
-    Chat, Items, Open, Stream,
+    Chat, Items, SessionCore, Stream,
     result::{AgentResult, ChatError},
 };
 use crate::hub::Filter;
@@ -44,7 +44,7 @@ impl AgentStream {
     }
 }
 
-pub(super) fn of(open: Result<Arc<Open>, AgentError>, chat: Chat) -> AgentStream {
+pub(super) fn of(open: Result<Arc<SessionCore>, AgentError>, chat: Chat) -> AgentStream {
     AgentStream(items(open, chat).boxed())
 }
 
@@ -54,7 +54,7 @@ enum Next {
 }
 
 fn items(
-    open: Result<Arc<Open>, AgentError>,
+    open: Result<Arc<SessionCore>, AgentError>,
     chat: Chat,
 ) -> impl Stream<Item = Result<AgentItem, ChatError>> + Send {
     async_stream::stream! {

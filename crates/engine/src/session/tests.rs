@@ -13,8 +13,8 @@ use crate::{
 };
 
 mod ends;
-mod kept;
 mod messages;
+mod stored;
 
 fn output(text: &str) -> Do {
     Do::Output(json!({ "text": text, "sessionId": "s-1" }))

@@ -213,7 +213,7 @@ fn says(message: &Message) -> bool {
 }
 
 /// What was said, as one text for an agent that was not there.
-pub(crate) fn retold(messages: &[Message]) -> String {
+pub(crate) fn retell(messages: &[Message]) -> String {
     let mut text = String::from("This conversation began elsewhere. What was said so far:\n");
     for message in messages.iter().filter(|message| !message.content.text().is_empty()) {
         let who = if message.role == Role::Assistant { "You" } else { "The user" };

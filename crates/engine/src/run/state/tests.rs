@@ -38,8 +38,8 @@ fn spent(input: u64, output: u64) -> Input<'static> {
 }
 
 /// A run that has been through these inputs.
-fn after(inputs: &[Input<'static>]) -> RunState {
-    let mut state = RunState::new(identity(), None);
+fn after(inputs: &[Input<'static>]) -> RunEvents {
+    let mut state = RunEvents::new(identity(), None);
     for input in inputs {
         state.apply(input.clone());
     }
@@ -78,7 +78,7 @@ fn documented() -> Vec<String> {
 
 #[test]
 fn the_documented_tables_are_what_happens() {
-    let stage = |state: &RunState| format!("{:?}", state.stage).to_lowercase();
+    let stage = |state: &RunEvents| format!("{:?}", state.stage).to_lowercase();
     let mut table = vec!["Stage | begin | turn begins | text | turn ends | end |".to_owned()];
     let stages = [vec![], vec![Input::Begin { turn: 1 }], in_turn(), vec![Input::Begin { turn: 1 }, END]];
     let inputs =
@@ -93,7 +93,7 @@ fn the_documented_tables_are_what_happens() {
         table.push(format!("{before} | {} |", cells.join(" | ")));
     }
 
-    let call = |state: &RunState| match state.calls.get("t") {
+    let call = |state: &RunEvents| match state.calls.get("t") {
         None => "unseen",
         Some(Call::Open { .. }) => "open",
         Some(Call::Closed) => "closed",
@@ -118,7 +118,7 @@ fn the_documented_tables_are_what_happens() {
 #[test]
 fn a_run_of_two_turns_is_told_whole() {
     let run_id = RunId::from("run-1");
-    let mut state = RunState::new(identity(), None);
+    let mut state = RunEvents::new(identity(), None);
     let mut told = Vec::new();
     let first = facts(Some("s-2"), usage(10, 5), Some(0.25));
     let second = facts(Some("s-2"), usage(1, 1), None);

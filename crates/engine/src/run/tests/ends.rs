@@ -1,7 +1,7 @@
 //! Every way a run can end other than by itself.
 
 use super::*;
-use crate::run::live::BACKLOG;
+use crate::run::active::BACKLOG;
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_kept() {

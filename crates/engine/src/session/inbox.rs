@@ -1,6 +1,5 @@
-//! Where the messages of a session lie and who waits for what comes of them: the queue, the mailbox of the run that
-//! takes messages now, and the chats that joined another. What the queue does is decided in `queue`; the chat in
-//! progress is left to `exchange`.
+//! The messages of a session and the chats that wait for their end: the queue, the mailbox of the run that takes messages
+//! now, and the chats that joined another.
 
 use std::sync::Arc;
 
@@ -9,30 +8,30 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AgentSessionStatus, Open, closed,
-    exchange::{ChatEnd, Driving},
+    AgentSessionStatus, SessionCore, closed,
+    exchange::{ActiveChat, ChatEnd},
     options::Chat,
     queue::{Input, Output, Queue, Refusal, Stage},
 };
 use crate::run::Mail;
 
 /// The queue, who else waits for the chat in progress, and what aborts it.
-pub(super) struct Desk {
+pub(super) struct Inbox {
     pub(super) queue: Queue,
     pub(super) waiters: Vec<oneshot::Sender<ChatEnd>>,
     pub(super) abort: CancellationToken,
 }
 
 /// How a chat takes part in its session.
-pub(super) enum Part {
+pub(super) enum Role {
     /// It is the one in progress; these messages waited for it.
-    Drives(Driving, Vec<Mail>),
+    Leads(ActiveChat, Vec<Mail>),
     /// Its message went to the one in progress, whose end is its own.
     Joins(oneshot::Receiver<ChatEnd>),
 }
 
-impl Desk {
-    /// A desk on which these messages wait.
+impl Inbox {
+    /// A inbox on which these messages wait.
     pub(super) fn of(waiting: impl IntoIterator<Item = String>) -> Self {
         let follow = |content| Mail { content, mode: MessageMode::FollowUp };
         let queue = Queue::of(waiting.into_iter().map(follow));
@@ -40,26 +39,26 @@ impl Desk {
     }
 }
 
-impl Open {
-    pub(super) fn take_part(self: &Arc<Self>, chat: &Chat) -> Result<Part, AgentError> {
+impl SessionCore {
+    pub(super) fn join_or_lead(self: &Arc<Self>, chat: &Chat) -> Result<Role, AgentError> {
         loop {
-            let mut desk = self.desk.lock();
-            match desk.queue.apply(Input::Begin) {
+            let mut inbox = self.inbox.lock();
+            match inbox.queue.apply(Input::Begin) {
                 Output::Take(waiting) => {
-                    desk.abort = self.hub.aborted();
-                    let token = desk.abort.clone();
-                    drop(desk);
-                    return Ok(Part::Drives(Driving::new(Arc::clone(self), token), waiting));
+                    inbox.abort = self.hub.aborted();
+                    let token = inbox.abort.clone();
+                    drop(inbox);
+                    return Ok(Role::Leads(ActiveChat::new(Arc::clone(self), token), waiting));
                 }
                 Output::Refused(Refusal::Closed) => return Err(closed()),
-                _ => drop(desk),
+                _ => drop(inbox),
             }
             if !chat.attachments.is_empty() {
                 return Err(self.invalid("a message to an agent at work is text, and has no attachments"));
             }
             let (sender, end) = oneshot::channel();
             if self.post(&chat.text, chat.mode, Some(sender))? {
-                return Ok(Part::Joins(end));
+                return Ok(Role::Joins(end));
             }
         }
     }
@@ -79,15 +78,15 @@ impl Open {
         }
         let mail = Mail { content: content.to_owned(), mode };
         let posted = self.hub.post_when(content.to_owned(), mode, |hub| {
-            let mut desk = self.desk.lock();
-            if waiter.is_some() && *desk.queue.stage() == Stage::Idle {
+            let mut inbox = self.inbox.lock();
+            if waiter.is_some() && *inbox.queue.stage() == Stage::Idle {
                 return Err(Not::Idle);
             }
-            let run = match desk.queue.apply(Input::Message(mail)) {
+            let run = match inbox.queue.apply(Input::Message(mail)) {
                 Output::HandOver(run, mail) => match hub.deliver(&run, mail) {
                     Ok(()) => Some(run),
                     Err(mail) => {
-                        desk.queue.apply(Input::Returned(vec![mail]));
+                        inbox.queue.apply(Input::Returned(vec![mail]));
                         None
                     }
                 },
@@ -97,7 +96,7 @@ impl Open {
                 Output::Refused(_) => return Err(Not::Refused(closed())),
                 Output::Nothing | Output::Take(_) => None,
             };
-            desk.waiters.extend(waiter);
+            inbox.waiters.extend(waiter);
             Ok(run)
         });
         match posted {
@@ -109,23 +108,23 @@ impl Open {
 
     /// A run has opened its mailbox: what waits is for it.
     pub(super) fn hand_over(&self, run: &RunId) {
-        let mut desk = self.desk.lock();
-        let Output::Take(waiting) = desk.queue.apply(Input::Started(run.clone())) else { return };
+        let mut inbox = self.inbox.lock();
+        let Output::Take(waiting) = inbox.queue.apply(Input::Started(run.clone())) else { return };
         let refused: Vec<Mail> =
             waiting.into_iter().filter_map(|mail| self.hub.deliver(run, mail).err()).collect();
         if !refused.is_empty() {
-            desk.queue.apply(Input::Returned(refused));
+            inbox.queue.apply(Input::Returned(refused));
         }
     }
 
     /// Takes back what no turn has delivered yet.
     pub(super) fn drain(&self) -> Vec<String> {
-        let mut desk = self.desk.lock();
-        let mut mail = match desk.queue.stage() {
+        let mut inbox = self.inbox.lock();
+        let mut mail = match inbox.queue.stage() {
             Stage::Running(run) => self.hub.take_mail(run),
             _ => Vec::new(),
         };
-        if let Output::Take(waiting) = desk.queue.apply(Input::Drain) {
+        if let Output::Take(waiting) = inbox.queue.apply(Input::Drain) {
             mail.extend(waiting);
         }
         mail.into_iter().map(|mail| mail.content).collect()
@@ -133,16 +132,16 @@ impl Open {
 
     /// Where the session stands, and what waits.
     pub(super) fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
-        let desk = self.desk.lock();
-        let handed = match desk.queue.stage() {
+        let inbox = self.inbox.lock();
+        let handed = match inbox.queue.stage() {
             Stage::Running(run) => self.hub.waiting_mail(run),
             _ => Vec::new(),
         };
-        let status = match desk.queue.stage() {
+        let status = match inbox.queue.stage() {
             Stage::Busy | Stage::Running(_) => AgentSessionStatus::Running,
             Stage::Idle | Stage::Closed => AgentSessionStatus::Idle,
         };
-        let mail = handed.iter().chain(desk.queue.waiting());
+        let mail = handed.iter().chain(inbox.queue.waiting());
         (status, mail.map(|mail| mail.content.clone()).collect())
     }
 }

@@ -15,7 +15,7 @@ enum Part {
 }
 
 /// The same stream without secrets.
-pub(super) fn without(redactor: &Redactor, mut stream: ProviderStream<Value>) -> ProviderStream<Value> {
+pub(super) fn stream(redactor: &Redactor, mut stream: ProviderStream<Value>) -> ProviderStream<Value> {
     let redactor = redactor.clone();
     async_stream::stream! {
         let mut current = None;
@@ -95,7 +95,7 @@ mod tests {
             .map(|text| Ok(ProviderItem::Event(delta(Part::Text, (*text).to_owned()))))
             .chain([Ok(ProviderItem::Output(json!({ "text": deltas.concat() })))])
             .collect();
-        let cleaned = without(&Redactor::new(&env), stream::iter(items).boxed());
+        let cleaned = stream(&Redactor::new(&env), stream::iter(items).boxed());
         let cleaned: Vec<_> = cleaned.collect().await;
         cleaned
             .into_iter()
