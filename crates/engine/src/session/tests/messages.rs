@@ -125,7 +125,7 @@ async fn an_agent_without_a_conversation_is_told_what_was_said() {
     session.follow_up("b").unwrap();
     let result = chat.await.unwrap().unwrap();
     assert_eq!(texts(&result.messages), ["a", "one", "b", "two"]);
-    let second = "This conversation began restored. What was said so far:\n\nThe user:\na\n\nYou:\none\n\nIt goes on here.\n\nb";
+    let second = "This conversation began elsewhere. What was said so far:\n\nThe user:\na\n\nYou:\none\n\nIt goes on here.\n\nb";
     assert_eq!(prompts(&script), [fresh("a"), fresh(second)]);
 }
 

@@ -1,4 +1,4 @@
-//! What is kept of a session, gone on with restored, and let go of.
+//! A session that is exported, restored elsewhere, and closed.
 
 use inspan_protocol::{Environment, Erased, ErrorKind};
 
@@ -79,7 +79,7 @@ async fn another_provider_is_told_the_conversation() {
         AgentSession::restore(script.provider(), state("other"), AgentOptions::new().hub(hub())).unwrap();
     session.chat("b").await.unwrap();
     session.chat("c").await.unwrap();
-    let first = "This conversation began restored. What was said so far:\n\nThe user:\na\n\nYou:\none\n\nIt goes on here.\n\nb";
+    let first = "This conversation began elsewhere. What was said so far:\n\nThe user:\na\n\nYou:\none\n\nIt goes on here.\n\nb";
     assert_eq!(prompts(&script), [fresh(first), resumed("c")]);
     // Neither the other's model nor its conversation is taken for this one's.
     assert_eq!(script.inputs()[0]["options"], json!({}));
@@ -166,7 +166,7 @@ async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
     let session = AgentSession::restore(script.provider(), state("script"), options).unwrap();
     let result = session.chat("b").await.unwrap();
     session.chat("c").await.unwrap();
-    let retold = "This conversation began restored. What was said so far:\n\nThe user:\na\n\nYou:\none\n\n\
+    let retold = "This conversation began elsewhere. What was said so far:\n\nThe user:\na\n\nYou:\none\n\n\
         It goes on here.\n\nb";
     let first = &prompts(&script)[..3];
     assert_eq!(first, [resumed("b"), fresh(retold), resumed("c")]);
