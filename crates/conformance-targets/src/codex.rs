@@ -46,8 +46,8 @@ fn asking() -> Map<String, Value> {
     options.as_object().cloned().unwrap_or_default()
 }
 
-/// A home whose configuration names the server; each server has one of its own. One that cannot be written is told by
-/// the program, which then asks another server.
+/// A home whose configuration names the server; each server has one of its own. If it cannot be written, the program calls
+/// another server, and the suite reports that.
 fn home(place: &Place<'_>) -> PathBuf {
     let port = place.server.rsplit(':').next().unwrap_or_default();
     let home = place.folder.join(port);

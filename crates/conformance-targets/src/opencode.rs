@@ -31,8 +31,8 @@ const EXCEPTIONS: &[Exception] = &[
     ),
 ];
 
-/// The variables under which the program asks this server, with settings and folders of its own for each server.
-/// Settings that cannot be written are told by the program, which then knows no model.
+/// The variables under which the program calls this server, with settings and folders of its own for each server.
+/// If the settings cannot be written, the program knows no model, and the suite reports that.
 pub(crate) fn settings(place: &Place<'_>) -> Vec<(String, String)> {
     let home = place.folder.join(place.server.rsplit(':').next().unwrap_or_default());
     let folder = |name: &str| home.join(name);

@@ -121,7 +121,7 @@ fn has_any(text: &str, patterns: &[&str]) -> bool {
     })
 }
 
-/// A number counts as a status only where it is said to be one: as "429 too many…", "status 429", "(429)",
+/// A number counts as a status only where the text calls it one: as "429 too many…", "status 429", "(429)",
 /// "error 429", "429:", "responded with 429" or alone. A 429 in a sum, an id, a line number or a price does not, nor does
 /// one that counts something ("returned 429 rows").
 fn has_status(text: &str, status: &str) -> bool {
@@ -137,9 +137,9 @@ fn has_status(text: &str, status: &str) -> bool {
         }
         let lead = before.trim_end_matches([' ', ':', '(', '[', '=', '"', '\'']);
         let lead = lead.strip_suffix(" a").unwrap_or(lead);
-        let said = ["status", "code", "http", "http/1.1", "http/2", "error", "failed", "rejected"];
+        let lead_words = ["status", "code", "http", "http/1.1", "http/2", "error", "failed", "rejected"];
         lead.is_empty()
-            || said.iter().any(|word| lead.ends_with(word))
+            || lead_words.iter().any(|word| lead.ends_with(word))
             || ANSWERED.iter().any(|word| ends_with_word(lead, word)) && !counts_something(after)
     })
 }
@@ -155,7 +155,7 @@ const ANSWERED: &[&str] = &[
     "replied with",
     "got",
 ];
-/// Words that may follow a status, where any other word would say what is counted.
+/// Words that may follow a status; any other word names what is counted.
 const AFTER_STATUS: &[&str] = &[
     "from",
     "for",

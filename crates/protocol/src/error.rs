@@ -67,7 +67,7 @@ codes! {
     RequestError ContextLength "CONTEXT_LENGTH" false;
     /// The connection failed or broke.
     RequestError Network "NETWORK" true;
-    /// The other side said what its protocol does not allow.
+    /// The other side broke its protocol.
     RequestError Protocol "PROTOCOL" false;
     /// A program could not be started, or died.
     RequestError Process "PROCESS" true;
@@ -243,7 +243,7 @@ impl AgentError {
         self.code.is_retryable()
     }
 
-    /// The same error, said to come from a provider unless it says so already.
+    /// The same error with its provider, unless it names one.
     #[must_use]
     pub fn from_provider(mut self, provider: &str) -> Self {
         self.provider.get_or_insert_with(|| provider.to_owned());
@@ -258,8 +258,7 @@ impl AgentError {
     }
 
     /// The same error without a wait or a reset that no vendor can mean: one that lies more than [`LONGEST_WAIT`]
-    /// ahead, and without details that are nested too deep to be read again. Whoever takes an error from outside calls
-    /// this.
+    /// ahead, and without details that are nested too deep to be read again. For errors that come from outside.
     #[must_use]
     pub fn believable(mut self, now: Timestamp) -> Self {
         self.retry_after = self.retry_after.filter(|wait| *wait <= LONGEST_WAIT);
@@ -423,8 +422,8 @@ mod tests {
             error.resets_at = Some(now + wait);
             error.believable(now)
         };
-        let kept = limited(31 * day);
-        assert_eq!((kept.retry_after, kept.resets_at), (Some(31 * day), Some(now + 31 * day)));
+        let valid = limited(31 * day);
+        assert_eq!((valid.retry_after, valid.resets_at), (Some(31 * day), Some(now + 31 * day)));
         for wait in
             [31 * day + Duration::from_millis(1), Duration::from_secs(1_000_000_000_000), Duration::MAX]
         {

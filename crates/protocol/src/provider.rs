@@ -77,11 +77,11 @@ pub trait Provider: Send + Sync + 'static {
     /// is cancelled it ends within a few seconds with an output whose stop reason is `aborted`.
     ///
     /// A provider that can name its conversation beforehand says [`StreamEvent::Session`] first and hands the prompt
-    /// over when the stream is polled again: by then the name is kept, and no crash can have it begun twice.
+    /// over when the stream is polled again: by then the session is stored, and a crash cannot start it twice.
     fn execute(&self, input: Self::Input, context: ExecutionContext) -> ProviderStream<Self::Output>;
 
     /// What is wrong with an input that its schema cannot express. The input is checked before anything runs: a text in
-    /// it may still be a template, and the caller ignores problems where one stands.
+    /// it may still be a template, and the caller ignores problems of templates.
     fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
         Vec::new()
     }
@@ -112,7 +112,7 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(std::future::ready(Probe::BuiltIn))
     }
 
-    /// Ends whatever the provider keeps between turns, such as a warm process.
+    /// Ends what outlives a turn, such as a warm process.
     fn shutdown(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -193,7 +193,7 @@ pub struct ExecutionContext {
     pub turns_left: Option<u32>,
     /// Tools of the program that the agent may call.
     pub tools: HostTools,
-    /// Who stands between us and the programs that are started; without one they are started directly.
+    /// The supervisor that starts programs; without one they are started directly.
     pub supervisor: Option<Supervisor>,
 }
 
@@ -292,7 +292,7 @@ pub enum PermissionDecision {
         /// The arguments to run it with instead of its own.
         updated_input: Option<Value>,
     },
-    /// The tool may not run; the agent is told why and goes on.
+    /// The tool may not run; the agent learns why and continues.
     Deny {
         /// Why.
         message: String,
@@ -308,8 +308,8 @@ pub trait PermissionBroker: Send + Sync {
 /// Messages that are to join a turn in progress.
 pub trait Steering: Send + Sync {
     /// Waits for the next message, as long as it takes; dropping the wait loses nothing but the place in the order, so
-    /// keep it over the whole turn. Once the vendor has taken the message, say
-    /// [`StreamEvent::Steered`]; a message of which that is not said begins the next turn.
+    /// keep it over the whole turn. Once the vendor has taken the message, send
+    /// [`StreamEvent::Steered`]; a message without that event begins the next turn.
     fn next(&self) -> BoxFuture<'static, String>;
 }
 
@@ -353,7 +353,7 @@ pub trait DynProvider: Send + Sync {
     ) -> BoxFuture<'static, Probe> {
         Box::pin(std::future::ready(Probe::BuiltIn))
     }
-    /// Ends whatever the provider keeps between turns.
+    /// Ends what outlives a turn.
     fn shutdown(&self) -> BoxFuture<'static, ()>;
 }
 

@@ -1,10 +1,9 @@
-//! The decoder of one streamed answer: bytes in, what they mean out. Reading the bytes and judging how the answer
-//! ended are left to others.
+//! The decoder of one streamed response: bytes in, events out.
 //!
 //! | state | event | becomes |
 //! |---|---|---|
 //! | before | `message_start` | the answer begins; its tokens so far |
-//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is kept for the next request, and a call of a tool is one at the end |
+//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is stored for the next request; a call of a tool is complete at the end |
 //! | within | `message_delta` | the stop reason, the tokens |
 //! | within | `message_stop` | the end |
 //! | before, within | `error` | the vendor's error |
@@ -22,10 +21,10 @@ use crate::api::stream::event::{Warned, protocol, read};
 use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
 use crate::tools::ToolCall;
 
-/// One thing that the stream says.
+/// What the stream says.
 pub(super) type Decoded = stream::Decoded<Response>;
 
-/// What was said, until now or in all.
+/// The response, or the part of it that has arrived.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Response {
     /// The text of all blocks.
@@ -36,12 +35,12 @@ pub(super) struct Response {
     pub(super) calls: Vec<ToolCall>,
     pub(super) model: Option<String>,
     pub(super) usage: Usage,
-    /// The vendor's word for why it ended.
+    /// The vendor's reason for its end.
     pub(super) stop_reason: Option<String>,
     pub(super) stop_details: Option<wire::StopDetails>,
 }
 
-/// The decoder of one answer.
+/// The decoder of one response.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     state: DecoderState,
@@ -143,7 +142,7 @@ impl ResponseDecoder for Decoder {
     fn partial(self) -> Response {
         let mut response = self.response;
         response.calls = self.blocks.iter().filter_map(Block::call).collect();
-        response.content = self.blocks.into_iter().filter_map(Block::kept).collect();
+        response.content = self.blocks.into_iter().filter_map(Block::stored).collect();
         response
     }
 
@@ -265,9 +264,9 @@ impl Decoder {
         self.blocks.iter_mut().find(open).ok_or_else(|| protocol(format!("the block {index} is not open")))
     }
 
-    fn tokens(&mut self, told: wire::ApiUsage, out: &mut Vec<Decoded>) {
+    fn tokens(&mut self, usage: wire::ApiUsage, out: &mut Vec<Decoded>) {
         let before = self.response.usage;
-        told.over(&mut self.response.usage);
+        usage.over(&mut self.response.usage);
         if self.response.usage != before {
             out.push(Decoded::Event(StreamEvent::Usage { usage: self.response.usage, cost_usd: None }));
         }
@@ -290,12 +289,12 @@ impl Block {
     }
 
     /// The block as the next request has to hold it, if it may.
-    fn kept(self) -> Option<Value> {
+    fn stored(self) -> Option<Value> {
         match self.kind {
             BlockKind::Text(text) => super::request::text_block(&text),
             BlockKind::Thinking { thinking, signature } => (!signature.is_empty() && self.open == Open::No)
                 .then(|| json!({ "type": "thinking", "thinking": thinking, "signature": signature })),
-            // The vendor takes back nothing but an object; what came in its place is told by the answer.
+            // The vendor accepts only an object here; the result of the call says what came instead.
             BlockKind::ToolUse { ref id, ref name, .. } => self.call().map(|call| {
                 let input = call.input.unwrap_or_else(|_| json!({}));
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })

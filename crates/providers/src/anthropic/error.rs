@@ -1,5 +1,4 @@
-//! From the vendor's words for what failed to a typed error: its status and its own code first, its words last.
-//! How an answer that did not fail ended is left to `outcome.rs`.
+//! From the vendor's errors to ours: the status and the vendor's code count first, its message last.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::api::BASE_URL;
 use super::wire;
 use crate::api::stream::failure::{http_date, page, redirected, retry_after, sentence};
 
-/// The buckets whose fill the vendor tells.
+/// The buckets whose fill the vendor reports.
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
 /// The error for an `error` event within a stream, which comes after a status that said success.
@@ -28,7 +27,7 @@ pub(super) fn within(failure: wire::Failure) -> AgentError {
     limit(error, &words)
 }
 
-/// The error for an answer whose status is one.
+/// The error that a response with an error status means.
 pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
         return redirected(status, BASE_URL);
@@ -65,7 +64,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     limit(error, &words)
 }
 
-/// A limit that the account has set itself, or its plan has, comes as a bad request: only its words tell it, and its
+/// A limit that the account or its plan has set is reported as a bad request: only its message shows the limit and its
 /// end.
 fn limit(mut error: AgentError, words: &str) -> AgentError {
     let Some((_, rest)) = words.split_once("You will regain access on ") else { return error };
@@ -77,11 +76,11 @@ fn limit(mut error: AgentError, words: &str) -> AgentError {
     error
 }
 
-/// How long the vendor asks to wait: what it says itself, else until the last of the empty buckets is full again. No
-/// clock but the server's own is looked at.
+/// How long the vendor asks to wait, else the time until the last of the empty buckets is full again, by the server's own
+/// clock.
 fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
-    if let Some(said) = retry_after(text) {
-        return Some(said);
+    if let Some(wait) = retry_after(text) {
+        return Some(wait);
     }
     let now = text("date").and_then(http_date)?;
     let moments = BUCKETS.iter().filter_map(|bucket| {

@@ -1,4 +1,4 @@
-//! What a call of the Messages API takes. Turning it into a request is left to `request.rs`.
+//! The input of a call of the Messages API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub struct AnthropicInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What was said until now: texts, pictures and documents of the user and texts of the assistant, in turn; the last
-    /// message is the user's. With `options.resume` they follow what the conversation has already.
+    /// The conversation: texts, pictures and documents of the user and texts of the assistant, in turn; the last message
+    /// is the user's. With `options.resume` they follow what the conversation has already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How the model is asked.
@@ -27,9 +27,9 @@ pub struct AnthropicInput {
     pub options: Option<AnthropicOptions>,
 }
 
-/// How the model is asked. In a conversation that is gone on with, `model`, `systemPrompt`, `maxTokens`,
+/// How the model is asked. In a conversation that continues, `model`, `systemPrompt`, `maxTokens`,
 /// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew. Tools and servers are
-/// those of the call: what they need may be secret, so no conversation keeps it.
+/// those of the call: what they need may be secret, so no conversation stores it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AnthropicOptions {
@@ -56,10 +56,10 @@ pub struct AnthropicOptions {
     /// The JSON Schema of the structured output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// How long the vendor keeps what was read, to read it again at a lower price; `5m` unless given.
+    /// How long the vendor caches what it read, to read it again at a lower price; `5m` unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_cache: Option<PromptCache>,
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
@@ -73,7 +73,7 @@ pub struct AnthropicOptions {
     /// `url` and `headers`. `${VARIABLE}` is filled in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
-    /// How long an MCP server may take until it has told its tools, in milliseconds; 30 000 unless given.
+    /// How long an MCP server may take until it has listed its tools, in milliseconds; 30 000 unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_timeout_ms: Option<u64>,
     /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
@@ -89,13 +89,13 @@ pub struct AnthropicOptions {
     /// How long it waits for one, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
-    /// How long the server may say nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
+    /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
     /// 300 000 unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
 }
 
-/// How long the vendor keeps what it has read of a conversation.
+/// How long the vendor caches a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub enum PromptCache {

@@ -1,5 +1,4 @@
-//! The body of a request: how the model is asked, which tools it has, and all that was said. Sending it is left to
-//! the transport.
+//! The body of a request: the settings, the tools and the conversation.
 
 use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
@@ -18,7 +17,7 @@ const LEAST_BUDGET: u32 = 1_024;
 /// Blocks that the vendor looks back from a mark for what it knows; it looks at twenty.
 const LOOK_BACK: usize = 18;
 
-/// How the model is asked, as far as a conversation keeps it.
+/// The settings that a conversation stores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Settings {
@@ -59,7 +58,7 @@ impl Settings {
     }
 }
 
-/// How a model is told how much to think.
+/// How the amount of thinking is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ThinksBy {
     /// Tokens.
@@ -194,7 +193,7 @@ fn called(messages: &[Value]) -> Vec<Value> {
 }
 
 /// Where the vendor's cache is marked: the last block of the user's last message, and of the one before if more lies
-/// between than the vendor looks back. What is kept has no marks: from one on, the vendor looks for the longest
+/// between than the vendor looks back. Stored messages have no marks: from one on, the vendor looks for the longest
 /// beginning that it knows.
 fn marks(messages: &[Value]) -> Vec<(usize, usize)> {
     let length = |message: &Value| message["content"].as_array().map_or(0, Vec::len);
@@ -227,7 +226,7 @@ fn effort(level: ThinkingLevel) -> &'static str {
     }
 }
 
-/// With the tokens of an answer, even the largest fits what the models of that time may say.
+/// With the tokens of an answer, even the largest budget fits the output limit of those models.
 fn tokens(level: ThinkingLevel) -> u32 {
     match level {
         ThinkingLevel::Off | ThinkingLevel::Minimal => LEAST_BUDGET,
@@ -251,7 +250,7 @@ pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError>
     if messages.last().is_some_and(|message| message.role != Role::User) {
         return Err(invalid("the last of `messages` has to be the user's"));
     }
-    let mut said: Vec<Value> = Vec::new();
+    let mut all: Vec<Value> = Vec::new();
     for message in &messages {
         let blocks = match &message.content {
             Content::Text(text) => vec![ContentBlock::Text { text: text.clone() }],
@@ -265,15 +264,15 @@ pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError>
             return Err(invalid("the prompt is empty, or one of `messages` is"));
         }
         let role = if message.role == Role::User { "user" } else { "assistant" };
-        said.push(json!({ "role": role, "content": blocks }));
+        all.push(json!({ "role": role, "content": blocks }));
     }
-    if said.is_empty() {
+    if all.is_empty() {
         return Err(invalid("`messages` is empty"));
     }
-    Ok(said)
+    Ok(all)
 }
 
-/// A block in the vendor's form; a text of nothing but white space is none, for the vendor refuses it.
+/// A block in the vendor's form; a text of white space only is left out, because the vendor refuses it.
 fn block(block: &ContentBlock, role: Role) -> Result<Option<Value>, AgentError> {
     Ok(match block {
         ContentBlock::Text { text } => text_block(text),

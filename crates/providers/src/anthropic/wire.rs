@@ -1,5 +1,5 @@
 //! What the Messages API says: the events of a stream and the body of an error, as far as anything here reads them.
-//! What they mean is left to `decode.rs` and `error.rs`. Unknown fields are passed over, as the vendor asks.
+//! Unknown fields are ignored, as the vendor asks.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ pub(super) struct Head<'a> {
 #[derive(Deserialize)]
 pub(super) struct BlockStart {
     pub(super) index: u64,
-    /// Whole, because one that is not understood is kept as it is.
+    /// As it came, because an unknown one is stored unchanged.
     pub(super) content_block: Value,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct FailureWords {
     pub(super) message: Option<String>,
 }
 
-/// Token counts; those of a later event replace those before, and one that is not told stays.
+/// Token counts. Those of a later event replace earlier ones; one that is missing stays.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiUsage {
@@ -121,17 +121,17 @@ struct OutputDetails {
 }
 
 impl ApiUsage {
-    /// Writes what is told here over what was known.
+    /// Replaces the counts that are known.
     pub(super) fn over(self, known: &mut Usage) {
         let thought = self.output_tokens_details.and_then(|details| details.thinking_tokens);
-        for (told, count) in [
+        for (reported, count) in [
             (self.input_tokens, &mut known.input_tokens),
             (self.output_tokens, &mut known.output_tokens),
             (self.cache_read_input_tokens, &mut known.cache_read_tokens),
             (self.cache_creation_input_tokens, &mut known.cache_creation_tokens),
             (thought, &mut known.reasoning_tokens),
         ] {
-            *count = told.unwrap_or(*count);
+            *count = reported.unwrap_or(*count);
         }
     }
 }

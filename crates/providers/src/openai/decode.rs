@@ -1,10 +1,9 @@
-//! The decoder of one streamed answer: bytes in, what they mean out. Reading the bytes and judging how the answer
-//! ended are left to others.
+//! The decoder of one streamed response: bytes in, events out.
 //!
 //! | state | event | becomes |
 //! |---|---|---|
 //! | any | `response.created`, `.queued`, `.in_progress` | the answer begins; its id and model |
-//! | within | `response.output_item.added`, `.done` | an item of the answer; it is kept for the next request |
+//! | within | `response.output_item.added`, `.done` | an item of the response; it is stored for the next request |
 //! | within | the deltas of texts, summaries of thoughts and refusals | text and thinking as they come |
 //! | within | `response.completed`, `.incomplete` | the tokens, the end |
 //! | any | `response.failed`, `error` | the vendor's error |
@@ -30,13 +29,13 @@ mod item;
 use item::Item;
 pub(super) use item::{Phase, Words, message};
 
-/// One thing that the stream says.
+/// What the stream says.
 pub(super) type Decoded = stream::Decoded<Response>;
 
 /// The most items that one answer may have.
 const ITEMS: usize = 4096;
 
-/// What was said, until now or in all.
+/// The response, or the part of it that has arrived.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Response {
     /// The messages, in their order.
@@ -45,7 +44,7 @@ pub(super) struct Response {
     pub(super) refusal: Option<String>,
     /// The functions that it wants called, in their order.
     pub(super) calls: Vec<ToolCall>,
-    /// The items as the next request has to hold them, where the vendor keeps none.
+    /// The items as the next request has to hold them if the vendor stores none.
     pub(super) items: Vec<Value>,
     /// The vendor's id of the response.
     pub(super) id: Option<String>,
@@ -62,7 +61,7 @@ pub(super) enum Ending {
     None,
     /// The model was done.
     Completed,
-    /// It was cut short, for this reason if one is said.
+    /// It was cut short, perhaps for this reason.
     Incomplete(Option<String>),
 }
 
@@ -178,7 +177,7 @@ impl ResponseDecoder for Decoder {
             messages: items.iter().filter_map(Item::words).collect(),
             refusal: items.iter().find_map(Item::refusal),
             calls: items.iter().filter_map(Item::call).collect(),
-            items: item::kept(&items),
+            items: item::stored(&items),
             id: self.response,
             model: self.model,
             usage: self.usage,
@@ -193,7 +192,7 @@ impl ResponseDecoder for Decoder {
 
 impl Decoder {
     fn text(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<Decoded>) -> Done {
-        self.open(event.output_index)?.say(&event.delta).ok_or_else(|| misfit(event.output_index))?;
+        self.open(event.output_index)?.add_text(&event.delta).ok_or_else(|| misfit(event.output_index))?;
         self.speak(event.output_index, &event.delta, out);
         Ok(())
     }
@@ -296,16 +295,16 @@ impl Decoder {
         out.push(Decoded::Event(event));
     }
 
-    fn tokens(&mut self, told: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
-        if let Some(told) = told {
-            self.usage = told.into();
+    fn tokens(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
+        if let Some(usage) = usage {
+            self.usage = usage.into();
             out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
         }
     }
 
     fn end(&mut self, kind: &str, response: wire::Response, out: &mut Vec<Decoded>) -> Done {
         self.begin(&response);
-        // Some servers say items only here.
+        // Some servers send items only here.
         for (index, value) in response.output.unwrap_or_default().into_iter().enumerate() {
             let index = index as u64;
             if !matches!(self.items.get(&index), Some(Item::Done(_))) {
@@ -321,9 +320,9 @@ impl Decoder {
         {
             return Err(protocol("the answer ended within an item".to_owned()));
         }
-        let said = std::mem::take(self).partial();
+        let response = std::mem::take(self).partial();
         self.state.progress = Progress::Ended;
-        out.push(Decoded::End(Box::new(said)));
+        out.push(Decoded::End(Box::new(response)));
         Ok(())
     }
 }

@@ -1,5 +1,4 @@
-//! From the vendor's words for what failed to a typed error: its status and its own code first, its words last.
-//! How an answer that did not fail ended is left to `outcome.rs`.
+//! From the vendor's errors to ours: the status and the vendor's code count first, its message last.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::api::BASE_URL;
 use super::wire::{ErrorEvent, Failure, FailureWords};
 use crate::api::stream::failure::{page, redirected, retry_after, sentence};
 
-/// The buckets whose fill the vendor tells.
+/// The buckets whose fill the vendor reports.
 const BUCKETS: [&str; 2] = ["requests", "tokens"];
 
 impl From<ErrorEvent> for FailureWords {
@@ -29,14 +28,15 @@ pub(super) fn within(failure: FailureWords) -> AgentError {
     };
     let words = failure.message.clone().unwrap_or_default();
     let code = code(status, &failure).unwrap_or(ErrorCode::Overloaded);
-    let mut error = told(AgentError::new(code, sentence(code, &words)), &failure).with("inStream", true);
+    let mut error =
+        with_details(AgentError::new(code, sentence(code, &words)), &failure).with("inStream", true);
     if error.is_retryable() {
         error.retry_after = wait_in(&words);
     }
     error
 }
 
-/// The error for an answer whose status is one.
+/// The error that a response with an error status means.
 pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
     if status.is_redirection() {
         return redirected(status, BASE_URL);
@@ -44,7 +44,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     let failure: Option<Failure> = serde_json::from_slice(body).ok();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let mut error = match failure {
-        // The vendor says in its own form what it does not find. Another server has no such address at all.
+        // The vendor reports what it does not find in its own form. Another server has no such address.
         None if status == StatusCode::NOT_FOUND => {
             let message = format!("there is no Responses API at the address; check {BASE_URL}");
             AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Address)
@@ -62,7 +62,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
                     AgentError::new(ErrorCode::Protocol, message)
                 }
             };
-            let mut error = told(error, &failure);
+            let mut error = with_details(error, &failure);
             if error.is_retryable() {
                 error.retry_after = wait(&text).or_else(|| wait_in(&words));
             }
@@ -76,8 +76,8 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     }
 }
 
-/// What of the vendor's words programs may want to know.
-fn told(mut error: AgentError, failure: &FailureWords) -> AgentError {
+/// Adds the vendor's code and parameter to the details.
+fn with_details(mut error: AgentError, failure: &FailureWords) -> AgentError {
     match failure.word() {
         Some("previous_response_not_found") => error = error.with_kind(ErrorKind::SessionNotFound),
         Some("conversation_locked") => error = error.with_kind(ErrorKind::SessionBusy),
@@ -92,7 +92,7 @@ fn told(mut error: AgentError, failure: &FailureWords) -> AgentError {
     error
 }
 
-/// The code for an error: what only this vendor says, else what all say.
+/// The code for an error: by this vendor's own codes, else by those that all vendors share.
 fn code(status: u16, failure: &FailureWords) -> Option<ErrorCode> {
     let own = failure.word().and_then(|word| match word {
         "billing_hard_limit_reached" | "billing_not_active" => Some(ErrorCode::Billing),
@@ -110,14 +110,13 @@ fn code(status: u16, failure: &FailureWords) -> Option<ErrorCode> {
         _ => None,
     });
     let words = failure.message.as_deref().unwrap_or_default();
-    // What is not found may be a conversation as well, and then only the words tell.
+    // A conversation may be missing as well; only the message shows it.
     let unsaid = status == 404 && failure.word() == Some("invalid_request_error");
     let other = (unsaid && !words.contains("model")).then_some(ErrorCode::InvalidRequest);
     own.or(other).or_else(|| classify_status(status, failure.word(), words))
 }
 
-/// How long the vendor asks to wait in its headers: what it says itself, else until the last of the empty buckets is
-/// full again.
+/// How long the vendor asks to wait by its headers, else the time until the last of the empty buckets is full again.
 fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
     retry_after(text).or_else(|| {
         let waits = BUCKETS.iter().filter_map(|bucket| {
@@ -129,7 +128,7 @@ fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
     })
 }
 
-/// How long the vendor asks to wait in words, which within a stream are all there is.
+/// How long the vendor asks to wait by its message; a stream has no headers for it.
 fn wait_in(words: &str) -> Option<Duration> {
     let (_, rest) = words.split_once("try again in ")?;
     let end = rest.find(|c: char| c.is_whitespace() || c == ',').unwrap_or(rest.len());

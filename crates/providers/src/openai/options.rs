@@ -1,4 +1,4 @@
-//! What a call of the Responses API takes. Turning it into a request is left to `request.rs`.
+//! The input of a call of the Responses API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,11 +20,11 @@ pub struct OpenAiInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What was said until now: texts, pictures and documents of the user and texts of the assistant, in turn; the last
-    /// message is the user's. With `threadId` they follow what the conversation has already.
+    /// The conversation: texts, pictures and documents of the user and texts of the assistant, in turn; the last message
+    /// is the user's. With `threadId` they follow what the conversation has already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
-    /// The conversation to go on with: the `threadId` of an earlier output, or one that the vendor keeps, by its
+    /// The conversation to continue: the `threadId` of an earlier output, or one that the vendor stores, by its
     /// `conv_…`, or by the `resp_…` of its last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<ProviderSessionId>,
@@ -36,9 +36,9 @@ pub struct OpenAiInput {
     pub options: Option<OpenAiOptions>,
 }
 
-/// How the model is asked. In a conversation that Inspan keeps, `model`, `systemPrompt`, `maxTokens`, `temperature`,
+/// How the model is asked. In a conversation that Inspan stores, `model`, `systemPrompt`, `maxTokens`, `temperature`,
 /// `thinking` and `thinkingSummary` stay as they were unless they are given anew. Tools and servers are those of the call:
-/// what they need may be secret, so no conversation keeps it.
+/// what they need may be secret, so no conversation stores it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenAiOptions {
@@ -77,7 +77,7 @@ pub struct OpenAiOptions {
     /// `url` and `headers`. `${VARIABLE}` is filled in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
-    /// How long an MCP server may take until it has told its tools, in milliseconds; 30 000 unless given.
+    /// How long an MCP server may take until it has listed its tools, in milliseconds; 30 000 unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_timeout_ms: Option<u64>,
     /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
@@ -93,7 +93,7 @@ pub struct OpenAiOptions {
     /// How long it waits for one, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
-    /// How long the server may say nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
+    /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
     /// 300 000 unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,

@@ -1,5 +1,4 @@
-//! The end of a turn in the words that users of this vendor know, beside those that all providers have.
-//! Filling it is left to the adapter.
+//! The output of a turn, with the names that users of this vendor know beside those that all providers have.
 
 use inspan_protocol::{OutputFacts, ProviderOutput, ProviderSessionId};
 use schemars::JsonSchema;
@@ -14,7 +13,7 @@ use crate::output::TurnOutput;
 pub struct OpenAiOutput {
     /// The answer: the same as `text`.
     pub content: String,
-    /// The conversation, to go on with: the same as `sessionId`.
+    /// The conversation, to continue it: the same as `sessionId`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<ProviderSessionId>,
     /// What the outputs of all providers have.

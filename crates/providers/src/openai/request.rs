@@ -1,4 +1,4 @@
-//! The body of a request: how the model is asked, and all that was said. Sending it is left to the transport.
+//! The body of a request: the settings and the conversation.
 
 use inspan_protocol::{
     AgentError, Content, ContentBlock, ErrorCode, Message, ProviderSessionId, Role, ThinkingLevel,
@@ -14,7 +14,7 @@ use inspan_protocol::ToolSpec;
 /// The model unless one is named.
 pub(super) const DEFAULT_MODEL: &str = "gpt-5.6-terra";
 
-/// How the model is asked, as far as a conversation keeps it.
+/// The settings that a conversation stores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Settings {
@@ -50,10 +50,10 @@ impl Settings {
     }
 }
 
-/// Who keeps the conversation.
+/// Who stores the conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Thread {
-    /// We do, and say all of it each time.
+    /// Inspan, which sends all of it each time.
     Own(ProviderSessionId),
     /// The vendor, as a conversation that grows with each turn.
     Conversation(ProviderSessionId),
@@ -62,7 +62,7 @@ pub(super) enum Thread {
 }
 
 impl Thread {
-    /// The conversation of this name. The vendor's names begin with a word of its own, ours never do.
+    /// The conversation of this name. The vendor's ids have prefixes, ours have none.
     pub(super) fn of(session: ProviderSessionId) -> Self {
         match session.as_str() {
             name if name.starts_with("conv_") => Self::Conversation(session),
@@ -145,16 +145,16 @@ pub(super) fn body(
     serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
 }
 
-/// What the model is told of a tool. It is not held to the schema, which may need more than the vendor can hold it to;
-/// whoever runs the tool looks at the arguments anyway.
+/// A tool as it is offered to the model. The schema is not enforced, because it may need more than the vendor supports; the
+/// tool checks its arguments anyway.
 fn tool(tool: &ToolSpec) -> Value {
-    let mut told = json!({
+    let mut offered = json!({
         "type": "function", "name": tool.name, "parameters": tool.input_schema, "strict": false,
     });
     if !tool.description.is_empty() {
-        told["description"] = json!(tool.description);
+        offered["description"] = json!(tool.description);
     }
-    told
+    offered
 }
 
 fn reasoning(settings: &Settings) -> Option<Value> {
@@ -201,11 +201,11 @@ pub(super) fn messages(input: &OpenAiInput) -> Result<Vec<Value>, AgentError> {
     if messages.last().is_some_and(|message| message.role != Role::User) {
         return Err(invalid("the last of `messages` has to be the user's"));
     }
-    let said: Vec<Value> = messages.iter().map(message).collect::<Result<_, _>>()?;
-    if said.is_empty() {
+    let items: Vec<Value> = messages.iter().map(message).collect::<Result<_, _>>()?;
+    if items.is_empty() {
         return Err(invalid("`messages` is empty"));
     }
-    Ok(said)
+    Ok(items)
 }
 
 fn message(message: &Message) -> Result<Value, AgentError> {
@@ -233,7 +233,7 @@ fn message(message: &Message) -> Result<Value, AgentError> {
     Ok(json!({ "type": "message", "role": "user", "content": blocks }))
 }
 
-/// A block in the vendor's form; a text of nothing but white space is none.
+/// A block in the vendor's form; a text of white space only is left out.
 pub(super) fn block(block: &ContentBlock) -> Result<Option<Value>, AgentError> {
     Ok(match block {
         ContentBlock::Text { text } => text_block(text),
@@ -247,7 +247,7 @@ pub(super) fn block(block: &ContentBlock) -> Result<Option<Value>, AgentError> {
                 let file = format!("data:{media_type};base64,{data}");
                 Some(json!({ "type": "input_file", "filename": name, "file_data": file }))
             }
-            // The vendor takes no files of plain text inline; it is said instead.
+            // The vendor takes no inline files of plain text, so the text itself is sent.
             "text/plain" => text_block(&match title {
                 Some(title) => format!("{title}\n\n{data}"),
                 None => data.clone(),

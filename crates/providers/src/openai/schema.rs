@@ -26,7 +26,7 @@ pub(super) struct Form {
     loose: Option<String>,
 }
 
-/// What stands at the root of the answer.
+/// The form of the root of the answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Root {
     /// The structured output itself.
@@ -120,7 +120,7 @@ fn rebase(schema: &mut Value, place: &str, but: &[&str]) {
                     ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(parts)) => {
                         parts.values_mut().for_each(|part| rebase(part, place, but));
                     }
-                    // What stands here is no schema, whatever it looks like.
+                    // A value, not a schema, even if it looks like one.
                     ("enum" | "const" | "default" | "examples", _) => {}
                     (_, value) => rebase(value, place, but),
                 }

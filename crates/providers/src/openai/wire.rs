@@ -1,5 +1,5 @@
 //! What the Responses API says: the events of a stream and the body of an error, as far as anything here reads them.
-//! What they mean is left to `decode.rs` and `error.rs`. Unknown fields are passed over.
+//! Unknown fields are ignored.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) struct Response {
     pub(super) id: Option<String>,
     #[serde(default)]
     pub(super) model: Option<String>,
-    /// Whole, because an item that is not understood is kept as it is.
+    /// As it came, because an unknown item is stored unchanged.
     #[serde(default)]
     pub(super) output: Option<Vec<Value>>,
     #[serde(default)]
@@ -80,7 +80,7 @@ pub(super) struct Failure {
 pub(super) struct FailureWords {
     #[serde(rename = "type", default)]
     pub(super) kind: Option<String>,
-    /// A word; some gateways say a number.
+    /// A text; some gateways send a number.
     #[serde(default)]
     pub(super) code: Option<Value>,
     #[serde(default)]
@@ -122,16 +122,16 @@ struct OutputDetails {
 
 impl From<ApiUsage> for Usage {
     /// The vendor counts what its cache read and wrote among the input; here each token is counted once.
-    fn from(told: ApiUsage) -> Self {
-        let input = told.input_tokens_details.unwrap_or_default();
+    fn from(usage: ApiUsage) -> Self {
+        let input = usage.input_tokens_details.unwrap_or_default();
         let (read, written) =
             (input.cached_tokens.unwrap_or_default(), input.cache_write_tokens.unwrap_or_default());
         Self {
-            input_tokens: told.input_tokens.unwrap_or_default().saturating_sub(read).saturating_sub(written),
-            output_tokens: told.output_tokens.unwrap_or_default(),
+            input_tokens: usage.input_tokens.unwrap_or_default().saturating_sub(read).saturating_sub(written),
+            output_tokens: usage.output_tokens.unwrap_or_default(),
             cache_read_tokens: read,
             cache_creation_tokens: written,
-            reasoning_tokens: told
+            reasoning_tokens: usage
                 .output_tokens_details
                 .and_then(|details| details.reasoning_tokens)
                 .unwrap_or_default(),

@@ -19,7 +19,7 @@ use super::result::{ToolResult, fit};
 use super::rules::Ruling;
 use crate::output::PermissionDenial;
 
-/// How long a tool of the program may go on after it was told to stop.
+/// How long a tool of the program may continue after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(1);
 /// A moment that no call lives to see.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -36,7 +36,7 @@ pub(crate) struct ToolCall {
 }
 
 impl ToolCall {
-    /// A call whose arguments came as a text; an empty one is none.
+    /// A call whose arguments came as a text; an empty text means no arguments.
     pub(crate) fn new(id: impl Into<String>, name: impl Into<String>, arguments: &str) -> Self {
         let input = match arguments.trim() {
             "" => Ok(Value::Object(serde_json::Map::new())),
@@ -112,12 +112,12 @@ pub(super) enum Source {
 /// How a run ended.
 enum End {
     Done(Result<ToolOutput, ToolError>),
-    /// It was told to stop; whether it has done its work is not known.
+    /// It was asked to stop; whether it has done its work is not known.
     Stopped(String),
 }
 
-/// Carries a call out, with all that is to be told of it.
-pub(super) async fn carry_out(
+/// Runs a call and reports everything about it.
+pub(super) async fn run_call(
     call: ToolCall,
     tool: Option<Tool>,
     permissions: Option<Arc<dyn PermissionBroker>>,
@@ -127,7 +127,7 @@ pub(super) async fn carry_out(
     let answer = answer(&call, tool, permissions, &until, &mut ran).await;
     ran.push(ToolUpdate::Event(StreamEvent::ToolComplete {
         tool_use_id: answer.id.clone(),
-        result: answer.told(),
+        result: answer.shown(),
         is_error: answer.is_error,
     }));
     ran.push(ToolUpdate::Result(answer));

@@ -1,6 +1,5 @@
 //! One MCP server for the length of a turn: connected, asked for its tools, called, ended. The protocol is the `rmcp`
 //! crate's; our own are the processes, the bounds, and what a fault is called.
-//! Which of its tools may be called is left to `toolbox.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ impl Connection {
         http: &Http,
     ) -> Result<(Self, Vec<ToolSpec>, Vec<String>), AgentError> {
         let McpServer { name, transport, redactor, .. } = server;
-        let told = |error: AgentError| {
+        let named = |error: AgentError| {
             let message = format!("the MCP server `{name}` {}", error.message);
             AgentError { message: redactor.text(&message), ..error }
                 .with_kind(ErrorKind::McpServer)
@@ -68,13 +67,14 @@ impl Connection {
         .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
         let (service, watch) = match transport {
             Transport::Stdio { command, arguments, environment } => {
-                let pipe = Pipe::start(&command, arguments, environment, context, &redactor).map_err(told)?;
+                let pipe =
+                    Pipe::start(&command, arguments, environment, context, &redactor).map_err(named)?;
                 let watch = pipe.watch();
                 let served = serve_client(us, pipe).await;
                 (served.map_err(|error| watch.fault().unwrap_or_else(|| fault::begin(&error))), Some(watch))
             }
             Transport::Http { url, headers } => {
-                let client = http.client(&context.env).map_err(told)?;
+                let client = http.client(&context.env).map_err(named)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.into_iter().collect::<HashMap<_, _>>())
                     // What was posted may have been done, and a call is never made twice.
@@ -85,7 +85,7 @@ impl Connection {
                 (served.map_err(|error| fault::begin(&error)), None)
             }
         };
-        let service = service.map_err(told)?;
+        let service = service.map_err(named)?;
         let connection = Self {
             peer: service.peer().clone(),
             service: Mutex::new(Some(service)),
@@ -97,7 +97,7 @@ impl Connection {
         let fault = |error: ServiceError| connection.fault().unwrap_or_else(|| fault::request(&error));
         match listed {
             Ok((specs, skipped)) => Ok((connection, specs, skipped)),
-            Err(error) => Err(told(fault(error))),
+            Err(error) => Err(named(fault(error))),
         }
     }
 
@@ -112,8 +112,8 @@ impl Connection {
     async fn tools(&self) -> Result<(Vec<ToolSpec>, Vec<String>), ServiceError> {
         let offers = self.peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
         if !offers {
-            let told = format!("the MCP server `{}` says that it has no tools", self.name);
-            return Ok((Vec::new(), vec![told]));
+            let why = format!("the MCP server `{}` says that it has no tools", self.name);
+            return Ok((Vec::new(), vec![why]));
         }
         let mut specs = Vec::new();
         let mut cursor = None;
@@ -214,7 +214,7 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
         Theirs::Text(said) => text(said.text),
         Theirs::Image(image) => ContentBlock::Image { media_type: image.mime_type, data: image.data },
         Theirs::Audio(audio) => {
-            // No model here hears; it is left out, and said to be, where answers are cut to size.
+            // No model here takes audio; it is left out with a note when the result is cut to size.
             ContentBlock::Document { media_type: audio.mime_type, data: audio.data, title: None }
         }
         Theirs::ResourceLink(link) => text(format!("[resource {}: {}]", link.name, link.uri)),

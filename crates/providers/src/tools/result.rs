@@ -1,5 +1,5 @@
-//! The answer to one call as a model may read it: of the kinds that models take, and of a size that leaves room for a
-//! conversation. Its form on the wire is left to the adapters.
+//! The result of one call as a model may read it: in kinds that models accept, and in a size that leaves room for the
+//! conversation.
 
 use inspan_protocol::{ContentBlock, Redactor, ToolOutput};
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ const TEXT_LIMIT: usize = 200 * 1024;
 /// Bytes of base64 that one picture or document may have; the vendors take no larger pictures.
 const DATA_LIMIT: usize = 5 * 1024 * 1024;
 /// Bytes of base64 that one event may have.
-const TOLD_LIMIT: usize = 16 * 1024;
+const SHOWN_LIMIT: usize = 16 * 1024;
 /// Pictures and documents that one answer may have.
 const DATA_COUNT: usize = 8;
 /// The pictures that models read.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// The answer to one call.
+/// The result of one call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ToolResult {
     /// The vendor's id of the call.
@@ -27,29 +27,29 @@ pub(crate) struct ToolResult {
 }
 
 impl ToolResult {
-    /// The answer to a call that gave nothing, and why.
+    /// The result of a call that failed, and why.
     pub(crate) fn error(id: impl Into<String>, why: impl Into<String>) -> Self {
         Self { id: id.into(), content: vec![ContentBlock::Text { text: why.into() }], is_error: true }
     }
 
-    /// The answer to a call of a process that is gone.
+    /// The result of a call whose process is gone.
     pub(crate) fn interrupted(id: impl Into<String>) -> Self {
         let why = "the call was interrupted; whether it was carried out, in whole or in part, is not known. Look \
                    before you do it again";
         Self::error(id, why)
     }
 
-    /// The answer to a call that was never begun, because the run may take no more turns of the model.
+    /// The result of a call that never began, because the limit of model turns was reached.
     pub(crate) fn not_begun(id: impl Into<String>) -> Self {
         Self::error(id, "the call was not carried out: the limit of model turns was reached")
     }
 
-    /// The answer as events tell it: one text if it is that, else its blocks. Of a picture or document that is not
-    /// small only the size is told: events are kept, and nobody looks at base64.
-    pub(crate) fn told(&self) -> Value {
-        let told = |block: &ContentBlock| match block {
+    /// The result as events show it: one text, or a list of blocks. Of a large picture or document only the size is
+    /// shown, because events are stored and nobody reads base64.
+    pub(crate) fn shown(&self) -> Value {
+        let shown = |block: &ContentBlock| match block {
             ContentBlock::Image { media_type, data } | ContentBlock::Document { media_type, data, .. }
-                if data.len() > TOLD_LIMIT =>
+                if data.len() > SHOWN_LIMIT =>
             {
                 json!({ "type": "text", "text": format!("[{} of {} bytes]", word(media_type), data.len()) })
             }
@@ -58,19 +58,19 @@ impl ToolResult {
         match self.content.as_slice() {
             [] => Value::from(""),
             [ContentBlock::Text { text }] => Value::from(text.as_str()),
-            blocks => blocks.iter().map(told).collect(),
+            blocks => blocks.iter().map(shown).collect(),
         }
     }
 }
 
-/// What a tool gave, cut to what a model may read, and what was cut.
+/// The output of a tool, cut to what a model may read, and what was cut.
 pub(super) fn fit(output: ToolOutput, redactor: &Redactor) -> (Vec<ContentBlock>, Vec<String>) {
     let mut fitting = Fitting::default();
     let says_it = |value: &Value, block: &ContentBlock| match block {
         ContentBlock::Text { text } => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),
         _ => false,
     };
-    // Servers mostly say what is structured as a text too.
+    // Most servers repeat structured content as a text.
     let structured =
         output.structured.filter(|value| !output.content.iter().any(|block| says_it(value, block)));
     for block in output.content {
@@ -151,9 +151,9 @@ impl Fitting {
 
     fn end(mut self) -> (Vec<ContentBlock>, Vec<String>) {
         if self.text < self.all_text {
-            let told = format!("{} of {} bytes of text", self.all_text - self.text, self.all_text);
-            self.content.push(ContentBlock::Text { text: format!("[cut off: {told}]") });
-            self.cut.push(format!("cut off {told}"));
+            let missing = format!("{} of {} bytes of text", self.all_text - self.text, self.all_text);
+            self.content.push(ContentBlock::Text { text: format!("[cut off: {missing}]") });
+            self.cut.push(format!("cut off {missing}"));
         }
         (self.content, self.cut)
     }
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn events_hold_no_large_pictures() {
         let told =
-            |content: Vec<ContentBlock>| ToolResult { id: "1".to_owned(), content, is_error: false }.told();
+            |content: Vec<ContentBlock>| ToolResult { id: "1".to_owned(), content, is_error: false }.shown();
         assert_eq!([told(vec![]), told(vec![text("a")])], [json!(""), json!("a")]);
-        let (small, large) = (image("image/png", 3), image("image/png", TOLD_LIMIT + 1));
+        let (small, large) = (image("image/png", 3), image("image/png", SHOWN_LIMIT + 1));
         let expected = json!([
             { "type": "image", "media_type": "image/png", "data": "aaa" },
             { "type": "text", "text": "[image/png of 16385 bytes]" },

@@ -1,5 +1,4 @@
 //! Which tools may be called: the rules of `allowedTools` and `disallowedTools`, in the words of Claude Code.
-//! Asking for what no rule allows is left to `call.rs`.
 //!
 //! | rule | fits |
 //! |---|---|
@@ -16,7 +15,7 @@ pub(super) struct Rules {
     denied: Vec<String>,
 }
 
-/// What the rules say of a tool.
+/// What the rules decide about a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ruling {
     /// It may be called.

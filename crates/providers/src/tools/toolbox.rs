@@ -1,5 +1,4 @@
-//! The toolbox of one turn: which tools there are and under which names, and many calls at once.
-//! One call is left to `call.rs`, the servers to `mcp.rs`.
+//! The toolbox of one turn: its tools and their names, and many calls at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,14 +153,14 @@ impl Toolbox {
             .into_iter()
             .map(|call| {
                 let tool = self.tools.get(&call.name).cloned();
-                call::carry_out(call, tool, self.permissions.clone(), until.clone())
+                call::run_call(call, tool, self.permissions.clone(), until.clone())
             })
             .collect();
         let ran = stream::iter(work).buffer_unordered(AT_ONCE).flat_map(stream::iter);
         stream::iter(begins).chain(ran).boxed()
     }
 
-    /// What is to be told of servers that ended before they were to, each once.
+    /// Warnings about servers that ended early, each once.
     pub(crate) fn lost(&self) -> Vec<StreamEvent> {
         self.servers
             .iter()
@@ -176,7 +175,7 @@ impl Toolbox {
     }
 }
 
-/// The tools of the program. A panic in telling one is the program's fault, and is said as such.
+/// The tools of the program. If describing one panics, the error blames the program.
 fn host(context: &ExecutionContext) -> Result<Vec<(ToolSpec, Source)>, AgentError> {
     let spec = |tool: &Arc<dyn inspan_protocol::HostTool>| {
         let tool = Arc::clone(tool);

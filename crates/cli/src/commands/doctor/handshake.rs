@@ -1,5 +1,4 @@
-//! One free handshake with each vendor that is here: a program is started and greeted, a service is asked whether it
-//! takes the key. How each does it is the provider's own; telling the user is left to `doctor`.
+//! One free handshake with each provider: a program is started and greeted, a service is asked whether it accepts the key.
 
 use std::time::Duration;
 
@@ -13,10 +12,10 @@ use crate::{commands::registries, invocation::Invocation};
 
 /// How long a vendor may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to let go of what was started, once its time is over.
+/// How long it may take to stop after that.
 const END: Duration = Duration::from_secs(6);
 
-/// What came of one handshake.
+/// The result of one handshake.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Greeted {
@@ -29,7 +28,7 @@ pub(super) struct Greeted {
     pub(super) problem: Option<String>,
 }
 
-/// Greets these providers, all at once.
+/// Greets these providers at the same time.
 pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Greeted> {
     let registry = registries::providers();
     let greetings = names.iter().map(async |name| {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 pub(crate) use crate::warned::{Warned, head};
 
-/// Reads an event. The words of the parser may quote it, so only the place is told.
+/// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.
 pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {
     serde_json::from_str(data).map_err(|error| {
         let what = match error.classify() {
@@ -20,7 +20,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<
     })
 }
 
-/// The error for a server that says what it should not.
+/// The error for a server that breaks the protocol.
 pub(crate) fn protocol(message: String) -> AgentError {
     AgentError::new(ErrorCode::Protocol, message)
 }

@@ -1,12 +1,11 @@
-//! What the errors of all servers share: their words for people, pages in place of reasons, redirects, and how long
-//! to wait. Which error it is, is left to the adapters.
+//! What the errors of all servers share: texts for people, pages instead of messages, redirects, and how long to wait.
 
 use std::time::Duration;
 
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Timestamp};
 use reqwest::StatusCode;
 
-/// The error for an answer that sends the request elsewhere.
+/// The error for a redirect.
 pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
     let message = format!(
         "the server sends the request elsewhere (status {}), where the key must not go; check {variable}",
@@ -20,8 +19,8 @@ pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
 /// How long the server asks to wait in its own headers.
 pub(crate) fn retry_after<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
     let number = |name: &str| text(name)?.parse::<f64>().ok().filter(|number| *number >= 0.0);
-    let said = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(said).ok()
+    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// The one form of a date that servers send: `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -34,7 +33,7 @@ pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
     format!("{year}-{month:02}-{day}T{time}Z").parse().ok()
 }
 
-/// The words of an answer that has no error in the vendor's form.
+/// The message of a response whose error is not in the vendor's form.
 pub(crate) fn page(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let text = text.trim();
@@ -47,7 +46,7 @@ pub(crate) fn page(body: &[u8]) -> String {
     }
 }
 
-/// Our words for a code, and the beginning of the vendor's.
+/// Our text for a code, and the beginning of the vendor's message.
 pub(crate) fn sentence(code: ErrorCode, words: &str) -> String {
     let lead = match code {
         ErrorCode::Auth => "the key is not accepted",

@@ -1,5 +1,5 @@
 //! One item of an answer: a message, a thought, a call of a function, or what is not known; and its form in the next
-//! request. When items begin and end is left to the decoder.
+//! request.
 
 use serde_json::{Map, Value, json};
 
@@ -64,7 +64,7 @@ impl Item {
     }
 
     /// Adds to the text of a message that has begun.
-    pub(super) fn say(&mut self, piece: &str) -> Option<()> {
+    pub(super) fn add_text(&mut self, piece: &str) -> Option<()> {
         match self {
             Self::Open { kind, text, .. } if kind == "message" => text.push_str(piece),
             _ => return None,
@@ -135,9 +135,9 @@ impl Item {
             .then(|| ToolCall::new(text("call_id"), text("name"), &text("arguments")))
     }
 
-    /// The item as the next request has to hold it, if it may. The vendor's ids name what it keeps, and here it keeps
+    /// The item as the next request has to hold it, if it may. The vendor's ids name what it stores, and here it stores
     /// nothing, so they go; thoughts are taken back only as the vendor has sealed them.
-    fn kept(&self) -> Option<Value> {
+    fn stored(&self) -> Option<Value> {
         if let Some(words) = self.words() {
             let phase = match self {
                 Self::Done(value) => word(value, "phase"),
@@ -160,12 +160,12 @@ impl Item {
 }
 
 /// The items of an answer as the next request has to hold them. The vendor refuses a thought that nothing follows.
-pub(super) fn kept(items: &[Item]) -> Vec<Value> {
-    let mut kept: Vec<Value> = items.iter().filter_map(Item::kept).collect();
-    while kept.last().is_some_and(|item| item["type"] == "reasoning") {
-        kept.pop();
+pub(super) fn stored(items: &[Item]) -> Vec<Value> {
+    let mut stored: Vec<Value> = items.iter().filter_map(Item::stored).collect();
+    while stored.last().is_some_and(|item| item["type"] == "reasoning") {
+        stored.pop();
     }
-    kept
+    stored
 }
 
 /// A message of the assistant, unless it says nothing.

@@ -1,5 +1,5 @@
 //! From an answer whose optional properties are null to one that leaves them out, as the author's schema has it.
-//! What null means where the author allows it, it goes on to mean.
+//! A null that the author allows stays.
 
 use std::collections::HashMap;
 
@@ -10,24 +10,24 @@ use super::rebased;
 
 /// How deep answers and references are followed.
 const DEPTH: usize = 128;
-/// Where the author's schema stands while parts of it are held against parts of an answer.
+/// Where the author's schema is while parts of an answer are validated against parts of it.
 const PLACE: &str = "#/$defs/author";
 
 /// Takes the nulls away that stand for what is not there.
 pub(super) fn without_nulls(value: &mut Value, author: &Value) {
     let author = rebased(author, PLACE, &[]);
-    let mut way = Way { author: &author, validators: HashMap::new() };
-    way.clear(value, &author, DEPTH);
+    let mut remover = NullRemover { author: &author, validators: HashMap::new() };
+    remover.clear(value, &author, DEPTH);
 }
 
-/// The way back for one answer.
-struct Way<'a> {
+/// Removes the nulls of one answer.
+struct NullRemover<'a> {
     author: &'a Value,
-    /// By where in the author's schema the part stands.
+    /// By the address of the part in the author's schema.
     validators: HashMap<*const Value, Option<Validator>>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> NullRemover<'a> {
     fn clear(&mut self, value: &mut Value, schema: &'a Value, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
         if !value.is_object() && !value.is_array() {

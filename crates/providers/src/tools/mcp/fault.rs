@@ -1,5 +1,4 @@
 //! From the faults of the `rmcp` crate to typed errors, by their kinds and a server's status rather than their words.
-//! What a server's process says of its end is left to `pipe.rs`.
 
 use inspan_protocol::{AgentError, ErrorCode};
 use rmcp::service::{ClientInitializeError, ServiceError};
@@ -74,7 +73,7 @@ fn http(error: &Http) -> AgentError {
                 (None, false, false) => network("broke the connection"),
             }
         }
-        // Of the words only the status is told: the rest is a page or a reason of the server's.
+        // Only the status is shown: the rest is a page or a text of the server.
         StreamableHttpError::UnexpectedServerResponse(words) => {
             let status = words.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)?.parse::<u16>().ok());
             match status {

@@ -1,5 +1,4 @@
 //! An MCP server that is a program: JSON-RPC messages as lines over the pipes of a supervised process, for `rmcp`.
-//! The process is `transport/process.rs`; what the messages mean is left to `rmcp`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -19,7 +18,7 @@ use inspan_process::{Exit, Process, Start, Stdin};
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);
-/// Lines that are no message which are passed over; beyond them the program is none that speaks MCP.
+/// Lines that are not messages and are ignored; after so many, the program does not speak MCP.
 const STRAY_LIMIT: usize = 100;
 
 /// The pipes to a program. Dropping them kills it.

@@ -88,7 +88,7 @@ async fn what_cannot_be_called_is_answered_all_the_same() {
     let answers: Vec<_> = ran
         .iter()
         .filter_map(|ran| {
-            if let ToolUpdate::Result(answer) = ran { Some((answer.told(), answer.is_error)) } else { None }
+            if let ToolUpdate::Result(answer) = ran { Some((answer.shown(), answer.is_error)) } else { None }
         })
         .collect();
     let why = json!("the arguments are no JSON object; the tool was not called");
@@ -170,7 +170,7 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
         let (ran, ()) = tokio::join!(ran, cancel);
         let Some(ToolUpdate::Result(answer)) = ran.last() else { panic!("{ran:?}") };
         let why = if deadline.is_some() { "reached its deadline" } else { "was cancelled" };
-        assert!(answer.is_error && answer.told().as_str().unwrap().contains(why), "{answer:?}");
+        assert!(answer.is_error && answer.shown().as_str().unwrap().contains(why), "{answer:?}");
     }
     // Dropped.
     let (tools, tokens) = hangs(false);

@@ -155,7 +155,7 @@ impl Outcome {
     /// What was answered to a call: the event's result, and whether it is an error.
     pub(super) fn told(&self, id: &str) -> (String, bool) {
         let answer = self.answers.iter().find(|answer| answer.id == id).unwrap();
-        let told = answer.told();
+        let told = answer.shown();
         (told.as_str().map_or_else(|| told.to_string(), str::to_owned), answer.is_error)
     }
 
