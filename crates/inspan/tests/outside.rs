@@ -1,11 +1,7 @@
 //! A provider from outside the workspace, as `CONTRIBUTING.md` describes it: a crate of its own depends on `inspan` alone,
 //! registers its provider and runs a flow on it.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 /// The crate's own dependencies. The lock of the workspace decides their versions; tokio has the features that it has there,
 /// because with others everything above it would be built a second time.
@@ -16,16 +12,6 @@ serde = { version = "1", features = ["derive"] }
 serde_json = "1"
 tokio = { version = "1", features = ["fs", "io-std", "io-util", "macros", "net", "process", "rt-multi-thread", "signal", "sync", "test-util", "time"] }
 "#;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// The folder in which this test was built, so that nothing is built a second time that need not be.
-fn target() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(3).unwrap().to_path_buf()
-}
 
 /// The profiles of the workspace: with others everything would be built anew.
 fn profiles(manifest: &str) -> String {
@@ -45,7 +31,11 @@ fn profiles(manifest: &str) -> String {
 
 #[test]
 fn a_provider_of_another_crate_runs_in_a_flow() {
-    let (root, folder) = (root(), tempfile::tempdir().unwrap());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    // The folder in which this test was built, so that nothing is built a second time that need not be.
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(3).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let inspan = env!("CARGO_MANIFEST_DIR");
     let manifest = format!(
         "[package]\nname = \"parrot\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\ninspan = {{ path = {inspan:?} }}{DEPENDENCIES}\n{}",
@@ -58,7 +48,7 @@ fn a_provider_of_another_crate_runs_in_a_flow() {
     let output = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--offline"])
         .current_dir(folder.path())
-        .env("CARGO_TARGET_DIR", target())
+        .env("CARGO_TARGET_DIR", target)
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
