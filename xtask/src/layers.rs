@@ -180,7 +180,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "the runtime, what nodes do, the reader of flow files",
         must_not_know: "vendors, terminals",
         knows: &["inspan-engine", "inspan-flow-core", "inspan-process", "inspan-protocol", "inspan-store"],
-        packages: &["futures", "jsonschema", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
+        packages: &["futures", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
     },
     Layer {
         package: "inspan",

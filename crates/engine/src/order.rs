@@ -214,7 +214,7 @@ impl OrderCheck {
                     false => Task::Ended,
                 })
             }
-            Event::TaskCancelled { task_id, .. } => {
+            Event::TaskCancelled { task_id, .. } | Event::TaskInterrupted { task_id, .. } => {
                 self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
             }
             Event::LimitWait { .. } => {

@@ -11,6 +11,7 @@ mod ids;
 mod node;
 mod nodes;
 mod overrides;
+mod pilot;
 mod record;
 mod schedule;
 mod source;
@@ -34,6 +35,7 @@ pub use nodes::{
     ProviderAgent, WaitInput, WaitOutput, builtin_catalog, read_input, write_output,
 };
 pub use overrides::OverrideError;
+pub use pilot::{AttemptDone, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};
 pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
     Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,

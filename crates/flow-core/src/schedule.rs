@@ -6,6 +6,7 @@
 
 mod agenda;
 mod budget;
+mod carry;
 mod conclude;
 mod end;
 mod loops;
@@ -24,6 +25,7 @@ use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply,
     RunSnapshot, SessionId, SessionStatus, Timestamp,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -32,6 +34,7 @@ use crate::{
     state::{Conversation, Facts},
 };
 pub(crate) use agenda::Agenda;
+pub(crate) use carry::CarriedRun;
 pub use reuse::{Fate, Plan, Planned, Reusable, Why};
 
 /// A run: its graph, what it was given, and the fold of its facts.
@@ -132,7 +135,8 @@ pub struct StartNode {
 }
 
 /// What is left of an attempt that was cut short by a pause, a limit or a crash.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Interrupted {
     /// When the first of the attempts began that interruptions alone part.
     pub since: Option<Timestamp>,
@@ -145,7 +149,8 @@ pub struct Interrupted {
 }
 
 /// Why an attempt is cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum CancelReason {
     /// Its time is up.
     TimedOut,
@@ -158,12 +163,19 @@ pub enum CancelReason {
 }
 
 /// How an attempt ended, as far as the runtime can see.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum AttemptEnd {
     /// With an output.
     Output(Value),
     /// With an error.
     Error(AgentError),
+}
+
+impl From<Result<Value, AgentError>> for AttemptEnd {
+    fn from(end: Result<Value, AgentError>) -> Self {
+        end.map_or_else(Self::Error, Self::Output)
+    }
 }
 
 impl Run {
@@ -234,6 +246,7 @@ impl Run {
         if seq > self.facts.last_seq {
             self.facts.take(&self.graph, seq, at, task, event);
             self.agenda.update(&self.graph, &self.facts);
+            self.facts.touched.clear();
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `task:failed`, will retry | running | pending, with a time to try again |
 //! | `task:failed` | running | failed |
 //! | `task:cancelled` | running | cancelled |
+//! | `task:interrupted` | running | pending, interrupted |
 //! | `task:skipped` | pending | skipped |
 //! | `task:reused` | pending | reused |
 //! | `limit:wait` | running | waiting, with a time to try again |
@@ -36,6 +37,7 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
@@ -58,6 +60,7 @@ pub const FACTS: &[&str] = &[
     "task:complete",
     "task:failed",
     "task:cancelled",
+    "task:interrupted",
     "task:skipped",
     "task:reused",
     "edge:fired",
@@ -258,6 +261,11 @@ impl Facts {
             Event::TaskCancelled { .. } => {
                 if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
                     self.end(graph, ix, NodeStatus::Cancelled, None);
+                }
+            }
+            Event::TaskInterrupted { .. } => {
+                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.lose(graph, ix);
                 }
             }
             Event::LimitWait { until, .. } => {

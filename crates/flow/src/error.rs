@@ -1,8 +1,8 @@
 //! Why a session could not be run. A flow that fails is no error here: it is a result.
 
-use inspan_protocol::{NodeId, SessionId};
+use inspan_protocol::SessionId;
 
-use inspan_flow_core::{InputError, SnapshotError};
+use inspan_flow_core::{InputError, SnapshotError, UnknownNodeType};
 use inspan_store::StoreError;
 
 /// Why a session could not be run, or not be kept.
@@ -13,13 +13,8 @@ pub enum RunError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The registry lacks a type that the graph was compiled with.
-    #[error("node `{node}` has the type `{node_type}`, which is not registered")]
-    UnknownNodeType {
-        /// The node.
-        node: NodeId,
-        /// Its type.
-        node_type: String,
-    },
+    #[error(transparent)]
+    UnknownNodeType(#[from] UnknownNodeType),
     /// Events came faster than they could be taken, and one of them was lost.
     #[error("the runtime was overrun by events at {seq}")]
     Overflow {

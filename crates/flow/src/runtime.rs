@@ -15,7 +15,7 @@ use std::{
 };
 
 use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, PermissionPolicy, ProgramCalls, Subscription};
-use inspan_flow_core::{Graph, Parent, Reusable, Run, check_input};
+use inspan_flow_core::{Graph, Parent, Pilot, Reusable, Run, check_input};
 use inspan_protocol::{
     BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor,
 };
@@ -28,6 +28,7 @@ pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{error::RunError, node::NodeRegistry};
+use attempt::Surroundings;
 use driver::Driver;
 use keeper::{Keeper, Notice};
 use origin::Origin;
@@ -235,6 +236,18 @@ impl FlowRunner {
         resume: Option<Resume>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
+        let secrets = &self.graph.secrets;
+        let env = self.env.mark(secrets.iter().map(String::as_str));
+        let redactor = Redactor::new(&env);
+        let pilot = match Pilot::new(run, (*self.nodes).clone(), redactor.clone()) {
+            Ok(pilot) => pilot,
+            Err(unknown) => {
+                if let Some(mut keeper) = keeper {
+                    keeper.release().await?;
+                }
+                return Err(unknown.into());
+            }
+        };
         let facts = self.facts;
         // A session that goes on says so before it takes commands: a wish to pause again is of the session as it goes
         // on, and not of what it was.
@@ -254,23 +267,28 @@ impl FlowRunner {
             std::future::pending().await
         };
         let phase = self.hub.with_phase(self.graph.phase.as_str());
-        let secrets = &self.graph.secrets;
-        let env = self.env.mark(secrets.iter().map(String::as_str));
-        let surroundings = driver::Surroundings {
-            nodes: self.nodes,
+        let surroundings = Surroundings {
             program_env: env
                 .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
-            redactor: Redactor::new(&env),
+            redactor: redactor.clone(),
             programs: self.programs,
             env,
             cwd: self.cwd,
             permissions: self.permissions,
             tools: self.tools,
             supervisor: self.supervisor,
-            when_waiting: self.when_waiting,
         };
-        let mut driver =
-            Driver::new(run, input, facts, keeper, self.hub.clone(), phase, surroundings, self.questions);
+        let hub = self.hub.clone();
+        let mut driver = Driver::new(
+            pilot,
+            input,
+            facts,
+            keeper,
+            (hub, phase),
+            (self.nodes.into(), surroundings.into()),
+            self.when_waiting,
+            self.questions,
+        );
         let driven = tokio::select! {
             driven = driver.drive(resume, &mut channels) => driven,
             () = attach => Ok(()),

@@ -148,6 +148,14 @@ events! {
         /// The output.
         result: Arc<Value>,
     }
+    /// The process of a running attempt is gone, and the attempt with it: it is started again, an agent in its own
+    /// conversation.
+    "task:interrupted" TaskInterrupted {
+        /// The node.
+        task_id: NodeId,
+        /// The attempt whose process is gone; it is not counted as a failure.
+        attempt: u32,
+    }
     /// A running attempt was cancelled on purpose: by a failure elsewhere, a stop or a pause.
     "task:cancelled" TaskCancelled {
         /// The node.

@@ -44,7 +44,9 @@ pub(super) fn explain(
 impl Walk<'_> {
     /// What the state just before an event tells of it.
     pub(super) fn before_session(&mut self, envelope: &Envelope) {
-        if let Event::PhaseFailed { error, .. } = &envelope.event {
+        if let Event::PhaseFailed { error, .. } | Event::FlowEnding { error: Some(error), .. } =
+            &envelope.event
+        {
             // What ended the flow was reported when it happened.
             let state = self.state();
             let is_known = state.ended_by.is_some() || state.failure.as_ref() == Some(error);

@@ -11,7 +11,7 @@ use super::{Action, Interrupted, Run, emit, ready::named};
 use crate::{
     graph::NodeIx,
     node::NodeKind,
-    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN},
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
 };
 
 impl Run {
@@ -31,14 +31,7 @@ impl Run {
         let mut actions = Vec::new();
         for (ix, node) in state.nodes.entries() {
             let Some(run) = node.run() else { continue };
-            let event = Event::AgentComplete {
-                agent_name: run.agent_name.clone(),
-                success: false,
-                run_id: run.run_id.clone(),
-                stop_reason: StopReason::Aborted,
-                usage: Default::default(),
-                duration_ms: 0,
-            };
+            let event = unseen_end(run);
             actions.push(Action::Emit { task: Some(state.path(&self.graph, ix)), event });
         }
         let node_ids = state.to_continue(&self.graph);
@@ -51,6 +44,20 @@ impl Run {
         let budget = budget.clone();
         actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget }));
         actions
+    }
+
+    /// What is published when the process of one attempt is gone: the end of its agent's run that nobody saw, and the
+    /// interruption. Nothing if a newer attempt has taken its place.
+    pub(crate) fn lose(&self, node: NodeIx, attempt: u32) -> Vec<Action> {
+        let state = &self.facts.nodes[node];
+        if state.status != NodeStatus::Running || state.attempt != attempt {
+            return Vec::new();
+        }
+        let task = Some(self.facts.path(&self.graph, node));
+        let task_id = self.graph.node(node).id.clone();
+        let interrupted = Event::TaskInterrupted { task_id, attempt };
+        let events = state.run().map(unseen_end).into_iter().chain([interrupted]);
+        events.map(|event| Action::Emit { task: task.clone(), event }).collect()
     }
 
     /// What is left of the attempt that was cut short.
@@ -133,5 +140,17 @@ impl Run {
         let nodes = self.facts.nodes.entries();
         let doubtful = nodes.filter(|(_, node)| node.doubt && node.status == NodeStatus::Pending);
         doubtful.map(|(ix, _)| self.facts.path(&self.graph, ix))
+    }
+}
+
+/// The end of an agent's run whose process is gone.
+fn unseen_end(run: &OpenRun) -> Event {
+    Event::AgentComplete {
+        agent_name: run.agent_name.clone(),
+        success: false,
+        run_id: run.run_id.clone(),
+        stop_reason: StopReason::Aborted,
+        usage: Default::default(),
+        duration_ms: 0,
     }
 }

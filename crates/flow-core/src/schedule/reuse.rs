@@ -8,6 +8,7 @@ use inspan_protocol::{
     BudgetRaise, EdgeStatus, Envelope, Event, NodeId, NodePath, NodeStatus, ProviderSessionId, SessionId,
     Spending, Timestamp,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Action, Planning, Run, StartNode};
@@ -17,7 +18,8 @@ use crate::{
 };
 
 /// What an earlier session has left.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Reusable {
     session: SessionId,
     tasks: BTreeMap<NodePath, Task>,
@@ -29,7 +31,8 @@ pub struct Reusable {
 }
 
 /// One task of the earlier session, by its newest attempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Task {
     node_type: Arc<str>,
     input: Option<Value>,

@@ -112,6 +112,16 @@ impl Facts {
         self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
     }
 
+    /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
+    pub(super) fn lose(&mut self, graph: &Graph, ix: NodeIx) {
+        let node = &self.nodes[ix];
+        let is_named = node.conversation.is_some() && node.more.as_ref().is_some_and(|more| more.named);
+        self.interrupt(graph, ix, is_named.then_some(CONTINUE));
+        let path = self.path(graph, ix);
+        self.prompts.retain(|open| open.kind == PromptKind::Input || open.task.as_ref() != Some(&path));
+        self.wake();
+    }
+
     fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
         let ends = self.ending.is_some();
         let progress = self.progress;

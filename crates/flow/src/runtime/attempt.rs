@@ -1,29 +1,72 @@
-//! One attempt of a node: how its task ends whatever happens, and the check of what goes in and comes out.
+//! The executor of attempts, for every driver: it runs a node to its end, whatever the node does.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_flow_core::{AttemptEnd, DescribeNode, Described, Node, NodeIx};
-use inspan_protocol::{AgentError, ErrorCode, Redactor};
-use jsonschema::Validator;
-use serde_json::Value;
+use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
+use inspan_flow_core::{AttemptDone, AttemptSpec};
+use inspan_protocol::{AgentError, Environment, ErrorCode, HostTools, Redactor, Supervisor};
+use tokio_util::sync::CancellationToken;
 
-use crate::node::{NodeContext, NodeType};
+use crate::node::{NodeContext, NodeRegistry};
 
-/// How long a cancelled node may take to end; then it is dropped. Longer than the ladder on which a
-/// vendor's program is brought down.
+/// How long a cancelled node may take to end; then it is dropped. Longer than a vendor's program takes to be ended.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
 
+/// What is the same for all attempts that a process runs.
+pub(super) struct Surroundings {
+    pub(super) env: Environment,
+    /// The environment for programs that the flow's author names.
+    pub(super) program_env: Environment,
+    pub(super) redactor: Redactor,
+    pub(super) programs: ProgramCalls,
+    pub(super) cwd: PathBuf,
+    pub(super) permissions: PermissionPolicy,
+    pub(super) tools: HostTools,
+    pub(super) supervisor: Option<Supervisor>,
+}
+
+/// Where one attempt runs: where its events go and its messages come from, and what ends it.
+pub(super) struct Ground {
+    /// The hub, within the attempt's task.
+    pub(super) hub: Hub,
+    /// Cancelled when the attempt is to end.
+    pub(super) cancel: CancellationToken,
+}
+
 /// Runs one attempt to its end, which comes soon after a cancellation whatever the node does.
-pub(super) async fn drive(
-    node_type: Arc<dyn NodeType>,
-    context: NodeContext,
-    input: Value,
-    node: NodeIx,
-) -> (NodeIx, u32, AttemptEnd) {
-    let attempt = context.attempt;
-    let id = context.node.clone();
-    let cancel = context.cancel.clone();
+pub(super) async fn run_attempt(
+    nodes: Arc<NodeRegistry>,
+    surroundings: Arc<Surroundings>,
+    spec: AttemptSpec,
+    ground: Ground,
+) -> AttemptDone {
+    let (node, attempt, id) = (spec.node, spec.attempt, spec.node_id.clone());
+    let Some(node_type) = nodes.runner(&spec.node_type).cloned() else {
+        let message = format!("node `{id}` has the type `{}`, and nothing here runs it", spec.node_type);
+        let end = Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+        return AttemptDone { node, attempt, end: end.into() };
+    };
+    let cancel = ground.cancel.clone();
+    let context = NodeContext {
+        node: spec.node_id,
+        path: spec.path,
+        attempt,
+        conversation: spec.conversation,
+        interrupted: spec.interrupted,
+        mail: spec.mail,
+        cwd: surroundings.cwd.clone(),
+        env: surroundings.env.clone(),
+        program_env: surroundings.program_env.clone(),
+        redactor: surroundings.redactor.clone(),
+        programs: surroundings.programs.clone(),
+        permissions: surroundings.permissions,
+        tools: surroundings.tools.clone(),
+        supervisor: surroundings.supervisor.clone(),
+        cancel: ground.cancel,
+        hub: ground.hub,
+    };
+    let input = spec.input;
     let work = AssertUnwindSafe(async move { node_type.run(context, input).await }).catch_unwind();
     let too_late = async {
         cancel.cancelled().await;
@@ -31,64 +74,13 @@ pub(super) async fn drive(
     };
     let end = tokio::select! {
         biased;
-        end = work => match end {
-            Ok(Ok(output)) => AttemptEnd::Output(output),
-            Ok(Err(error)) => AttemptEnd::Error(error),
-            Err(_) => AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, format!("node `{id}` panicked"))),
-        },
+        end = work => end.unwrap_or_else(|_| {
+            Err(AgentError::new(ErrorCode::NodeFailed, format!("node `{id}` panicked")))
+        }),
         () = too_late => {
             let message = format!("node `{id}` did not end within {CANCEL_GRACE:?} of being cancelled");
-            AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, message))
+            Err(AgentError::new(ErrorCode::Aborted, message))
         }
     };
-    (node, attempt, end)
-}
-
-/// The input, if it fits the schema of the node's type.
-pub(super) fn check_input(
-    known: &Described,
-    node_type: &dyn DescribeNode,
-    node: &Node,
-    input: Value,
-) -> Result<Value, AgentError> {
-    // A schema that depends on the input is checked by the one who reads it.
-    if node_type.input_schema_for(&input).is_some() {
-        return Ok(input);
-    }
-    match known.input().and_then(|schema| misfit(schema, &input)) {
-        Some(why) => {
-            Err(AgentError::new(ErrorCode::ConfigInvalid, format!("the input of node `{}`: {why}", node.id)))
-        }
-        None => Ok(input),
-    }
-}
-
-/// The end without secrets, unless it is an output that does not fit the schema of the node's type.
-pub(super) fn check_end(
-    known: &Described,
-    node: &Node,
-    end: Result<Value, AgentError>,
-    redactor: &Redactor,
-) -> AttemptEnd {
-    let end = end.map(|output| redactor.value(output)).map_err(|error| redactor.error(error));
-    let output = match end {
-        Ok(output) => output,
-        Err(error) => return AttemptEnd::Error(error),
-    };
-    match known.output().and_then(|schema| misfit(schema, &output)) {
-        Some(why) => {
-            let message = format!("the output of node `{}`: {why}", node.id);
-            AttemptEnd::Error(AgentError::new(ErrorCode::OutputInvalid, message))
-        }
-        None => AttemptEnd::Output(output),
-    }
-}
-
-fn misfit(schema: &Validator, value: &Value) -> Option<String> {
-    if schema.is_valid(value) {
-        return None;
-    }
-    let errors: Vec<_> =
-        schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
-    Some(errors.join("; "))
+    AttemptDone { node, attempt, end: end.into() }
 }

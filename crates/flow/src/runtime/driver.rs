@@ -2,13 +2,12 @@
 
 mod commands;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use inspan_engine::{Channels, Hub, PermissionPolicy, ProgramCalls, Subscription};
-use inspan_flow_core::{Action, AttemptEnd, Computed, Node, NodeIx, Run, StartNode};
+use inspan_engine::{Channels, Hub, Subscription};
+use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, NodeIx, Pilot, Received, Todo};
 use inspan_protocol::{
-    Command, Envelope, Environment, Event, HostTools, NodePath, Prompt, PromptKind, Redactor, RunSnapshot,
-    SessionStatus, Supervisor, Timestamp,
+    Command, Envelope, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -18,11 +17,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::commands::Waiting;
-use super::{Resume, WhenWaiting, attempt, keeper::Keeper, result::LastState};
-use crate::{
-    error::RunError,
-    node::{NodeContext, NodeRegistry},
+use super::{
+    Resume, WhenWaiting,
+    attempt::{Ground, Surroundings, run_attempt},
+    keeper::Keeper,
+    result::LastState,
 };
+use crate::{error::RunError, node::NodeRegistry};
 
 /// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -30,25 +31,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// A run whose nodes never wait stops so often, in steps, to see to all else.
 const STEPS: u32 = 128;
 
-/// What an attempt's task gives back.
-type Ended = (NodeIx, u32, AttemptEnd);
-
-/// What attempts find around them.
-pub(super) struct Surroundings {
-    pub(super) nodes: NodeRegistry,
-    pub(super) env: Environment,
-    pub(super) program_env: Environment,
-    pub(super) redactor: Redactor,
-    pub(super) programs: ProgramCalls,
-    pub(super) cwd: PathBuf,
-    pub(super) permissions: PermissionPolicy,
-    pub(super) tools: HostTools,
-    pub(super) supervisor: Option<Supervisor>,
-    pub(super) when_waiting: WhenWaiting,
-}
-
 pub(super) struct Driver {
-    pub(super) run: Run,
+    pub(super) pilot: Pilot,
     pub(super) keeper: Option<Keeper>,
     input: Map<String, Value>,
     facts: Subscription,
@@ -60,8 +44,10 @@ pub(super) struct Driver {
     just_now: Option<Timestamp>,
     /// The newest place that was emitted from, and its handle.
     place: Option<(NodePath, Hub)>,
-    around: Surroundings,
-    tasks: JoinSet<Ended>,
+    nodes: Arc<NodeRegistry>,
+    surroundings: Arc<Surroundings>,
+    when_waiting: WhenWaiting,
+    tasks: JoinSet<AttemptDone>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
     tokens: HashMap<(NodeIx, u32), CancellationToken>,
@@ -79,17 +65,17 @@ enum Stage {
 impl Driver {
     #[expect(clippy::too_many_arguments, reason = "it is called once, by the runner that took itself apart")]
     pub(super) fn new(
-        run: Run,
+        pilot: Pilot,
         input: Map<String, Value>,
         facts: Subscription,
         keeper: Option<Keeper>,
-        root: Hub,
-        phase: Hub,
-        around: Surroundings,
+        (root, phase): (Hub, Hub),
+        (nodes, surroundings): (Arc<NodeRegistry>, Arc<Surroundings>),
+        when_waiting: WhenWaiting,
         questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ) -> Self {
         Self {
-            run,
+            pilot,
             keeper,
             input,
             facts,
@@ -98,7 +84,9 @@ impl Driver {
             phase,
             just_now: None,
             place: None,
-            around,
+            nodes,
+            surroundings,
+            when_waiting,
             tasks: JoinSet::new(),
             asked: JoinSet::new(),
             tokens: HashMap::new(),
@@ -113,10 +101,10 @@ impl Driver {
         resume: Option<Resume>,
         channels: &mut Channels,
     ) -> Result<(), RunError> {
-        let mut actions = Vec::new();
+        let mut todo = Vec::new();
         if let Some(resume) = resume {
-            actions = self.run.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
-            self.carry_out(&mut actions).await?;
+            todo = self.pilot.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
+            self.carry_out(&mut todo).await?;
             self.root.start_session();
             self.take_stored().await?;
             self.obey(|command| matches!(command, Command::Abort { .. })).await?;
@@ -126,9 +114,9 @@ impl Driver {
         while self.stage == Stage::Running {
             self.learn()?;
             let now = self.just_now.take().unwrap_or_else(|| self.now());
-            self.run.next(now, &mut actions);
-            if !actions.is_empty() {
-                self.carry_out(&mut actions).await?;
+            self.pilot.decide(now, &mut todo);
+            if !todo.is_empty() {
+                self.carry_out(&mut todo).await?;
                 steps += 1;
                 if steps.is_multiple_of(STEPS) {
                     self.see_to_all_else().await?;
@@ -184,9 +172,9 @@ impl Driver {
         self.asked.shutdown().await;
         // A cancelled attempt ends within its grace, and takes its programs with it.
         while let Some(ended) = self.tasks.join_next().await {
-            if let Ok((node, attempt, end @ AttemptEnd::Output(_))) = ended {
+            if let Ok(done @ AttemptDone { end: AttemptEnd::Output(_), .. }) = ended {
                 // What cannot be learnt any more cannot be stored either.
-                let _overflow = self.conclude_checked(node, attempt, end);
+                let _overflow = self.conclude(done);
             }
         }
         self.questions.close();
@@ -203,30 +191,27 @@ impl Driver {
 
     /// What is left when all is done: the fold, and what the flow was given.
     pub(super) fn into_last(self) -> LastState {
-        LastState { run: self.run, input: self.input }
+        LastState { run: self.pilot.into_run(), input: self.input }
     }
 
-    async fn carry_out(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
-        for action in actions.drain(..) {
-            match action {
-                Action::Emit { task, event } => {
-                    self.emit(task, event);
-                    self.learn()?;
-                }
-                Action::Start(start) => self.start(*start).await?,
-                Action::Cancel { node, attempt, .. } => {
+    async fn carry_out(&mut self, todo: &mut Vec<Todo>) -> Result<(), RunError> {
+        for todo in todo.drain(..) {
+            match todo {
+                publish @ Todo::Publish { .. } => self.publish(publish)?,
+                Todo::Begin(spec) => self.begin(*spec).await?,
+                Todo::Abort { node, attempt, .. } => {
                     if let Some(token) = self.tokens.get(&(node, attempt)) {
                         token.cancel();
                     }
                 }
-                Action::Ask { task, id, prompt, choices } => {
+                Todo::Ask { task, id, prompt, choices } => {
                     let hub = self.hub_at(task);
                     let id = id.unwrap_or_else(|| hub.ids().prompt_id());
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
                     let asked = hub.ask(Prompt { choices: Some(choices), ..prompt });
                     self.asked.spawn(async move { drop(asked.await) });
                 }
-                Action::Finish => self.stage = Stage::Over,
+                Todo::Finish => self.stage = Stage::Over,
             }
         }
         Ok(())
@@ -239,8 +224,9 @@ impl Driver {
     /// Takes every fact that the hub has given out since the last time.
     fn learn(&mut self) -> Result<(), RunError> {
         let overflow = self.facts.take_all(&mut self.learned);
+        let now = self.now();
         for envelope in &self.learned {
-            self.run.apply(envelope);
+            self.pilot.receive(Received::Event(envelope), now, &mut Vec::new());
         }
         self.learned.clear();
         match overflow {
@@ -249,20 +235,22 @@ impl Driver {
         }
     }
 
-    fn emit(&mut self, task: Option<NodePath>, event: Event) -> Arc<Envelope> {
+    fn publish(&mut self, todo: Todo) -> Result<(), RunError> {
         use Event::{HarnessComplete, HarnessStart};
-        if let Event::AgentComplete { run_id, .. } = &event {
-            // Of a run that another process began.
-            let hub = task.map_or_else(|| self.phase.clone(), |path| self.phase.with_task(path));
-            return hub.with_agent(run_id.clone()).emit(event);
-        }
-        let envelope = match task {
-            Some(path) => self.hub_at(path).emit(event),
-            None if matches!(event, HarnessStart { .. } | HarnessComplete { .. }) => self.root.emit(event),
-            None => self.phase.emit(event),
+        let Todo::Publish { task, agent, event } = todo else { return Ok(()) };
+        let envelope = match (task, agent) {
+            (task, Some(run)) => {
+                let hub = task.map_or_else(|| self.phase.clone(), |path| self.phase.with_task(path));
+                hub.with_agent(run).emit(event)
+            }
+            (Some(path), None) => self.hub_at(path).emit(event),
+            (None, None) if matches!(event, HarnessStart { .. } | HarnessComplete { .. }) => {
+                self.root.emit(event)
+            }
+            (None, None) => self.phase.emit(event),
         };
         self.just_now = Some(envelope.timestamp);
-        envelope
+        self.learn()
     }
 
     fn hub_at(&mut self, path: NodePath) -> &Hub {
@@ -274,86 +262,32 @@ impl Driver {
         self.place.as_ref().map_or(&self.phase, |(_, hub)| hub)
     }
 
-    async fn start(&mut self, start: StartNode) -> Result<(), RunError> {
-        let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
-        let spec = self.run.graph().node(node);
-        let Some((node_type, known)) = self.around.nodes.find(&spec.node_type) else {
-            return Err(unknown(spec));
-        };
-        let input = match input.and_then(|input| attempt::check_input(known, &**node_type, spec, input)) {
-            Ok(input) => input,
-            Err(error) => {
-                let error = self.around.redactor.error(error);
-                return self.conclude(node, attempt, AttemptEnd::Error(error));
-            }
-        };
-        let input = match node_type.compute(input) {
-            Computed::Done(end) => {
-                let end = attempt::check_end(known, spec, end, &self.around.redactor);
-                return self.conclude(node, attempt, end);
-            }
-            Computed::Runs(input) => input,
-        };
-        let Some(runner) = self.around.nodes.runner(&spec.node_type).cloned() else {
-            return Err(unknown(spec));
-        };
-        let cancel = CancellationToken::new();
-        let context = NodeContext {
-            node: spec.id.clone(),
-            path: path.clone(),
-            attempt,
-            conversation,
-            interrupted,
-            mail,
-            cwd: self.around.cwd.clone(),
-            env: self.around.env.clone(),
-            program_env: self.around.program_env.clone(),
-            redactor: self.around.redactor.clone(),
-            programs: self.around.programs.clone(),
-            permissions: self.around.permissions,
-            tools: self.around.tools.clone(),
-            supervisor: self.around.supervisor.clone(),
-            cancel: cancel.clone(),
-            hub: self.hub_at(path).clone(),
-        };
+    async fn begin(&mut self, spec: AttemptSpec) -> Result<(), RunError> {
         // What the attempt does to the world comes after its start is on record.
         if let Some(keeper) = &mut self.keeper {
             keeper.flush().await?;
             keeper.in_flight = true;
         }
-        self.tokens.insert((node, attempt), cancel);
-        self.tasks.spawn(attempt::drive(runner, context, input, node));
+        let cancel = CancellationToken::new();
+        let ground = Ground { hub: self.hub_at(spec.path.clone()).clone(), cancel: cancel.clone() };
+        self.tokens.insert((spec.node, spec.attempt), cancel);
+        self.tasks.spawn(run_attempt(self.nodes.clone(), self.surroundings.clone(), spec, ground));
         Ok(())
     }
 
-    fn conclude(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd) -> Result<(), RunError> {
-        self.tokens.remove(&(node, attempt));
+    /// Publishes the end of an attempt.
+    fn conclude(&mut self, done: AttemptDone) -> Result<(), RunError> {
+        self.tokens.remove(&(done.node, done.attempt));
         self.learn()?;
-        if let Some((path, event)) = self.run.conclude(node, attempt, end, self.now()) {
-            self.emit(Some(path), event);
-            self.learn()?;
-        }
-        Ok(())
-    }
-
-    /// As `conclude`, after the check of what the node gives.
-    fn conclude_checked(&mut self, node: NodeIx, attempt: u32, end: AttemptEnd) -> Result<(), RunError> {
-        let end = match end {
-            AttemptEnd::Output(output) => Ok(output),
-            AttemptEnd::Error(error) => Err(error),
-        };
-        let spec = self.run.graph().node(node);
-        let end = match self.around.nodes.described(&spec.node_type) {
-            Some(known) => attempt::check_end(known, spec, end, &self.around.redactor),
-            None => end.map_or_else(AttemptEnd::Error, AttemptEnd::Output),
-        };
-        self.conclude(node, attempt, end)
+        let (now, mut todo) = (self.now(), Vec::new());
+        self.pilot.receive(Received::Ended(done), now, &mut todo);
+        todo.into_iter().try_for_each(|todo| self.publish(todo))
     }
 
     /// Waits until a task ends, a fact comes from elsewhere, the log wants something, or it is time. The end of a task
     /// is stored before anything that follows from it is worked out.
     async fn wait(&mut self) -> Result<(), RunError> {
-        let sleep = match self.run.wake_at() {
+        let sleep = match self.pilot.wake_at() {
             Some(at) => at.since(self.now()).min(LONGEST_SLEEP),
             None => LONGEST_SLEEP,
         };
@@ -367,19 +301,20 @@ impl Driver {
             biased;
             Some(ended) = self.tasks.join_next() => Some(ended),
             Some(fact) = self.facts.next() => {
-                self.run.apply(&fact);
+                let now = self.root.clock().now();
+                self.pilot.receive(Received::Event(&fact), now, &mut Vec::new());
                 None
             }
             () = keeper => None,
             Some(question) = self.questions.recv() => {
                 // Who asked may have gone.
-                drop(question.send(self.run.snapshot(&self.input)));
+                drop(question.send(self.pilot.snapshot(&self.input)));
                 None
             }
             () = tokio::time::sleep(sleep) => None,
         };
-        if let Some(Ok((node, attempt, end))) = ended {
-            self.conclude_checked(node, attempt, end)?;
+        if let Some(Ok(done)) = ended {
+            self.conclude(done)?;
             if let Some(keeper) = &mut self.keeper {
                 keeper.flush().await?;
                 keeper.in_flight = !self.tasks.is_empty();
@@ -391,22 +326,18 @@ impl Driver {
 
     /// Whether the session waits for something and its process need not.
     fn leaves(&self) -> bool {
-        let (state, now) = (self.run.state(), self.now());
+        let (state, now) = (self.pilot.run().state(), self.now());
         let is_due = state.prompts().iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
         state.status() == SessionStatus::Waiting
             // A question whose time is up is about to be answered with its default.
             && !is_due
-            && match self.around.when_waiting {
+            && match self.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,
                 WhenWaiting::LeaveToPeople => !state.nodes().iter().any(|node| node.retry_at.is_some()),
                 WhenWaiting::LeaveUnlessTimed => {
-                    self.run.wake_at().is_none() && state.prompts().iter().all(|open| open.deadline.is_none())
+                    self.pilot.wake_at().is_none() && state.prompts().iter().all(|open| open.deadline.is_none())
                 }
             }
     }
-}
-
-fn unknown(node: &Node) -> RunError {
-    RunError::UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() }
 }

@@ -7,7 +7,7 @@ use super::{
     shape::{shape, text},
     sim::{Sim, facts, story, world},
 };
-use crate::testing::graph;
+use crate::{schedule::Run, testing::graph};
 
 /// Goes on with a log that was cut after so many events, and holds it against the end of the undisturbed run.
 fn goes_on(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
@@ -124,4 +124,66 @@ proptest! {
             prop_assert_eq!(sim.end(), whole.end(), "saved after {}:\n{}\n{}", cut, story(&sim.log), text);
         }
     }
+
+    #[test]
+    fn what_is_carried_anywhere_folds_as_what_stayed(shape in shape(), seed in any::<u64>()) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+        whole.drive(world);
+        for cut in 0..=whole.log.len() {
+            let half = Sim::new(&graph, &whole.log[..cut]);
+            let mut run = carried(&half.run);
+            prop_assert_eq!(run.state(), half.run.state(), "{} of {}", cut, text);
+            whole.log[cut..].iter().for_each(|envelope| run.apply(envelope));
+            prop_assert_eq!(run.state(), whole.run.state(), "{} of {}", cut, text);
+            prop_assert_eq!(&run.agenda, &whole.run.agenda, "{} of {}", cut, text);
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_carried_while_attempts_run_decides_as_if_it_had_stayed(shape in shape(), seed in any::<u64>(), every in 1..9_usize) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+        whole.drive(world);
+        let mut moved = Sim::new(&graph, &[]).shuffled(seed);
+        let mut count = 0;
+        while !moved.step(&world) {
+            count += 1;
+            if count % every == 0 {
+                moved.run = carried(&moved.run);
+            }
+        }
+        prop_assert_eq!(story(&moved.log), story(&whole.log), "{}", text);
+        prop_assert_eq!(moved.run.state(), whole.run.state());
+    }
+
+    #[test]
+    fn attempts_whose_process_is_lost_are_done_again_and_nothing_else_is(shape in shape(), seed in any::<u64>(), every in 2..12_usize) {
+        let text = text(&shape);
+        let graph = graph(&text);
+        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+        whole.drive(world);
+        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+        let mut count = 0;
+        while !sim.step(&world) {
+            count += 1;
+            // One at work ten times in a row when its process died is failed.
+            if count % every == 0 && count / every < 6 {
+                sim.lose_one();
+            }
+        }
+        sim.check();
+        prop_assert_eq!(sim.end(), whole.end(), "{}\n{}", story(&sim.log), text);
+        prop_assert!(sim.again(0).is_empty());
+        let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();
+        prop_assert_eq!(facts(&Sim::new(&graph, &doubled).run.facts), facts(&sim.run.facts));
+    }
+}
+
+/// A run that was written down and read by another process.
+fn carried(run: &Run) -> Run {
+    let json = serde_json::to_string(&run.carry()).unwrap();
+    Run::take_up(run.graph.clone(), serde_json::from_str(&json).unwrap()).unwrap()
 }

@@ -245,6 +245,30 @@ impl Sim {
         doing.steps = tool.into_iter().chain(complete).chain([aborted]).collect();
     }
 
+    /// The process of one running attempt dies.
+    pub(super) fn lose_one(&mut self) {
+        if self.doing.is_empty() {
+            return;
+        }
+        let at = self.roll(self.doing.len());
+        let Doing { node, attempt, tool, run, path, .. } = self.doing.remove(at);
+        if tool {
+            // The worker sees its tools end before it is given up.
+            let (tool_name, tool_use_id) = ("Bash".to_owned(), "t".to_owned());
+            let (result, run_id) = (json!("lost"), run.clone().unwrap_or_else(|| RunId::from("none")));
+            let event = Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: true, run_id };
+            self.put(Some(path), run, event);
+        }
+        for action in self.run.lose(node, attempt) {
+            let Action::Emit { task, event } = action else { panic!("{action:?}") };
+            let run = match &event {
+                Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
+                _ => None,
+            };
+            self.put(task, run, event);
+        }
+    }
+
     fn until(&self) -> Option<Timestamp> {
         let times = self.doing.iter().filter_map(|doing| match doing.steps.front() {
             Some(Step::Until(at)) => Some(*at),

@@ -31,7 +31,9 @@ impl Driver {
         }
         let mut any = false;
         for posted in std::mem::take(&mut self.waiting.commands) {
-            if wanted(&posted.command) && !is_early(&self.run, &self.root, &posted, &self.waiting.stored) {
+            if wanted(&posted.command)
+                && !is_early(self.pilot.run(), &self.root, &posted, &self.waiting.stored)
+            {
                 keeper.carry_out(posted.number, posted.command, &self.root);
                 any = true;
             } else {
@@ -67,7 +69,7 @@ impl Driver {
         keeper.look_again();
         // A store that cannot be read has no end to be stored either.
         let open = keeper.commands().await.unwrap_or_default().unwrap_or_default();
-        let status = self.run.state().status();
+        let status = self.pilot.run().state().status();
         for PostedCommand { number, command, .. } in open {
             if status.has_ended() {
                 keeper.carry_out(number, command, &self.root);

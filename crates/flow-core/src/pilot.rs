@@ -1,0 +1,354 @@
+//! A run with all that every driver of it must do alike: it computes nodes that never wait, checks what goes into and
+//! comes out of the others, and can be carried to another process while attempts run. A driver publishes events, runs
+//! attempts, and reports what happens; the driver of this project is `FlowRunner`, over a store.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use inspan_protocol::{
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodeId, NodePath, PromptId, Redactor, RunId,
+    RunSnapshot, SessionId, Timestamp,
+};
+use jsonschema::Validator;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    catalog::{Described, NodeCatalog},
+    graph::{Graph, NodeIx},
+    node::{Computed, DescribeNode},
+    schedule::{Action, AttemptEnd, CancelReason, CarriedRun, Interrupted, Run, StartNode},
+    state::{Conversation, SnapshotError},
+};
+
+/// The version of what [`Pilot::carry`] gives.
+const CARRIED_VERSION: u16 = 1;
+
+/// An attempt as its executor gets it: data, so that it may run in another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptSpec {
+    /// The session.
+    pub session: SessionId,
+    /// The node.
+    pub node: NodeIx,
+    /// Its id.
+    pub node_id: NodeId,
+    /// Its place in the run.
+    pub path: NodePath,
+    /// Its type.
+    pub node_type: Arc<str>,
+    /// Which try this is, counting from 1.
+    pub attempt: u32,
+    /// Its input, checked.
+    pub input: Value,
+    /// The conversation that an agent continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Conversation>,
+    /// What is left of an attempt that was cut short, if this one takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Box<Interrupted>>,
+    /// Messages to an agent that follow its first turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mail: Vec<String>,
+}
+
+/// The end of an attempt, as its executor reports it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptDone {
+    /// The node.
+    pub node: NodeIx,
+    /// Its attempt.
+    pub attempt: u32,
+    /// How it ended.
+    pub end: AttemptEnd,
+}
+
+/// What a driver reports.
+#[derive(Debug)]
+pub enum Received<'a> {
+    /// An event of the session, in the order of the log.
+    Event(&'a Envelope),
+    /// An attempt ended.
+    Ended(AttemptDone),
+    /// The process that ran an attempt is gone, and the attempt with it; all others continue.
+    Lost {
+        /// The node.
+        node: NodeIx,
+        /// Its attempt.
+        attempt: u32,
+    },
+}
+
+/// What a driver is to do, in this order.
+#[derive(Debug)]
+pub enum Todo {
+    /// Give the event its number and id, put it into the log, and report it by [`Received::Event`].
+    Publish {
+        /// The task that it belongs to.
+        task: Option<NodePath>,
+        /// The agent's run that it belongs to.
+        agent: Option<RunId>,
+        /// The event.
+        event: Event,
+    },
+    /// Run an attempt; all that was published before is durable first.
+    Begin(Box<AttemptSpec>),
+    /// Cancel a running attempt; its end is still reported.
+    Abort {
+        /// The node.
+        node: NodeIx,
+        /// Its attempt.
+        attempt: u32,
+        /// Why.
+        reason: CancelReason,
+    },
+    /// Ask a person on a node's behalf; the question and the reply are events.
+    Ask {
+        /// The node's place.
+        task: NodePath,
+        /// The id that the question had before, if it was asked before.
+        id: Option<PromptId>,
+        /// The question.
+        prompt: String,
+        /// The answers to choose from.
+        choices: Vec<String>,
+    },
+    /// The session has ended, or is paused.
+    Finish,
+}
+
+/// A node's type that the registry lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node `{node}` has the type `{node_type}`, which is not registered")]
+pub struct UnknownNodeType {
+    /// The node.
+    pub node: NodeId,
+    /// Its type.
+    pub node_type: String,
+}
+
+/// The exact state of a run as data, also while attempts run. A snapshot is what people and other versions read; this is
+/// for the next process of the same version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Carried {
+    version: u16,
+    run: CarriedRun,
+}
+
+/// Drives a run, without a clock, a log or a runtime of its own.
+pub struct Pilot {
+    run: Run,
+    catalog: NodeCatalog,
+    redactor: Redactor,
+    /// Ends of attempts that were computed at once, to be published next.
+    computed: VecDeque<AttemptDone>,
+}
+
+impl Pilot {
+    /// A pilot of a run whose node types are all in the catalogue. Secrets that the redactor knows leave no node.
+    pub fn new(run: Run, catalog: NodeCatalog, redactor: Redactor) -> Result<Self, UnknownNodeType> {
+        let unknown = run.graph().nodes.iter().find(|node| catalog.get(&node.node_type).is_none());
+        if let Some(node) = unknown {
+            return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
+        }
+        Ok(Self { run, catalog, redactor, computed: VecDeque::new() })
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The run, when all is done.
+    pub fn into_run(self) -> Run {
+        self.run
+    }
+
+    /// What is published before a session is resumed whose whole log was reported.
+    pub fn resume(
+        &self,
+        message: Option<&str>,
+        messages: &BTreeMap<String, String>,
+        budget: &BudgetRaise,
+    ) -> Vec<Todo> {
+        self.run.resume(message, messages, budget).into_iter().filter_map(published).collect()
+    }
+
+    /// Takes what happened. What must be published because of it is put into `todo`; all of it is reported by
+    /// [`Received::Event`] before the next decision.
+    pub fn receive(&mut self, received: Received<'_>, now: Timestamp, todo: &mut Vec<Todo>) {
+        match received {
+            Received::Event(envelope) => self.run.apply(envelope),
+            Received::Ended(done) => self.conclude(done, now, todo),
+            Received::Lost { node, attempt } => {
+                todo.extend(self.run.lose(node, attempt).into_iter().filter_map(published));
+            }
+        }
+    }
+
+    /// Puts the next decision into `todo`, which stays empty if there is nothing to do until something happens. Every
+    /// published event is reported before this is called again.
+    pub fn decide(&mut self, now: Timestamp, todo: &mut Vec<Todo>) {
+        if let Some(done) = self.computed.pop_front() {
+            return self.conclude(done, now, todo);
+        }
+        let mut actions = Vec::new();
+        self.run.next(now, &mut actions);
+        for action in actions {
+            match action {
+                Action::Emit { task, event } => todo.extend(published(Action::Emit { task, event })),
+                Action::Start(start) => todo.extend(self.begin(*start)),
+                Action::Cancel { node, attempt, reason } => todo.push(Todo::Abort { node, attempt, reason }),
+                Action::Ask { task, id, prompt, choices } => {
+                    todo.push(Todo::Ask { task, id, prompt, choices })
+                }
+                Action::Finish => todo.push(Todo::Finish),
+            }
+        }
+    }
+
+    /// When to decide again even if nothing happens.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        self.run.wake_at()
+    }
+
+    /// The attempts that must be running now.
+    pub fn outstanding(&self) -> Vec<AttemptSpec> {
+        self.run.outstanding().into_iter().filter_map(|start| self.prepare(start).ok()).collect()
+    }
+
+    /// The run as data that people and other versions read; `input` is what the flow was given.
+    pub fn snapshot(&self, input: &Map<String, Value>) -> RunSnapshot {
+        self.run.snapshot(input)
+    }
+
+    /// The exact state, also while attempts run.
+    pub fn carry(&self) -> Carried {
+        Carried { version: CARRIED_VERSION, run: self.run.carry() }
+    }
+
+    /// Continues where another process stood when it carried its state. The graph is the one that it ran.
+    pub fn take_up(
+        graph: Arc<Graph>,
+        catalog: NodeCatalog,
+        redactor: Redactor,
+        carried: Carried,
+    ) -> Result<Self, SnapshotError> {
+        let session = carried.run.session().clone();
+        if carried.version != CARRIED_VERSION {
+            return Err(SnapshotError::Version { session, found: carried.version, known: CARRIED_VERSION });
+        }
+        let run = Run::take_up(graph, carried.run)?;
+        let mut pilot = Self { run, catalog, redactor, computed: VecDeque::new() };
+        for start in pilot.run.outstanding() {
+            pilot.computed.extend(pilot.prepare(start).err());
+        }
+        Ok(pilot)
+    }
+
+    /// The attempt to run; nothing if it has ended already, by its input or by a computation.
+    fn begin(&mut self, start: StartNode) -> Option<Todo> {
+        match self.prepare(start) {
+            Ok(spec) => Some(Todo::Begin(Box::new(spec))),
+            Err(done) => {
+                self.computed.push_back(done);
+                None
+            }
+        }
+    }
+
+    fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
+        let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
+        let spec = self.run.graph().node(node);
+        let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };
+        let Some((node_type, known)) = self.catalog.find(&spec.node_type) else {
+            let message = format!("the type `{}` is not registered", spec.node_type);
+            return Err(done(Err(AgentError::new(ErrorCode::ConfigInvalid, message))));
+        };
+        let input = input.and_then(|input| check_input(known, &**node_type, &spec.id, input));
+        match input.map(|input| node_type.compute(input)) {
+            Ok(Computed::Runs(input)) => Ok(AttemptSpec {
+                session: self.run.session().clone(),
+                node,
+                node_id: spec.id.clone(),
+                path,
+                node_type: spec.node_type.clone(),
+                attempt,
+                input,
+                conversation,
+                interrupted,
+                mail,
+            }),
+            Ok(Computed::Done(end)) => Err(done(end)),
+            Err(error) => Err(done(Err(error))),
+        }
+    }
+
+    fn conclude(&mut self, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
+        let AttemptDone { node, attempt, end } = done;
+        let end = self.check_end(node, end);
+        if let Some((path, event)) = self.run.conclude(node, attempt, end, now) {
+            todo.push(Todo::Publish { task: Some(path), agent: None, event });
+        }
+    }
+
+    /// The end without secrets; an output that does not fit the schema of the node's type is an error.
+    fn check_end(&self, node: NodeIx, end: AttemptEnd) -> AttemptEnd {
+        let spec = self.run.graph().node(node);
+        let output = match end {
+            AttemptEnd::Output(output) => self.redactor.value(output),
+            AttemptEnd::Error(error) => return AttemptEnd::Error(self.redactor.error(error)),
+        };
+        let schema = self.catalog.described(&spec.node_type).and_then(|known| known.output());
+        match schema.and_then(|schema| misfit(schema, &output)) {
+            Some(why) => {
+                let message = format!("the output of node `{}`: {why}", spec.id);
+                AttemptEnd::Error(AgentError::new(ErrorCode::OutputInvalid, message))
+            }
+            None => AttemptEnd::Output(output),
+        }
+    }
+}
+
+/// An event to publish; the end of an agent's run that another process began belongs to that run.
+fn published(action: Action) -> Option<Todo> {
+    let Action::Emit { task, event } = action else { return None };
+    let agent = match &event {
+        Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
+        _ => None,
+    };
+    Some(Todo::Publish { task, agent, event })
+}
+
+/// The input, if it fits the schema of the node's type.
+fn check_input(
+    known: &Described,
+    node_type: &dyn DescribeNode,
+    node: &NodeId,
+    input: Value,
+) -> Result<Value, AgentError> {
+    // A schema that depends on the input is checked by the node itself.
+    if node_type.input_schema_for(&input).is_some() {
+        return Ok(input);
+    }
+    match known.input().and_then(|schema| misfit(schema, &input)) {
+        Some(why) => {
+            Err(AgentError::new(ErrorCode::ConfigInvalid, format!("the input of node `{node}`: {why}")))
+        }
+        None => Ok(input),
+    }
+}
+
+fn misfit(schema: &Validator, value: &Value) -> Option<String> {
+    if schema.is_valid(value) {
+        return None;
+    }
+    let errors: Vec<_> =
+        schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
+    Some(errors.join("; "))
+}
