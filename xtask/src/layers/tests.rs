@@ -110,7 +110,7 @@ fn a_manifest_is_held_against_its_sources() {
         ),
         ("crates/low/src/lib.rs", "//! Uses nothing.\n"),
         ("crates/mid/Cargo.toml", "[lints]\nworkspace = true\n"),
-        ("crates/mid/src/lib.rs", "//! Placeholder.\n"),
+        ("crates/mid/src/lib.rs", "//! Uses the crate below.\nuse inspan_low as _;\n"),
     ]);
     let packages =
         [package("inspan-low", &[("serde", false)]), package("inspan-mid", &[("inspan-low", false)])];
