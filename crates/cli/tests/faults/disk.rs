@@ -128,7 +128,7 @@ fn errors(size: Size) -> anyhow::Result<String> {
         let line = format!(
             "trap '' XFSZ; set -o pipefail; (ulimit -f {blocks}; exec \"$0\" \"$@\") 2>&1 | tail -n 40 >&2"
         );
-        command.args(["-c", &line]).arg(&env!("CARGO_BIN_EXE_inspan")).args([
+        command.args(["-c", &line]).arg(env!("CARGO_BIN_EXE_inspan")).args([
             "run",
             "flow.yaml",
             "--session-id",

@@ -87,7 +87,8 @@ enum Phase {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Interruption {
     Cancelled,
-    Stalled,
+    /// The program was silent for this long.
+    Stalled(Duration),
     DeadlinePassed,
     /// The model has written as many messages as it may.
     MaxTurns,
@@ -235,7 +236,7 @@ impl<A: Agent> Turn<A> {
     async fn wait(&mut self, agent: &mut A) -> Woken<A> {
         let cancelled = self.context.cancel.clone();
         let running = self.is_running();
-        let silence = self.silence_ends(agent);
+        let (silence, last_heard) = (self.silence_ends(agent), self.last_heard);
         let limit = match self.phase {
             Phase::Stopping { until, .. } | Phase::Closing { until } => Some(until),
             Phase::Running => self.context.deadline.and_then(|deadline| self.began.checked_add(deadline)),
@@ -248,7 +249,7 @@ impl<A: Agent> Turn<A> {
             }
             received = agent.next() => Woken::Received(received),
             answered = self.requests.next(), if self.requests.are_pending() => Woken::Answered(answered),
-            () = reached(silence), if running => Woken::Stop(Interruption::Stalled),
+            () = reached(silence), if running => Woken::Stop(Interruption::Stalled(last_heard.elapsed())),
         }
     }
 
@@ -313,7 +314,14 @@ impl<A: Agent> Turn<A> {
             Phase::Running | Phase::Closing { .. } => conclude(end, Cancelled::No, redactor),
             Phase::Stopping { why: Interruption::Cancelled, .. } => conclude(end, Cancelled::Yes, redactor),
             Phase::Stopping { why: Interruption::MaxTurns, .. } => Ok(end.output(StopReason::MaxTurns)),
-            Phase::Stopping { why, .. } => Err(super::redacted(self.interrupted(why), redactor)),
+            Phase::Stopping { why: Interruption::Failed(error), .. } => Err(super::redacted(error, redactor)),
+            Phase::Stopping { why: Interruption::DeadlinePassed, .. } => {
+                Err(too_long(self.context.deadline.unwrap_or_default()))
+            }
+            Phase::Stopping { why: Interruption::Stalled(silence), .. } => {
+                let message = format!("the program sent nothing for {} ms", silence.as_millis());
+                Err(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall))
+            }
         };
         output.map(|output| self.complete(output, session))
     }
@@ -348,19 +356,6 @@ impl<A: Agent> Turn<A> {
         }
         output.permission_denials.append(&mut self.denials);
         ProviderItem::Output(output)
-    }
-
-    /// The error of a turn that was stopped for this reason.
-    fn interrupted(&self, why: Interruption) -> AgentError {
-        match why {
-            Interruption::Failed(error) => error,
-            Interruption::DeadlinePassed => too_long(self.context.deadline.unwrap_or_default()),
-            _ => {
-                let silence = self.last_heard.elapsed().as_millis();
-                let message = format!("the program sent nothing for {silence} ms");
-                AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall)
-            }
-        }
     }
 }
 
