@@ -38,7 +38,8 @@ pub use overrides::OverrideError;
 pub use pilot::{AttemptDone, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};
 pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
-    Action, AttemptEnd, CancelReason, Fate, Interrupted, Plan, Planned, Reusable, Run, StartNode, Why,
+    Action, AttemptEnd, CancelReason, Interrupted, Plan, Planned, Reusable, ReuseDecision, ReuseReason, Run,
+    StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded};
 pub use spec::{flow_schema, parse_time};

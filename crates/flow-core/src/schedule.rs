@@ -35,7 +35,7 @@ use crate::{
 };
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
-pub use reuse::{Fate, Plan, Planned, Reusable, Why};
+pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
 
 /// A run: its graph, what it was given, and the fold of its facts.
 #[derive(Debug)]

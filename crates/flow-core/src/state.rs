@@ -387,7 +387,7 @@ impl Facts {
     ) {
         let node = &mut self.nodes[ix];
         node.status = NodeStatus::Reused;
-        node.doubt = false;
+        node.needs_confirmation = false;
         node.settles = self.last_seq;
         if let Some(session_id) = session_id {
             node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });

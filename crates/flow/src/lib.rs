@@ -15,11 +15,11 @@ pub use error::RunError;
 pub use inspan_flow_core::{
     About, Action, AttemptEnd, BindingError, Budget, CancelReason, Change, Code, Compiled, Computed,
     Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState, Effects,
-    Ending, Explanation, FACTS, Facts, FailFast, Fate, FlowPolicy, FlowSource, Graph, InputError,
-    Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo,
-    Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned,
-    Position, Retry, RetryOn, Reusable, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode,
-    Statement, StatementKind, StaticValue, Template, Why, check_input, compile, explain, flow_schema,
+    Ending, Explanation, FACTS, Facts, FailFast, FlowPolicy, FlowSource, Graph, InputError, Interrupted,
+    Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies,
+    OnExhausted, OnFailure, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position,
+    Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError,
+    StartNode, Statement, StatementKind, StaticValue, Template, check_input, compile, explain, flow_schema,
     wait_before_retry,
 };
 pub use inspan_store::{

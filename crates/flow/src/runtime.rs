@@ -4,7 +4,7 @@
 mod attempt;
 mod builder;
 mod driver;
-mod keeper;
+mod event_writer;
 mod origin;
 mod result;
 
@@ -30,7 +30,7 @@ pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 use crate::{error::RunError, node::NodeRegistry};
 use attempt::Surroundings;
 use driver::Driver;
-use keeper::{Keeper, Notice};
+use event_writer::{EventWriter, Notice};
 use origin::Origin;
 use result::LastState;
 
@@ -138,7 +138,7 @@ impl RunHandle {
         self.hub.abort(reason)
     }
 
-    /// The fold as it is now. Nothing once the session's log could not be kept.
+    /// The fold as it is now. Nothing once the session's log could not be flushed.
     pub async fn snapshot(&self) -> Option<RunSnapshot> {
         let (answer, snapshot) = oneshot::channel();
         if self.questions.send(answer).await.is_ok()
@@ -199,39 +199,39 @@ impl FlowRunner {
         self
     }
 
-    /// Runs the flow to its end, or to where it rests. `input` is laid over the flow's defaults. A flow that fails
-    /// is a result; an error means that it could not be run at all, or that its log could not be kept.
+    /// Runs the flow until it ends, pauses or waits. `input` overrides the flow's defaults. A flow that fails is a
+    /// result; an error means that it could not be run at all, or that its log could not be stored.
     pub async fn run(mut self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
         if !matches!(self.origin, Origin::New) {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
         }
         let input = check_input(&self.graph, input)?;
-        let keeper = self.begin(&input).await?;
+        let writer = self.begin(&input).await?;
         let mut run =
             Run::new(self.graph.clone(), self.hub.session_id(), input.clone(), self.max_concurrency);
         if let Some(reusable) = self.reusable.take() {
             run = run.reusing(reusable);
         }
-        self.drive(run, keeper, input, None).await
+        self.drive(run, writer, input, None).await
     }
 
-    /// Goes on with a session that rests, or whose process died.
+    /// Resumes a session that is paused or waiting, or whose process died.
     pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
         let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
         if let Some(reusable) = self.reusable.take() {
             rest.run = rest.run.reusing(reusable);
         }
-        let keeper = match rest.lease {
-            Some(lease) => self.store.clone().map(|store| self.keeper(store, lease)),
+        let writer = match rest.lease {
+            Some(lease) => self.store.clone().map(|store| self.writer(store, lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
-        self.drive(rest.run, keeper, rest.input, Some(resume)).await
+        self.drive(rest.run, writer, rest.input, Some(resume)).await
     }
 
     async fn drive(
         self,
         run: Run,
-        keeper: Option<Keeper>,
+        writer: Option<EventWriter>,
         input: Map<String, Value>,
         resume: Option<Resume>,
     ) -> Result<FlowRunResult, RunError> {
@@ -242,15 +242,15 @@ impl FlowRunner {
         let pilot = match Pilot::new(run, (*self.nodes).clone(), redactor.clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {
-                if let Some(mut keeper) = keeper {
-                    keeper.release().await?;
+                if let Some(mut writer) = writer {
+                    writer.release().await?;
                 }
                 return Err(unknown.into());
             }
         };
         let facts = self.facts;
-        // A session that goes on says so before it takes commands: a wish to pause again is of the session as it goes
-        // on, and not of what it was.
+        // A resumed session emits `flow:resumed` before it takes commands, so that a new pause is not taken for the old
+        // one.
         if resume.is_none() {
             self.hub.start_session();
         }
@@ -261,7 +261,7 @@ impl FlowRunner {
         let attach = async {
             while let Some((channel, started)) = late.recv().await {
                 late_channels.attach(channel).await;
-                // The one who asked may be gone.
+                // The caller may be gone.
                 let _ = started.send(());
             }
             std::future::pending().await
@@ -283,7 +283,7 @@ impl FlowRunner {
             pilot,
             input,
             facts,
-            keeper,
+            writer,
             (hub, phase),
             (self.nodes.into(), surroundings.into()),
             self.when_waiting,
@@ -293,7 +293,7 @@ impl FlowRunner {
             driven = driver.drive(resume, &mut channels) => driven,
             () = attach => Ok(()),
         };
-        driver.wind_up().await;
+        driver.shutdown().await;
         self.hub.end_session();
         late.close();
         drop(late);
@@ -301,10 +301,10 @@ impl FlowRunner {
         let stored = driver.store_end().await;
         channels.finish().await;
         late_channels.finish().await;
-        let kept = stored.and(driver.keep_rest().await);
-        let store = driver.keeper.as_ref().map(|keeper| keeper.store.clone()).filter(|_| self.with_events);
+        let flushed = stored.and(driver.flush_and_release().await);
+        let store = driver.writer.as_ref().map(|writer| writer.store.clone()).filter(|_| self.with_events);
         let mut events = Vec::new();
-        if driven.is_ok() && kept.is_ok() {
+        if driven.is_ok() && flushed.is_ok() {
             if let Some(store) = store {
                 events = store.read(&session, 1, Select::All).await?;
             } else if let Some(mut all) = self.all
@@ -315,7 +315,7 @@ impl FlowRunner {
         }
         let last = Arc::new(driver.into_last());
         self.ended.send_replace(Some(last.clone()));
-        match driven.and(kept) {
+        match driven.and(flushed) {
             Ok(()) => Ok(result::of(last, session, events)),
             Err(RunError::Store(error @ (StoreError::Full { .. } | StoreError::Locked { .. }))) => {
                 Err(RunError::NotStored { session, error })

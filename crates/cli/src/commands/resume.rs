@@ -5,8 +5,8 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    Compiled, FACTS, Fate, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume,
-    Reusable, Run, RunStore, Select, SessionRecord, StoreError, Why, compile,
+    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume, Reusable,
+    ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, compile,
 };
 use inspan_protocol::{Envelope, NodeId, SessionId};
 use serde_json::{Map, Value, json};
@@ -78,7 +78,12 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
 
 /// Whether finished work would run again.
 fn again_paid(node: &inspan_flow::Planned) -> bool {
-    matches!(node.fate, Fate::Runs(Why::Asked | Why::Type | Why::Input | Why::Follows))
+    matches!(
+        node.decision,
+        ReuseDecision::Runs(
+            ReuseReason::Asked | ReuseReason::Type | ReuseReason::Input | ReuseReason::Follows
+        )
+    )
 }
 
 fn agreed(invocation: &Invocation, going: &RunModeArgs) -> Result<bool, Failure> {
@@ -287,46 +292,46 @@ pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Com
 pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
     if invocation.form == Form::Json {
         let nodes = plan.nodes.iter().map(|node| {
-            let (fate, why) = words(node.fate);
-            json!({ "path": node.path, "fate": fate, "why": why, "costUsd": node.cost_usd })
+            let (decision, why) = words(node.decision);
+            json!({ "path": node.path, "decision": decision, "why": why, "costUsd": node.cost_usd })
         });
         invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
         return;
     }
     let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
     for node in &plan.nodes {
-        let (fate, why) = words(node.fate);
-        let cost = node.cost_usd.map(|cost| match node.fate {
-            Fate::Reused => format!(", saves {cost:.4} USD"),
+        let (decision, why) = words(node.decision);
+        let cost = node.cost_usd.map(|cost| match node.decision {
+            ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
             _ => format!(", cost {cost:.4} USD before"),
         });
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
         terminal::painted_line(&format!(
-            "{:wide$}  {fate}{why}{}",
+            "{:wide$}  {decision}{why}{}",
             node.path.as_str(),
             cost.unwrap_or_default()
         ));
     }
 }
 
-fn words(fate: Fate) -> (&'static str, Option<&'static str>) {
-    match fate {
-        Fate::Finished => ("finished", None),
-        Fate::Reused => ("reused", None),
-        Fate::GoesOn => ("resumes", Some("in its own conversation")),
-        Fate::Skipped => ("skipped", None),
-        Fate::Follows => ("undecided", Some("it depends on nodes that run first")),
-        Fate::Asks => ("asks", Some("it was interrupted and may have taken effect")),
-        Fate::Runs(why) => (
+fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
+    match decision {
+        ReuseDecision::Finished => ("finished", None),
+        ReuseDecision::Reused => ("reused", None),
+        ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
+        ReuseDecision::Skipped => ("skipped", None),
+        ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
+        ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
+        ReuseDecision::Runs(why) => (
             "runs",
             Some(match why {
-                Why::New => "it has not run yet",
-                Why::Asked => "the fork starts here",
-                Why::Type => "its type has changed",
-                Why::Input => "its input has changed",
-                Why::Failed => "it failed",
-                Why::Unfinished => "it was interrupted",
-                Why::Follows => "it depends on a node that runs again",
+                ReuseReason::New => "it has not run yet",
+                ReuseReason::Asked => "the fork starts here",
+                ReuseReason::Type => "its type has changed",
+                ReuseReason::Input => "its input has changed",
+                ReuseReason::Failed => "it failed",
+                ReuseReason::Unfinished => "it was interrupted",
+                ReuseReason::Follows => "it depends on a node that runs again",
             }),
         ),
     }

@@ -64,7 +64,7 @@ impl Walk<'_> {
             self.say_open_edges(ix);
             return (over, format!("`{id}` did not run: the session ended first"));
         }
-        if node.doubt {
+        if node.needs_confirmation {
             let seq = self.asked(ix).unwrap_or(changed);
             let what = "was interrupted and may have taken effect: a person must decide";
             return (seq, format!("`{id}` {what}"));

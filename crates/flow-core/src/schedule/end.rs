@@ -78,7 +78,7 @@ impl Run {
             // One that was cut short has asked, and the attempt in its place is about to ask again.
             let asks = node.more.as_ref().is_some_and(|more| more.asks);
             asking += u32::from(node.status == NodeStatus::Running && asks);
-            doubts += u32::from(node.status == NodeStatus::Pending && node.doubt);
+            doubts += u32::from(node.status == NodeStatus::Pending && node.needs_confirmation);
         }
         if state.running > asking {
             return;

@@ -34,7 +34,7 @@ impl Run {
         let node = &self.facts.nodes[ix];
         let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
         let is_asked = || self.asked.get(&ix) == Some(&node.attempts);
-        self.held.contains(&ix) || (node.doubt && !is_answered && is_asked())
+        self.held.contains(&ix) || (node.needs_confirmation && !is_answered && is_asked())
     }
 
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
@@ -72,8 +72,8 @@ impl Run {
                 Err(error) => start = Some(Err(AgentError::from(error))),
             }
         }
-        if self.facts.nodes[ix].doubt {
-            match self.settle_doubt(ix, &path, actions) {
+        if self.facts.nodes[ix].needs_confirmation {
+            match self.confirm_rerun(ix, &path, actions) {
                 Some(error) => start = Some(Err(error)),
                 None => return,
             }

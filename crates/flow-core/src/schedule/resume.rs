@@ -78,7 +78,7 @@ impl Run {
 
     /// A node that may have changed the world for good before it was cut short is put before a person: gives the
     /// failure if that is the answer, and else puts into `actions` what is to be done first.
-    pub(super) fn settle_doubt(
+    pub(super) fn confirm_rerun(
         &mut self,
         ix: NodeIx,
         path: &NodePath,
@@ -124,7 +124,7 @@ impl Run {
         let state = &self.facts.nodes[ix];
         let begins = match state.status {
             NodeStatus::Running => true,
-            NodeStatus::Pending => state.interrupted && !state.doubt,
+            NodeStatus::Pending => state.interrupted && !state.needs_confirmation,
             _ => false,
         };
         self.graph.node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
@@ -138,7 +138,8 @@ impl Run {
     /// Whether any node's attempt is in doubt.
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
         let nodes = self.facts.nodes.entries();
-        let doubtful = nodes.filter(|(_, node)| node.doubt && node.status == NodeStatus::Pending);
+        let doubtful =
+            nodes.filter(|(_, node)| node.needs_confirmation && node.status == NodeStatus::Pending);
         doubtful.map(|(ix, _)| self.facts.path(&self.graph, ix))
     }
 }

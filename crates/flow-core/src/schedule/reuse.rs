@@ -49,53 +49,53 @@ pub struct Plan {
     pub nodes: Vec<Planned>,
 }
 
-/// What becomes of one node.
+/// The plan for one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     /// Its place in the run.
     pub path: NodePath,
-    /// What becomes of it.
-    pub fate: Fate,
+    /// The decision.
+    pub decision: ReuseDecision,
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
 }
 
-/// What becomes of a node.
+/// What a resume or a fork does with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReuseDecision {
     /// It is done.
     Finished,
-    /// Its output is taken over.
+    /// Its output is reused.
     Reused,
-    /// It was cut short and may have taken effect: a person is asked.
+    /// It was interrupted and may have taken effect: a person is asked.
     Asks,
     /// It runs, at once.
-    Runs(Why),
-    /// It goes on in its own conversation.
-    GoesOn,
+    Runs(ReuseReason),
+    /// It resumes its conversation.
+    Resumes,
     /// It is skipped.
     Skipped,
     /// Whether it runs depends on what runs before it.
-    Follows,
+    Undecided,
 }
 
 /// Why a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ReuseReason {
     /// It never ran.
     New,
-    /// It was asked for.
+    /// It was requested.
     Asked,
-    /// It is of another type than before.
+    /// Its type changed.
     Type,
-    /// Its input is not what it was.
+    /// Its input changed.
     Input,
     /// It failed before.
     Failed,
-    /// It was cut short.
+    /// It was interrupted.
     Unfinished,
-    /// What it follows on runs again.
+    /// A node that it depends on runs again.
     Follows,
 }
 
@@ -223,10 +223,10 @@ impl Run {
         None
     }
 
-    fn differs(&self, ix: NodeIx, task: &Task, attempt: &StartNode) -> Option<Why> {
+    fn differs(&self, ix: NodeIx, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
         let node = self.graph.node(ix);
         if task.node_type != node.node_type {
-            return Some(Why::Type);
+            return Some(ReuseReason::Type);
         }
         let state = &self.facts.nodes[ix];
         let ran = |edge: &EdgeIx| {
@@ -236,24 +236,24 @@ impl Run {
                 && !matches!(self.facts.nodes[from].status, NodeStatus::Reused | NodeStatus::Skipped)
         };
         if state.follows_work || node.incoming.iter().any(ran) {
-            return Some(Why::Follows);
+            return Some(ReuseReason::Follows);
         }
         let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
-        (!same).then_some(Why::Input)
+        (!same).then_some(ReuseReason::Input)
     }
 
     /// What would become of each node if the session went on, after its whole log was applied.
     pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
         let nodes = self.facts.nodes.entries();
         let ended = nodes.filter_map(|(ix, node)| {
-            let fate = match node.status {
-                NodeStatus::Complete | NodeStatus::Failed => Fate::Finished,
-                NodeStatus::Reused => Fate::Reused,
-                NodeStatus::Skipped => Fate::Skipped,
+            let decision = match node.status {
+                NodeStatus::Complete | NodeStatus::Failed => ReuseDecision::Finished,
+                NodeStatus::Reused => ReuseDecision::Reused,
+                NodeStatus::Skipped => ReuseDecision::Skipped,
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.facts.path(&self.graph, ix), fate, cost_usd })
+            Some(Planned { path: self.facts.path(&self.graph, ix), decision, cost_usd })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
@@ -284,58 +284,58 @@ impl Run {
             for action in std::mem::take(&mut actions) {
                 match action {
                     Action::Emit { task, event } => {
-                        let fate = match &event {
-                            Event::TaskReused { .. } => Some(Fate::Reused),
-                            Event::TaskSkipped { .. } => Some(Fate::Skipped),
+                        let decision = match &event {
+                            Event::TaskReused { .. } => Some(ReuseDecision::Reused),
+                            Event::TaskSkipped { .. } => Some(ReuseDecision::Skipped),
                             _ => None,
                         };
-                        if let (Some(path), Some(fate)) = (&task, fate) {
-                            nodes.push(self.planned(path.clone(), fate));
+                        if let (Some(path), Some(decision)) = (&task, decision) {
+                            nodes.push(self.planned(path.clone(), decision));
                         }
                         seq += 1;
                         self.take(seq, now, task.as_ref(), &event);
                     }
                     Action::Start(start) => {
-                        let fate = self.why(&start);
-                        nodes.push(self.planned(start.path.clone(), fate));
+                        let decision = self.why(&start);
+                        nodes.push(self.planned(start.path.clone(), decision));
                     }
-                    Action::Ask { task, .. } => nodes.push(self.planned(task, Fate::Asks)),
+                    Action::Ask { task, .. } => nodes.push(self.planned(task, ReuseDecision::Asks)),
                     Action::Cancel { .. } | Action::Finish => {}
                 }
             }
         }
         let open = self.facts.nodes.entries().filter(|(_, node)| {
-            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.doubt
+            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.needs_confirmation
         });
         let paths = open.map(|(ix, _)| self.facts.path(&self.graph, ix));
-        nodes.extend(paths.map(|path| self.planned(path, Fate::Follows)).collect::<Vec<_>>());
+        nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
         nodes.sort_by_key(|planned| (self.graph.find(planned.path.node()), planned.path.pass()));
         Plan { nodes }
     }
 
-    fn planned(&self, path: NodePath, fate: Fate) -> Planned {
+    fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
         let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&path));
-        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, fate }
+        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision }
     }
 
     /// Why a node is started.
-    fn why(&self, start: &StartNode) -> Fate {
+    fn why(&self, start: &StartNode) -> ReuseDecision {
         if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
-            return Fate::GoesOn;
+            return ReuseDecision::Resumes;
         }
         let task = self.reusable.as_ref().and_then(|reusable| reusable.task(&start.path));
         let Some(task) = task else {
             let again = self.reusable.as_ref().is_some_and(|reusable| reusable.runs_again(&start.path));
-            return Fate::Runs(match again {
-                true => Why::Asked,
-                false if start.interrupted.is_some() => Why::Unfinished,
-                false => Why::New,
+            return ReuseDecision::Runs(match again {
+                true => ReuseReason::Asked,
+                false if start.interrupted.is_some() => ReuseReason::Unfinished,
+                false => ReuseReason::New,
             });
         };
-        Fate::Runs(match self.differs(start.node, task, start) {
+        ReuseDecision::Runs(match self.differs(start.node, task, start) {
             Some(why) => why,
-            None if task.failed => Why::Failed,
-            None => Why::Unfinished,
+            None if task.failed => ReuseReason::Failed,
+            None => ReuseReason::Unfinished,
         })
     }
 }

@@ -42,7 +42,7 @@ pub struct NodeState {
     pub(crate) interrupted: bool,
     /// Whether an attempt that was cut short may have changed the world for good, and a person has to say what
     /// is to be done.
-    pub(crate) doubt: bool,
+    pub(crate) needs_confirmation: bool,
     /// Earlier passes that failed, in whatever way that was handled.
     pub failed_passes: u32,
     /// Whether something it follows on was really run in this session, in a pass before.

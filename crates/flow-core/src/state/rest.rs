@@ -42,8 +42,8 @@ impl Facts {
         {
             let node = &mut self.nodes[ix];
             let reply = Reply { content: content.to_owned(), choice: choice.map(str::to_owned) };
-            if node.doubt && choice == Some(RUN_AGAIN) {
-                node.doubt = false;
+            if node.needs_confirmation && choice == Some(RUN_AGAIN) {
+                node.needs_confirmation = false;
                 node.deaths = 0;
                 let more = node.more();
                 (more.asked, more.reply) = (None, None);
@@ -146,7 +146,7 @@ impl Facts {
         }
         node.status = NodeStatus::Pending;
         node.interrupted = true;
-        node.doubt = graph.node(ix).effects == Effects::External;
+        node.needs_confirmation = graph.node(ix).effects == Effects::External;
         if let Some(told) = told {
             node.more().tell(told);
         }

@@ -175,7 +175,7 @@ impl NodeState {
             failures: self.failures,
             tainted: self.tainted,
             interrupted: self.interrupted,
-            doubt: self.doubt,
+            doubt: self.needs_confirmation,
             sent_back: self.sent_back,
             failed_passes: self.failed_passes,
             follows_work: self.follows_work,
@@ -198,7 +198,7 @@ impl NodeState {
         self.failures = saved.failures;
         self.tainted = saved.tainted;
         self.interrupted = saved.interrupted;
-        self.doubt = saved.doubt;
+        self.needs_confirmation = saved.doubt;
         self.sent_back = saved.sent_back;
         self.failed_passes = saved.failed_passes;
         self.follows_work = saved.follows_work;

@@ -21,7 +21,7 @@ impl Facts {
         node.retry_at = None;
         node.error = None;
         node.deadline = graph.node(ix).policy.timeout.map(|timeout| at + timeout);
-        node.doubt = false;
+        node.needs_confirmation = false;
         let goes_on = std::mem::take(&mut node.interrupted);
         if !goes_on {
             node.since = Some(at);

@@ -143,6 +143,6 @@ impl NodeState {
 
     /// Whether a person has to say what became of an attempt that was cut short.
     pub fn is_in_doubt(&self) -> bool {
-        self.doubt
+        self.needs_confirmation
     }
 }

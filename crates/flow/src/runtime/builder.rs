@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
-    keeper::Notice,
+    event_writer::Notice,
     origin::{Changed, Origin, Rest},
 };
 use crate::{error::RunError, node::NodeRegistry};

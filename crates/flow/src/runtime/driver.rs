@@ -1,4 +1,4 @@
-//! The loop that carries actions out and feeds facts back.
+//! The loop that executes the scheduler's actions and feeds facts back to it.
 
 mod commands;
 
@@ -16,34 +16,34 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::commands::Waiting;
+use self::commands::OpenCommands;
 use super::{
     Resume, WhenWaiting,
     attempt::{Ground, Surroundings, run_attempt},
-    keeper::Keeper,
+    event_writer::EventWriter,
     result::LastState,
 };
 use crate::{error::RunError, node::NodeRegistry};
 
-/// The longest sleep between two looks at the clock: a clock that is set meanwhile is noticed by then.
+/// The longest sleep between two readings of the clock, so that a clock that was set is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// A run whose nodes never wait stops so often, in steps, to see to all else.
+/// After this many steps a run whose nodes never wait yields to I/O.
 const STEPS: u32 = 128;
 
 pub(super) struct Driver {
     pub(super) pilot: Pilot,
-    pub(super) keeper: Option<Keeper>,
+    pub(super) writer: Option<EventWriter>,
     input: Map<String, Value>,
     facts: Subscription,
-    /// Facts on their way from there to the fold; empty between two looks.
-    learned: Vec<Arc<Envelope>>,
+    /// Facts on their way from `facts` to the fold; empty between two calls.
+    new_events: Vec<Arc<Envelope>>,
     root: Hub,
     phase: Hub,
-    /// When the newest event was emitted, until that is used: what is decided right after it is decided at its time.
-    just_now: Option<Timestamp>,
-    /// The newest place that was emitted from, and its handle.
-    place: Option<(NodePath, Hub)>,
+    /// The time of the newest event, until it is used: the decision after an event has the time of the event.
+    last_event_time: Option<Timestamp>,
+    /// The task of the newest event, and its hub handle.
+    last_hub: Option<(NodePath, Hub)>,
     nodes: Arc<NodeRegistry>,
     surroundings: Arc<Surroundings>,
     when_waiting: WhenWaiting,
@@ -52,7 +52,7 @@ pub(super) struct Driver {
     asked: JoinSet<()>,
     tokens: HashMap<(NodeIx, u32), CancellationToken>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
-    waiting: Waiting,
+    waiting: OpenCommands,
     stage: Stage,
 }
 
@@ -68,7 +68,7 @@ impl Driver {
         pilot: Pilot,
         input: Map<String, Value>,
         facts: Subscription,
-        keeper: Option<Keeper>,
+        writer: Option<EventWriter>,
         (root, phase): (Hub, Hub),
         (nodes, surroundings): (Arc<NodeRegistry>, Arc<Surroundings>),
         when_waiting: WhenWaiting,
@@ -76,14 +76,14 @@ impl Driver {
     ) -> Self {
         Self {
             pilot,
-            keeper,
+            writer,
             input,
             facts,
-            learned: Vec::new(),
+            new_events: Vec::new(),
             root,
             phase,
-            just_now: None,
-            place: None,
+            last_event_time: None,
+            last_hub: None,
             nodes,
             surroundings,
             when_waiting,
@@ -91,7 +91,7 @@ impl Driver {
             asked: JoinSet::new(),
             tokens: HashMap::new(),
             questions,
-            waiting: Waiting::default(),
+            waiting: OpenCommands::default(),
             stage: Stage::Running,
         }
     }
@@ -104,37 +104,37 @@ impl Driver {
         let mut todo = Vec::new();
         if let Some(resume) = resume {
             todo = self.pilot.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
-            self.carry_out(&mut todo).await?;
+            self.execute(&mut todo).await?;
             self.root.start_session();
             self.take_stored().await?;
-            self.obey(|command| matches!(command, Command::Abort { .. })).await?;
+            self.poll_commands(|command| matches!(command, Command::Abort { .. })).await?;
         }
         self.pause_without_room();
         let mut steps = 0_u32;
         while self.stage == Stage::Running {
-            self.learn()?;
-            let now = self.just_now.take().unwrap_or_else(|| self.now());
+            self.apply_new_events()?;
+            let now = self.last_event_time.take().unwrap_or_else(|| self.now());
             self.pilot.decide(now, &mut todo);
             if !todo.is_empty() {
-                self.carry_out(&mut todo).await?;
+                self.execute(&mut todo).await?;
                 steps += 1;
                 if steps.is_multiple_of(STEPS) {
-                    self.see_to_all_else().await?;
+                    self.yield_to_io().await?;
                 }
                 continue;
             }
-            if let Some(keeper) = &mut self.keeper {
-                keeper.settle().await?;
-                keeper.renew(&self.root).await?;
+            if let Some(writer) = &mut self.writer {
+                writer.settle().await?;
+                writer.renew(&self.root).await?;
             }
-            if self.obey(|_| true).await? {
+            if self.poll_commands(|_| true).await? {
                 continue;
             }
-            if self.leaves() {
-                // A channel may have an answer at once to what it sees asked, and then there is nothing to leave for.
+            if self.may_leave() {
+                // A channel may answer a question at once, and then the process stays.
                 channels.caught_up().await;
-                self.learn()?;
-                if self.leaves() {
+                self.apply_new_events()?;
+                if self.may_leave() {
                     break;
                 }
                 continue;
@@ -146,26 +146,26 @@ impl Driver {
 
     /// Pauses the session if the end of one more attempt could not be stored.
     fn pause_without_room(&self) {
-        if let Some(error) = self.keeper.as_ref().and_then(Keeper::lacks_room) {
-            // One that ends or rests already needs no pause.
+        if let Some(error) = self.writer.as_ref().and_then(EventWriter::lacks_room) {
+            // A session that is ending or paused already needs no pause.
             let _ = self.root.pause(Some(error.to_string()));
         }
     }
 
-    /// What a run must do while it never waits: hand its log on, hold its lease, hear what it is told, and let others
-    /// have their turn.
-    async fn see_to_all_else(&mut self) -> Result<(), RunError> {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.keep_up().await?;
-            keeper.renew(&self.root).await?;
-            self.obey(|_| true).await?;
+    /// What a run must do while it never waits: store its log, renew its lease, execute commands, and let other tasks
+    /// run.
+    async fn yield_to_io(&mut self) -> Result<(), RunError> {
+        if let Some(writer) = &mut self.writer {
+            writer.poll().await?;
+            writer.renew(&self.root).await?;
+            self.poll_commands(|_| true).await?;
         }
         tokio::task::yield_now().await;
         Ok(())
     }
 
-    /// Ends what still runs: attempts whose session rests or broke down. What finished all the same is finished.
-    pub(super) async fn wind_up(&mut self) {
+    /// Ends running attempts, because their session was paused or failed. An attempt that finishes all the same counts.
+    pub(super) async fn shutdown(&mut self) {
         for token in self.tokens.values() {
             token.cancel();
         }
@@ -173,28 +173,28 @@ impl Driver {
         // A cancelled attempt ends within its grace, and takes its programs with it.
         while let Some(ended) = self.tasks.join_next().await {
             if let Ok(done @ AttemptDone { end: AttemptEnd::Output(_), .. }) = ended {
-                // What cannot be learnt any more cannot be stored either.
+                // An end that can no longer be received cannot be stored either.
                 let _overflow = self.conclude(done);
             }
         }
         self.questions.close();
     }
 
-    /// Stores what was emitted after the end, and gives the lease back.
-    pub(super) async fn keep_rest(&mut self) -> Result<(), RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        let kept = keeper.flush().await;
-        let released = keeper.release().await;
-        kept?;
+    /// Stores what was emitted after the end, and releases the lease.
+    pub(super) async fn flush_and_release(&mut self) -> Result<(), RunError> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let flushed = writer.flush().await;
+        let released = writer.release().await;
+        flushed?;
         Ok(released?)
     }
 
-    /// What is left when all is done: the fold, and what the flow was given.
+    /// The final state: the fold and the flow's input.
     pub(super) fn into_last(self) -> LastState {
         LastState { run: self.pilot.into_run(), input: self.input }
     }
 
-    async fn carry_out(&mut self, todo: &mut Vec<Todo>) -> Result<(), RunError> {
+    async fn execute(&mut self, todo: &mut Vec<Todo>) -> Result<(), RunError> {
         for todo in todo.drain(..) {
             match todo {
                 publish @ Todo::Publish { .. } => self.publish(publish)?,
@@ -221,14 +221,14 @@ impl Driver {
         self.root.clock().now()
     }
 
-    /// Takes every fact that the hub has given out since the last time.
-    fn learn(&mut self) -> Result<(), RunError> {
-        let overflow = self.facts.take_all(&mut self.learned);
+    /// Applies every fact that the hub has emitted since the last call.
+    fn apply_new_events(&mut self) -> Result<(), RunError> {
+        let overflow = self.facts.take_all(&mut self.new_events);
         let now = self.now();
-        for envelope in &self.learned {
+        for envelope in &self.new_events {
             self.pilot.receive(Received::Event(envelope), now, &mut Vec::new());
         }
-        self.learned.clear();
+        self.new_events.clear();
         match overflow {
             None => Ok(()),
             Some(seq) => Err(RunError::Overflow { seq }),
@@ -249,24 +249,24 @@ impl Driver {
             }
             (None, None) => self.phase.emit(event),
         };
-        self.just_now = Some(envelope.timestamp);
-        self.learn()
+        self.last_event_time = Some(envelope.timestamp);
+        self.apply_new_events()
     }
 
     fn hub_at(&mut self, path: NodePath) -> &Hub {
-        let stale = self.place.as_ref().is_none_or(|(place, _)| *place != path);
+        let stale = self.last_hub.as_ref().is_none_or(|(task, _)| *task != path);
         if stale {
             let hub = self.phase.with_task(path.clone());
-            self.place = Some((path, hub));
+            self.last_hub = Some((path, hub));
         }
-        self.place.as_ref().map_or(&self.phase, |(_, hub)| hub)
+        self.last_hub.as_ref().map_or(&self.phase, |(_, hub)| hub)
     }
 
     async fn begin(&mut self, spec: AttemptSpec) -> Result<(), RunError> {
-        // What the attempt does to the world comes after its start is on record.
-        if let Some(keeper) = &mut self.keeper {
-            keeper.flush().await?;
-            keeper.in_flight = true;
+        // The attempt may take effect only after its start is stored.
+        if let Some(writer) = &mut self.writer {
+            writer.flush().await?;
+            writer.in_flight = true;
         }
         let cancel = CancellationToken::new();
         let ground = Ground { hub: self.hub_at(spec.path.clone()).clone(), cancel: cancel.clone() };
@@ -278,22 +278,22 @@ impl Driver {
     /// Publishes the end of an attempt.
     fn conclude(&mut self, done: AttemptDone) -> Result<(), RunError> {
         self.tokens.remove(&(done.node, done.attempt));
-        self.learn()?;
+        self.apply_new_events()?;
         let (now, mut todo) = (self.now(), Vec::new());
         self.pilot.receive(Received::Ended(done), now, &mut todo);
         todo.into_iter().try_for_each(|todo| self.publish(todo))
     }
 
-    /// Waits until a task ends, a fact comes from elsewhere, the log wants something, or it is time. The end of a task
-    /// is stored before anything that follows from it is worked out.
+    /// Waits for the end of a task, a fact from outside, work of the writer, or the next deadline. The end of a task is
+    /// stored before anything that follows from it is decided.
     async fn wait(&mut self) -> Result<(), RunError> {
         let sleep = match self.pilot.wake_at() {
             Some(at) => at.since(self.now()).min(LONGEST_SLEEP),
             None => LONGEST_SLEEP,
         };
-        let keeper = async {
-            match &mut self.keeper {
-                Some(keeper) => keeper.wakeup().await,
+        let writer = async {
+            match &mut self.writer {
+                Some(writer) => writer.wakeup().await,
                 None => std::future::pending().await,
             }
         };
@@ -305,9 +305,9 @@ impl Driver {
                 self.pilot.receive(Received::Event(&fact), now, &mut Vec::new());
                 None
             }
-            () = keeper => None,
+            () = writer => None,
             Some(question) = self.questions.recv() => {
-                // Who asked may have gone.
+                // The caller may be gone.
                 drop(question.send(self.pilot.snapshot(&self.input)));
                 None
             }
@@ -315,9 +315,9 @@ impl Driver {
         };
         if let Some(Ok(done)) = ended {
             self.conclude(done)?;
-            if let Some(keeper) = &mut self.keeper {
-                keeper.flush().await?;
-                keeper.in_flight = !self.tasks.is_empty();
+            if let Some(writer) = &mut self.writer {
+                writer.flush().await?;
+                writer.in_flight = !self.tasks.is_empty();
             }
             self.pause_without_room();
         }
@@ -325,7 +325,7 @@ impl Driver {
     }
 
     /// Whether the session waits for something and its process need not.
-    fn leaves(&self) -> bool {
+    fn may_leave(&self) -> bool {
         let (state, now) = (self.pilot.run().state(), self.now());
         let is_due = state.prompts().iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
         state.status() == SessionStatus::Waiting

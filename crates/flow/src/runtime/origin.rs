@@ -6,7 +6,7 @@ use inspan_engine::Filter;
 use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{FlowRunner, Keeper};
+use super::{EventWriter, FlowRunner};
 use crate::error::RunError;
 use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
 use inspan_store::{Lease, Owner, RunStore, Select};
@@ -122,7 +122,10 @@ impl Rest {
 
 impl FlowRunner {
     /// Makes the session known to the store, if there is one.
-    pub(super) async fn begin(&mut self, input: &Map<String, Value>) -> Result<Option<Keeper>, RunError> {
+    pub(super) async fn begin(
+        &mut self,
+        input: &Map<String, Value>,
+    ) -> Result<Option<EventWriter>, RunError> {
         self.create(input, None).await
     }
 
@@ -131,7 +134,7 @@ impl FlowRunner {
         &mut self,
         run: &Run,
         input: &Map<String, Value>,
-    ) -> Result<Option<Keeper>, RunError> {
+    ) -> Result<Option<EventWriter>, RunError> {
         self.create(input, Some(Box::new(run.snapshot(input)))).await
     }
 
@@ -139,7 +142,7 @@ impl FlowRunner {
         &mut self,
         input: &Map<String, Value>,
         base: Option<Box<RunSnapshot>>,
-    ) -> Result<Option<Keeper>, RunError> {
+    ) -> Result<Option<EventWriter>, RunError> {
         let Some(store) = self.store.clone() else { return Ok(None) };
         let record = SessionRecord {
             session: self.hub.session_id().clone(),
@@ -152,11 +155,11 @@ impl FlowRunner {
         };
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
-        Ok(Some(self.keeper(store, lease)))
+        Ok(Some(self.writer(store, lease)))
     }
 
-    pub(super) fn keeper(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> Keeper {
+    pub(super) fn writer(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> EventWriter {
         let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
-        Keeper::new(store, lease, log, self.hub.clone(), self.notice.take())
+        EventWriter::new(store, lease, log, self.hub.clone(), self.notice.take())
     }
 }

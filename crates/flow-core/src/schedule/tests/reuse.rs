@@ -8,7 +8,7 @@ use serde_json::json;
 use super::sim::{Sim, Step};
 use crate::{
     Graph,
-    schedule::{AttemptEnd, Fate, Reusable, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
     testing::graph,
 };
 
@@ -73,23 +73,27 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
         })
     };
     for node in &plan.nodes {
-        let happened = match node.fate {
-            Fate::Reused => seen(&node.path, true),
-            Fate::Runs(_) => seen(&node.path, false),
-            Fate::GoesOn => sim.starts(node.path.node()).iter().any(|start| start.contains(": continue")),
-            Fate::Finished | Fate::Asks => panic!("a new session has finished nothing and doubts nothing"),
-            Fate::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
+        let happened = match node.decision {
+            ReuseDecision::Reused => seen(&node.path, true),
+            ReuseDecision::Runs(_) => seen(&node.path, false),
+            ReuseDecision::Resumes => {
+                sim.starts(node.path.node()).iter().any(|start| start.contains(": continue"))
+            }
+            ReuseDecision::Finished | ReuseDecision::Asks => {
+                panic!("a new session has finished nothing and doubts nothing")
+            }
+            ReuseDecision::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
             // In a loop the pass may not come.
-            Fate::Follows => true,
+            ReuseDecision::Undecided => true,
         };
-        assert!(happened, "{} is said to be {:?}", node.path, node.fate);
+        assert!(happened, "{} is said to be {:?}", node.path, node.decision);
     }
     let known: Vec<_> = plan.nodes.iter().map(|node| &node.path).collect();
     for start in &sim.started {
         let is_planned = known.contains(&&start.path) || start.path.pass() > 1;
         assert!(is_planned, "{} ran and is not in the plan", start.path);
     }
-    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.fate)).collect()
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
 }
 
 fn ran(text: &str) -> Sim {
@@ -115,22 +119,22 @@ fn what_changed_runs_again_and_what_follows_it() {
     let sim = ran(CHAIN);
     let all = reusable(&sim, usize::MAX);
     let edited = graph(&CHAIN.replace("\"two\"", "\"2\""));
-    assert_eq!(planned(&edited, &all), ["a Reused", "b Runs(Input)", "c Follows", "side Reused"]);
+    assert_eq!(planned(&edited, &all), ["a Reused", "b Runs(Input)", "c Undecided", "side Reused"]);
     // One place for work, taken by what runs, keeps nothing from being reused.
     let narrow = graph(
         &CHAIN.replace("name: chain", "name: chain\npolicy: { maxConcurrency: 1 }").replace("one", "uno"),
     );
-    assert_eq!(planned(&narrow, &all), ["a Runs(Input)", "b Follows", "c Follows", "side Reused"]);
+    assert_eq!(planned(&narrow, &all), ["a Runs(Input)", "b Undecided", "c Undecided", "side Reused"]);
     let retyped =
         graph(&CHAIN.replace("b, type: talk.agent, input: { prompt: \"two\" }", "b, type: control.noop"));
-    assert_eq!(planned(&retyped, &all), ["a Reused", "b Runs(Type)", "c Follows", "side Reused"]);
+    assert_eq!(planned(&retyped, &all), ["a Reused", "b Runs(Type)", "c Undecided", "side Reused"]);
     let longer = graph(&format!(
         "{CHAIN}  - {{ id: d, type: talk.agent, input: {{ prompt: new }}, dependsOn: [c] }}\n"
     ));
     assert_eq!(planned(&longer, &all), ["a Reused", "b Reused", "c Reused", "side Reused", "d Runs(New)"]);
     let mut asked = all;
     asked.run_again(NodePath::root(&sim.run.graph().nodes[1].id));
-    assert_eq!(planned(sim.run.graph(), &asked), ["a Reused", "b Runs(Asked)", "c Follows", "side Reused"]);
+    assert_eq!(planned(sim.run.graph(), &asked), ["a Reused", "b Runs(Asked)", "c Undecided", "side Reused"]);
 }
 
 #[test]
@@ -138,7 +142,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
     let looped = ran(LOOP);
     let all = reusable(&looped, usize::MAX);
     let edited = graph(&LOOP.replace("judge", "look at"));
-    assert_eq!(planned(&edited, &all), ["code Reused", "review Runs(Input)", "ship Follows"]);
+    assert_eq!(planned(&edited, &all), ["code Reused", "review Runs(Input)", "ship Undecided"]);
     let mut sim = Sim::reusing(&edited, all);
     sim.drive(talk);
     let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
@@ -163,14 +167,14 @@ fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
         _ => talk(start, run),
     });
     let left = reusable(&sim, usize::MAX);
-    assert_eq!(planned(&graph, &left), ["a Reused", "b Runs(Failed)", "c Follows", "side GoesOn"]);
+    assert_eq!(planned(&graph, &left), ["a Reused", "b Runs(Failed)", "c Undecided", "side Resumes"]);
     let mut goes_on = Sim::reusing(&graph, left.clone());
     goes_on.until_event("agent:start", talk);
     let starts = |sim: &Sim| sim.starts("side").join(", ");
     assert_eq!(starts(&goes_on), "1 c-side: continue");
     let mut anew = left;
     anew.forget_unfinished();
-    assert_eq!(planned(&graph, &anew), ["a Reused", "b Runs(Failed)", "c Follows", "side Runs(New)"]);
+    assert_eq!(planned(&graph, &anew), ["a Reused", "b Runs(Failed)", "c Undecided", "side Runs(New)"]);
 }
 
 #[test]
@@ -204,10 +208,10 @@ fn a_fork_takes_over_what_was_done_by_then() {
     let mut left = reusable(&sim, done("a"));
     left.forget_unfinished();
     let side = if done("side") < done("a") { "side Reused" } else { "side Runs(New)" };
-    assert_eq!(planned(sim.run.graph(), &left), ["a Reused", "b Runs(New)", "c Follows", side]);
+    assert_eq!(planned(sim.run.graph(), &left), ["a Reused", "b Runs(New)", "c Undecided", side]);
     assert_eq!(
         planned(sim.run.graph(), &reusable(&sim, 0)),
-        ["a Runs(New)", "b Follows", "c Follows", "side Runs(New)"]
+        ["a Runs(New)", "b Undecided", "c Undecided", "side Runs(New)"]
     );
 }
 
@@ -219,6 +223,6 @@ fn a_fork_at_a_node_keeps_what_does_not_depend_on_it() {
     again.run_again(second);
     assert_eq!(
         planned(looped.run.graph(), &again),
-        ["code Reused", "code#2 Reused", "review Reused", "review#2 Runs(Asked)", "ship Follows"]
+        ["code Reused", "code#2 Reused", "review Reused", "review#2 Runs(Asked)", "ship Undecided"]
     );
 }

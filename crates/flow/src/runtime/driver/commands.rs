@@ -1,4 +1,4 @@
-//! The commands that others posted to the store: which are carried out now, and which must wait.
+//! The commands that other processes posted to the store: which are executed now, and which must wait.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +11,22 @@ use inspan_store::PostedCommand;
 
 use crate::error::RunError;
 
-/// Commands that are open and cannot be carried out yet.
+/// Open commands that cannot be executed yet.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct OpenCommands {
     commands: Vec<PostedCommand>,
     /// Those that were posted before this process resumed the session.
     stored: BTreeSet<u64>,
 }
 
 impl Driver {
-    /// Carries out the open commands that `wanted` names and whose time has come. Gives whether there were any.
-    pub(super) async fn obey(&mut self, wanted: impl Fn(&Command) -> bool) -> Result<bool, RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(false) };
-        if let Some(open) = keeper.commands().await? {
+    /// Executes the open commands that `wanted` selects and that are not early. Returns whether there were any.
+    pub(super) async fn poll_commands(
+        &mut self,
+        wanted: impl Fn(&Command) -> bool,
+    ) -> Result<bool, RunError> {
+        let Some(writer) = &mut self.writer else { return Ok(false) };
+        if let Some(open) = writer.commands().await? {
             self.waiting.commands = open;
         }
         if self.waiting.commands.is_empty() {
@@ -34,56 +37,55 @@ impl Driver {
             if wanted(&posted.command)
                 && !is_early(self.pilot.run(), &self.root, &posted, &self.waiting.stored)
             {
-                keeper.carry_out(posted.number, posted.command, &self.root);
+                writer.execute_command(posted.number, posted.command, &self.root);
                 any = true;
             } else {
                 self.waiting.commands.push(posted);
             }
         }
         if any {
-            keeper.settle().await?;
-            self.learn()?;
+            writer.settle().await?;
+            self.apply_new_events()?;
         }
         Ok(any)
     }
 
-    /// Takes note of what was posted while nobody drove the session. A pause that nobody saw before the session came
-    /// to rest has its effect already.
+    /// Reads what was posted while no process ran the session. A pause that arrived after the session had stopped has
+    /// already taken effect.
     pub(super) async fn take_stored(&mut self) -> Result<(), RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        for posted in keeper.commands().await?.unwrap_or_default() {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        for posted in writer.commands().await?.unwrap_or_default() {
             if matches!(posted.command, Command::Pause { .. }) {
-                keeper.accept(posted.number);
+                writer.accept(posted.number);
             } else {
                 self.waiting.stored.insert(posted.number);
                 self.waiting.commands.push(posted);
             }
         }
-        keeper.settle().await
+        writer.settle().await
     }
 
-    /// Answers what is open when the session ends or comes to rest, as far as it can be answered, and stores the end.
+    /// Answers the open commands that can be answered when the session ends or pauses, and stores the end.
     pub(in crate::runtime) async fn store_end(&mut self) -> Result<(), RunError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        keeper.in_flight = false;
-        keeper.look_again();
-        // A store that cannot be read has no end to be stored either.
-        let open = keeper.commands().await.unwrap_or_default().unwrap_or_default();
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.in_flight = false;
+        writer.recheck_commands();
+        // If the store cannot be read, the end cannot be stored either.
+        let open = writer.commands().await.unwrap_or_default().unwrap_or_default();
         let status = self.pilot.run().state().status();
         for PostedCommand { number, command, .. } in open {
             if status.has_ended() {
-                keeper.carry_out(number, command, &self.root);
+                writer.execute_command(number, command, &self.root);
             } else if matches!(command, Command::Pause { .. }) && status == SessionStatus::Paused {
-                keeper.accept(number);
+                writer.accept(number);
             }
         }
-        keeper.flush().await
+        writer.flush().await
     }
 }
 
-/// Whether a command is for something that is about to be there: a question that will be asked again, an agent
-/// that is about to begin. A message that was stored while nobody drove the session waits for the first run that
-/// takes it.
+/// Whether a command is for something that will exist soon: a question that will be asked again, an agent that is
+/// about to begin. A message that was stored while no process ran the session waits for the first run that takes it.
 fn is_early(run: &Run, hub: &Hub, posted: &PostedCommand, stored: &BTreeSet<u64>) -> bool {
     let waits = |talks: bool| talks || stored.contains(&posted.number);
     match &posted.command {

@@ -15,41 +15,42 @@ use inspan_store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, Store
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How long events that are no facts may wait to be kept.
-const LINGER: Duration = Duration::from_millis(50);
-/// How many of them may.
-const MOST: usize = 256;
-/// How long a store may fail to renew a lease before the session is given up.
-const PATIENCE: Duration = LEASE;
+/// How long events that are no facts may wait to be stored.
+const FLUSH_DELAY: Duration = Duration::from_millis(50);
+/// How many events make a batch.
+const BATCH: usize = 256;
+/// How long renewing the lease may fail before the session is given up.
+const RENEW_LIMIT: Duration = LEASE;
 /// How long finished work is held in memory while the store is full or locked.
-const HOLD: Duration = Duration::from_secs(60);
-/// How long still, once the session is to be paused or stopped.
-const HASTE: Duration = Duration::from_secs(5);
-/// How long until a store that is full is tried again.
-const AGAIN: Duration = Duration::from_millis(250);
+const HOLD_LIMIT: Duration = Duration::from_secs(60);
+/// The same, once the session is to be paused or stopped.
+const HOLD_LIMIT_AT_END: Duration = Duration::from_secs(5);
+/// The delay between two attempts to write to a full store.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
 
-pub(super) struct Keeper {
+/// Writes the events of one session to its store.
+pub(super) struct EventWriter {
     pub(super) store: Arc<dyn RunStore>,
     lease: Lease,
     log: Subscription,
-    /// It is told how far the log is kept.
+    /// Learns how far the log is stored.
     hub: Hub,
-    /// A batch that was handed to the store and is not known to be kept.
+    /// A batch that the store has not acknowledged yet.
     writing: Option<Writing>,
-    /// Events that were taken from the log and not yet handed to the store.
-    unkept: Vec<Arc<Envelope>>,
+    /// Events that were taken from the hub and not yet given to the store.
+    pending: Vec<Arc<Envelope>>,
     answers: Vec<Answered>,
     has_facts: bool,
-    /// When what is unkept is to be kept at the latest.
+    /// When the pending events must be stored at the latest.
     due: Option<Instant>,
     posts: BoxStream<'static, ()>,
-    look: bool,
+    check_commands: bool,
     renew_at: Instant,
     renewed: Instant,
     notice: Option<Notice>,
-    /// Whether attempts are at work, whose ends could not be stored.
+    /// Whether attempts are running, whose ends could not be stored.
     pub(super) in_flight: bool,
-    /// Whether a store that could not be written was waited for in vain.
+    /// Whether waiting for a store that could not be written was in vain.
     gave_up: bool,
 }
 
@@ -59,7 +60,7 @@ struct Writing {
     done: BoxFuture<'static, Result<(), StoreError>>,
 }
 
-impl Keeper {
+impl EventWriter {
     pub(super) fn new(
         store: Arc<dyn RunStore>,
         lease: Lease,
@@ -76,12 +77,12 @@ impl Keeper {
             store,
             lease,
             writing: None,
-            unkept: Vec::new(),
+            pending: Vec::new(),
             answers: Vec::new(),
             has_facts: false,
             due: None,
             posts,
-            look: true,
+            check_commands: true,
             renew_at: now + LEASE / 3,
             renewed: now,
             notice,
@@ -91,22 +92,22 @@ impl Keeper {
     }
 
     fn push(&mut self, event: Arc<Envelope>) {
-        self.unkept.push(event);
-        self.note(self.unkept.len() - 1);
+        self.pending.push(event);
+        self.note(self.pending.len() - 1);
     }
 
-    /// Takes note of the unkept events from this place on.
+    /// Notes the pending events from this index on.
     fn note(&mut self, from: usize) {
-        if let new @ [_, ..] = &self.unkept[from..] {
+        if let new @ [_, ..] = &self.pending[from..] {
             self.has_facts |= new.iter().any(|event| is_fact(&event.event));
-            self.due.get_or_insert_with(|| Instant::now() + LINGER);
+            self.due.get_or_insert_with(|| Instant::now() + FLUSH_DELAY);
         }
     }
 
-    /// Takes what the hub has given out since the last time.
+    /// Takes the events that the hub has emitted since the last call.
     fn take(&mut self) -> Result<(), RunError> {
-        let known = self.unkept.len();
-        let overflow = self.log.take_all(&mut self.unkept);
+        let known = self.pending.len();
+        let overflow = self.log.take_all(&mut self.pending);
         self.note(known);
         match overflow {
             Some(seq) => Err(RunError::Overflow { seq }),
@@ -124,34 +125,37 @@ impl Keeper {
     }
 
     async fn try_flush(&mut self) -> Result<(), StoreError> {
-        self.written().await?;
-        if self.unkept.is_empty() && self.answers.is_empty() {
+        self.await_batch().await?;
+        if self.pending.is_empty() && self.answers.is_empty() {
             return Ok(());
         }
         self.write();
-        self.written().await
+        self.await_batch().await
     }
 
-    /// Holds what could not be stored, and tries again until it is stored or the time for that is over.
+    /// Holds the pending events in memory and retries until they are stored or the time is over.
     async fn hold(&mut self, mut error: StoreError) -> Result<(), RunError> {
         let began = Instant::now();
-        let mut until = began + HOLD;
-        let mut told = false;
+        let mut until = began + HOLD_LIMIT;
+        let mut reported = false;
         while self.is_worth_waiting(&error) && Instant::now() < until {
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut reported, true) {
                 let left = until.saturating_duration_since(Instant::now()).as_secs();
-                self.tell(&format!(
+                self.notify(&format!(
                     "{error}; finished work is held in memory and stored when this ends, within {left} s"
                 ));
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_DELAY).await;
             self.take()?;
             if self.is_to_end() {
-                until = until.min(Instant::now() + HASTE);
+                until = until.min(Instant::now() + HOLD_LIMIT_AT_END);
             }
             match self.try_flush().await {
                 Ok(()) => {
-                    self.tell(&format!("the session is stored again, after {} s", began.elapsed().as_secs()));
+                    self.notify(&format!(
+                        "the session is stored again, after {} s",
+                        began.elapsed().as_secs()
+                    ));
                     return Ok(());
                 }
                 Err(next) => error = next,
@@ -161,23 +165,23 @@ impl Keeper {
         Err(error.into())
     }
 
-    /// Whether the store may soon be writable again, and something is lost that has finished or is at work if not.
+    /// Whether the store may soon be writable again, and finished or running work would otherwise be lost.
     fn is_worth_waiting(&self, error: &StoreError) -> bool {
         let ends = |event: &Arc<Envelope>| event.event.is_end();
         match error {
             _ if self.gave_up => false,
             StoreError::Locked { .. } => true,
-            StoreError::Full { .. } => self.in_flight || self.unkept.iter().any(ends),
+            StoreError::Full { .. } => self.in_flight || self.pending.iter().any(ends),
             _ => false,
         }
     }
 
     fn is_to_end(&self) -> bool {
         let ends = |event: &Event| matches!(event, Event::SessionPause { .. } | Event::SessionAbort { .. });
-        self.unkept.iter().any(|event| ends(&event.event))
+        self.pending.iter().any(|event| ends(&event.event))
     }
 
-    fn tell(&self, line: &str) {
+    fn notify(&self, line: &str) {
         if let Some(notice) = &self.notice {
             notice(line);
         }
@@ -188,42 +192,41 @@ impl Keeper {
         self.store.room().err()
     }
 
-    /// What a run that never waits asks for now and then: hands all that is unkept to the store, without waiting, if it
-    /// is enough for a batch, and looks whether a command came. What follows from the batch must not begin before a
-    /// [`Keeper::flush`]. A store that is slower than the run is waited for.
-    pub(super) async fn keep_up(&mut self) -> Result<(), RunError> {
-        self.look |= self.posts.next().now_or_never().flatten().is_some();
+    /// Called periodically by a run that never waits: starts to write a full batch, and checks for new commands. The
+    /// effects of the batch must not begin before a [`EventWriter::flush`]. Waits if the store is slower than the run.
+    pub(super) async fn poll(&mut self) -> Result<(), RunError> {
+        self.check_commands |= self.posts.next().now_or_never().flatten().is_some();
         self.take()?;
-        if self.unkept.len() < MOST {
+        if self.pending.len() < BATCH {
             return Ok(());
         }
-        let handed = match self.written().await {
+        let started = match self.await_batch().await {
             Ok(()) => {
                 self.write();
-                // The store has the batch once it was asked; it works on it while the run goes on.
-                self.written().now_or_never().unwrap_or(Ok(()))
+                // The store has the batch once it was asked; it writes while the run continues.
+                self.await_batch().now_or_never().unwrap_or(Ok(()))
             }
             error => error,
         };
-        match handed {
+        match started {
             Ok(()) => Ok(()),
             Err(error) => self.hold(error).await,
         }
     }
 
-    /// Hands all that is unkept to the store.
+    /// Gives all pending events to the store.
     fn write(&mut self) {
         let (store, lease) = (self.store.clone(), self.lease.clone());
-        let batch = Arc::new((std::mem::take(&mut self.unkept), std::mem::take(&mut self.answers)));
-        let handed = batch.clone();
-        let done = async move { store.append(&lease, Batch { events: &handed.0, answers: &handed.1 }).await };
+        let batch = Arc::new((std::mem::take(&mut self.pending), std::mem::take(&mut self.answers)));
+        let stored = batch.clone();
+        let done = async move { store.append(&lease, Batch { events: &stored.0, answers: &stored.1 }).await };
         self.writing = Some(Writing { batch, done: done.boxed() });
         self.has_facts = false;
         self.due = None;
     }
 
-    /// Waits until what was handed to the store is kept. What it refuses is unkept again.
-    async fn written(&mut self) -> Result<(), StoreError> {
+    /// Waits until the batch is stored. Events that the store refuses are pending again.
+    async fn await_batch(&mut self) -> Result<(), StoreError> {
         let Some(writing) = &mut self.writing else { return Ok(()) };
         let done = (&mut writing.done).await;
         let Some(Writing { batch, .. }) = self.writing.take() else { return Ok(()) };
@@ -236,25 +239,25 @@ impl Keeper {
                 Ok(())
             }
             Err(error) => {
-                self.unkept.splice(..0, events.iter().cloned());
+                self.pending.splice(..0, events.iter().cloned());
                 self.answers.splice(..0, answers.iter().cloned());
                 Err(error)
             }
         }
     }
 
-    /// Keeps every event so far if there are facts among them, or the rest has waited long enough.
+    /// Stores every event so far if there are facts among them, or the others have waited long enough.
     pub(super) async fn settle(&mut self) -> Result<(), RunError> {
         self.take()?;
         let due = self.due.is_some_and(|due| due <= Instant::now());
-        let full = self.unkept.len() >= MOST;
+        let full = self.pending.len() >= BATCH;
         if self.has_facts || due || full || !self.answers.is_empty() || self.writing.is_some() {
             self.flush().await?;
         }
         Ok(())
     }
 
-    /// Waits until there is something to do here: an event to keep, a command to look for, a lease to renew.
+    /// Waits until there is something to do: an event to store, a command to read, a lease to renew.
     pub(super) async fn wakeup(&mut self) {
         let due = self.due.unwrap_or(self.renew_at).min(self.renew_at);
         tokio::select! {
@@ -264,13 +267,12 @@ impl Keeper {
                     self.push(event);
                 }
             }
-            Some(()) = self.posts.next() => self.look = true,
+            Some(()) = self.posts.next() => self.check_commands = true,
             () = sleep_until(due) => {}
         }
     }
 
-    /// Renews the lease when it is time. A store that cannot for a while is told again; one that fenced us ends
-    /// the run.
+    /// Renews the lease when it is due. Failures are retried for a while; a store that fenced this process ends the run.
     pub(super) async fn renew(&mut self, hub: &Hub) -> Result<(), RunError> {
         let now = Instant::now();
         if now < self.renew_at {
@@ -283,26 +285,26 @@ impl Keeper {
                 Ok(())
             }
             Err(error @ (StoreError::Fenced { .. } | StoreError::Moved { .. })) => Err(error.into()),
-            Err(error) if now.saturating_duration_since(self.renewed) > PATIENCE => Err(error.into()),
+            Err(error) if now.saturating_duration_since(self.renewed) > RENEW_LIMIT => Err(error.into()),
             Err(_) => Ok(()),
         }
     }
 
-    /// All commands that are open, if there may be some that were not seen yet.
+    /// All open commands, if there may be new ones.
     pub(super) async fn commands(&mut self) -> Result<Option<Vec<PostedCommand>>, RunError> {
-        if !std::mem::take(&mut self.look) {
+        if !std::mem::take(&mut self.check_commands) {
             return Ok(None);
         }
         Ok(Some(self.store.unanswered(&self.lease.session).await?))
     }
 
-    /// Lets the next look read the commands again.
-    pub(super) fn look_again(&mut self) {
-        self.look = true;
+    /// Lets the next call of [`EventWriter::commands`] read the store.
+    pub(super) fn recheck_commands(&mut self) {
+        self.check_commands = true;
     }
 
-    /// Carries a command out and lays its answer beside the event that it became.
-    pub(super) fn carry_out(&mut self, number: u64, command: Command, hub: &Hub) {
+    /// Executes a command; its answer is stored with the event that it became.
+    pub(super) fn execute_command(&mut self, number: u64, command: Command, hub: &Hub) {
         let verdict = match hub.command(command) {
             Ok(()) => Verdict::Accepted,
             Err(rejection) => Verdict::Refused(rejection.to_string()),
@@ -310,7 +312,7 @@ impl Keeper {
         self.answers.push(Answered { number, verdict });
     }
 
-    /// Answers a command that has its effect already.
+    /// Accepts a command that has already taken effect.
     pub(super) fn accept(&mut self, number: u64) {
         self.answers.push(Answered { number, verdict: Verdict::Accepted });
     }
