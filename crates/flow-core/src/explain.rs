@@ -1,5 +1,5 @@
-//! Why a session or one of its nodes stands where it stands, told from the log alone: each statement names the
-//! event that it rests on, and what no event tells is not said. How it is shown is left to those who ask.
+//! Why a session or one of its nodes stands where it stands, told from the log alone: each statement names the event
+//! that it rests on, and what no event tells is not said.
 
 mod node;
 mod reason;

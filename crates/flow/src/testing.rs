@@ -1,5 +1,4 @@
-//! For this crate's own tests: a provider that does what a test tells it, and flows compiled with it. What is
-//! looked at is left to the tests.
+//! For this crate's own tests: a provider that does what a test tells it, and flows compiled with it.
 
 use std::{
     collections::BTreeMap,

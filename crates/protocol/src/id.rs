@@ -1,5 +1,4 @@
-//! A newtype for every identifier, so that no two can be confused. Who makes each is said on its type;
-//! making them is left to the engine and the vendors.
+//! A newtype for every identifier, so that no two can be confused.
 
 use std::{fmt, sync::Arc};
 

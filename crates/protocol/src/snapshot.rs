@@ -1,5 +1,4 @@
-//! What is saved of a run and of an agent session. Both are data: who makes them and who goes on from them
-//! is left to flow and engine.
+//! What is saved of a run and of an agent session.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! Who stands between the runtime and a program that it starts, so that nothing of the program outlives the
-//! runtime. Being one is left to the program named here, starting it to whoever starts programs.
+//! Who stands between the runtime and a program that it starts, so that nothing of the program outlives the runtime.
 
 use std::{ffi::OsString, io, path::PathBuf};
 

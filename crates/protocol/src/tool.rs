@@ -1,5 +1,4 @@
 //! Tools of a program that embeds us, which an agent may call: what one is, what it takes, what it gives.
-//! Offering them to a model, and asking whether a call is allowed, are left to the providers.
 
 use std::{fmt, future::Future, sync::Arc};
 

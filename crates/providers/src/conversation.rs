@@ -1,5 +1,5 @@
 //! The conversations of providers whose vendors keep none: what was said, so that a session id and a new message are
-//! enough to go on, in another process too. What a message looks like is left to the adapters.
+//! enough to go on, in another process too.
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent};
 use serde::de::DeserializeOwned;

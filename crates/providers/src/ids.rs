@@ -1,5 +1,4 @@
 //! Fresh identifiers that a vendor or the system must not have seen before.
-//! What they name is left to the callers.
 
 /// A random UUID. A vendor keeps conversations under it for ever and on other machines too, so a counted one
 /// will not do, and nothing that a test compares depends on it.

@@ -1,5 +1,5 @@
 //! Structured output by instruction, for agents that cannot be held to a schema: the words that ask for it, and the
-//! JSON found in the answer. Whether that fits the schema is left to the engine, which also asks again.
+//! JSON found in the answer. The engine checks it against the schema.
 
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,5 +1,5 @@
-//! What every provider here gives at the end of a turn, so that a node can change its provider without
-//! changing its readers. Filling it is left to the adapters.
+//! What every provider here gives at the end of a turn, so that a node can change its provider without changing its
+//! readers.
 
 use inspan_protocol::{OutputFacts, ProviderOutput, ProviderSessionId, StopReason, Usage};
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Servers of raw bytes for the tests of the HTTP adapters. What is expected of a turn is left to those tests.
+//! Servers of raw bytes for the tests of the HTTP adapters.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! The transports that adapters share: a vendor's program as a child process, its lines and its JSON-RPC, and requests
-//! over HTTP with their streams of events. What lines and events mean is left to the adapters.
+//! The transports that adapters share: a vendor's program as a child process, its lines and its JSON-RPC, and
+//! requests over HTTP with their streams of events.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! What becomes of a store when processes are killed, race each other, or get errors from the system: this program
-//! starts itself as those processes. What they do is left to `store_crash/child.rs`.
+//! starts itself as those processes.
 
 #[path = "store_crash/child.rs"]
 mod child;

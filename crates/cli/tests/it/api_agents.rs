@@ -1,5 +1,5 @@
-//! Flows whose agents ask a vendor's API, against the scripted model server: what the user sees, that a conversation goes
-//! on in another process, and that the key stands nowhere. What one vendor is asked is left to its own tests.
+//! Flows whose agents ask a vendor's API, against the scripted model server: what the user sees, that a conversation
+//! goes on in another process, and that the key stands nowhere.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

@@ -1,5 +1,4 @@
 //! What identifies a request: the provider's type and a normal form of its input.
-//! Comparing requests and reading recordings are left to `replay` and `store`.
 //!
 //! The normal form is made by an allow-list. Of an input it keeps `prompt`, `messages`, `model`, `threadId`
 //! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field keeps its name, and a

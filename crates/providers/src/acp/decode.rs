@@ -1,5 +1,4 @@
 //! The decoder of one agent's session: its messages in, what they mean out; it knows one session, turn after turn.
-//! Cutting bytes into messages, answering the agent and judging how a turn ended are left to others.
 //!
 //! # What becomes an event
 //!

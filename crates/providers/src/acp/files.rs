@@ -1,5 +1,4 @@
 //! The files that an agent reads and writes through us: text files within its working directory, of a bounded size.
-//! Whether it may write is left to the turn.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

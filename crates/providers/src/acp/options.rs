@@ -1,5 +1,4 @@
-//! What a call of an agent over the Agent Client Protocol takes. Turning it into a process and a session is left to
-//! `launch.rs`.
+//! What a call of an agent over the Agent Client Protocol takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What an agent may do: by the options of the call, else by whoever is asked; and what an answer means in the
-//! agent's own options. Asking is left to the turn.
+//! agent's own options.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The commands that an agent runs through us: children of ours in its working directory, a few at once, with as much
-//! of their output as fits a bound. Whether it may run one is left to the turn.
+//! The commands that an agent runs through us: children of ours in its working directory, a few at once, with as
+//! much of their output as fits a bound.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! What agents say over the Agent Client Protocol, version 1, as far as it is read here; and the values we send.
-//! What it means is left to the decoder, when it is said to the session.
 //!
 //! Fields that are not read are passed over, and what an agent may leave out is optional: the protocol grows by
 //! additions, and agents differ in what they keep to.

@@ -1,5 +1,4 @@
 //! The decoder of Claude Code's output: bytes in, what they mean out; it knows one process, turn after turn.
-//! Reading the bytes, answering the program and judging how a turn ended are left to others.
 //!
 //! # What becomes an event
 //!

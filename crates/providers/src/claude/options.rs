@@ -1,4 +1,4 @@
-//! What a call of Claude Code takes. Turning it into a command line is left to `launch.rs`.
+//! What a call of Claude Code takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

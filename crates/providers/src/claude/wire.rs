@@ -1,5 +1,4 @@
 //! The lines that Claude Code prints, as structs that borrow from the line; those it reads stand in `outgoing.rs`.
-//! What they mean is left to the decoder; a field that nobody reads does not stand here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
 //! From values to the program's configuration: overrides as `-c` takes them, and MCP servers in its own form.
-//! Which overrides there are is left to `launch.rs`.
 
 use std::collections::BTreeMap;
 

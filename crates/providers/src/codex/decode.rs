@@ -1,6 +1,5 @@
 //! The decoder of Codex's app server: its messages in, what they mean for the turn out; it knows one thread and what
-//! its sub-agents say, turn after turn. Cutting bytes into messages, answering, and judging how a turn ended are left
-//! to others.
+//! its sub-agents say, turn after turn.
 //!
 //! # What becomes an event
 //!

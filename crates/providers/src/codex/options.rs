@@ -1,4 +1,4 @@
-//! What a call of Codex takes. Turning it into a command line and requests is left to `launch.rs`.
+//! What a call of Codex takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

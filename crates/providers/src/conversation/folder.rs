@@ -1,5 +1,4 @@
 //! Conversations as files, one each, in the folder for what outlives a session.
-//! What stands in them is left to the adapters.
 //!
 //! A conversation is `conversations/ID.json`, readable by its owner only and replaced whole; `ID.lock` beside it is
 //! locked by the turn that has it, and says nothing once its process is gone. Nothing here removes old ones.

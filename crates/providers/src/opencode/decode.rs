@@ -1,5 +1,4 @@
-//! The decoder of one turn: the bytes of the server's event stream in, what they mean out. Reading the stream,
-//! answering what is asked and judging how the turn ended are left to others.
+//! The decoder of one turn: the bytes of the server's event stream in, what they mean out.
 //!
 //! # What becomes an event
 //!

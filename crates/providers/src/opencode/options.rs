@@ -1,5 +1,4 @@
-//! What a call of OpenCode takes. Turning it into a server's configuration and its requests is left to `launch.rs`
-//! and `request.rs`.
+//! What a call of OpenCode takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

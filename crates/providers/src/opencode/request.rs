@@ -1,5 +1,4 @@
 //! From a turn's words and options to the bodies of the requests that the server takes.
-//! Sending them is left to `server.rs`.
 
 use inspan_protocol::{AgentError, ContentBlock, ErrorCode};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
 //! Which tools there are, which may be used unasked and which may not, as the program's own rules. Unlike the
-//! program's, they ask before anything that may do harm. Answering what is asked is left to the turn.
+//! program's, they ask before anything that may do harm.
 
 use inspan_protocol::{AgentError, ErrorCode};
 use serde::Serialize;

@@ -1,5 +1,4 @@
 //! What OpenCode's server says, as far as anything here reads it: its events and the body of an error.
-//! What they mean is left to the decoder and to `error.rs`; a field that nobody reads does not stand here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! Requests over HTTP: one client for all of a provider's calls, one request and its answer piece by piece, against
-//! the clocks of the call. What the request says and what the answer means is left to the adapters.
+//! the clocks of the call.
 //!
 //! Nothing is tried again here and no redirect is followed: the caller's policy counts attempts, and a key must not
 //! travel to another place. What the process's own environment says of proxies is not looked at; the call's is.

@@ -1,5 +1,4 @@
 //! JSON-RPC 2.0 over the lines of a process: requests in both directions, told apart by their ids.
-//! What methods there are and what they mean is left to the adapters; so is the end of the process.
 //!
 //! Nothing runs beside its owner: whoever holds a [`Peer`] reads by [`Peer::next`], and all of it can be cancelled at
 //! any wait without losing a message.

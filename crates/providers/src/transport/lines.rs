@@ -1,5 +1,4 @@
 //! Cuts a stream of bytes into lines, whatever the reads looked like, with a bound on each line.
-//! What a line says is left to the decoders.
 
 use std::borrow::Cow;
 use std::io::BufRead;

@@ -1,5 +1,5 @@
-//! Reads a stream of server-sent events, whatever the reads looked like, with a bound on each event.
-//! What an event says is left to the decoders; ids and retry times, which no vendor here sends, are passed over.
+//! Reads a stream of server-sent events, whatever the reads looked like, with a bound on each event. Ids and retry
+//! times, which no vendor here sends, are ignored.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
 //! Real agents of the Agent Client Protocol: Claude Code by its adapter, and OpenCode.
-//! What they need around them is left to their world.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! The real Claude Code program.
-//! What it needs around it is left to its world.
 
 use std::time::Duration;
 

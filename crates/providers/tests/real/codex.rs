@@ -1,5 +1,4 @@
 //! The real Codex program.
-//! What it needs around it is left to its world.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! The real OpenCode program.
-//! What it needs around it is left to its world.
 
 use std::time::Duration;
 

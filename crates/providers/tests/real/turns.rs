@@ -1,5 +1,4 @@
 //! Turns of any provider, taken to their end, and what they said.
-//! What is asked and expected is left to the tests.
 
 use futures::{Stream, StreamExt, pin_mut};
 use inspan_protocol::{

@@ -1,5 +1,4 @@
 //! What a test of a real program needs around it: a model server, a home of its own, and a look at what runs.
-//! What one program needs beside that is left to its own world.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Records, events and moments for the tests of stores. What is done with them is left to the tests.
+//! Records, events and moments for the tests of stores.
 
 use std::{ops::RangeInclusive, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! The process that is killed, traced and limited: it drives a session, or walks over one, and says what it has
-//! come to. What is made of that is left to its parent.
+//! The process that is killed, traced and limited: it drives a session, or walks over one, and says what it has come
+//! to.
 
 use std::sync::{
     Arc,

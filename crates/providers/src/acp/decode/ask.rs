@@ -1,5 +1,4 @@
 //! What the agent asks for: to be allowed a tool, or to have something done with files and terminals.
-//! Who allows it and who does it is left to the turn.
 
 use inspan_protocol::PermissionRequest;
 use serde::de::DeserializeOwned;

@@ -1,5 +1,4 @@
 //! The end of a turn: how it is told, and what the turn came to.
-//! Judging whether it succeeded is left to `outcome.rs`.
 
 use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! Tokens and cost of a turn, from what agents say in terms of their own.
-//! When a turn begins and ends is left to the decoder.
 
 use inspan_protocol::{StreamEvent, Usage};
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! The tools of a turn: announced, then in pieces, then whole; and what is asked about them.
-//! Which message told it is left to the decoder.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! What the tests of the adapters share: a provider in a folder of its own, one turn against some server, and what was
-//! said in it. What is expected of a turn is left to the tests.
+//! What the tests of the adapters share: a provider in a folder of its own, one turn against some server, and what
+//! was said in it.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! The control messages: what the program asks, takes back and answers.
-//! Answering is left to the session.
 
 use inspan_protocol::PermissionRequest;
 

@@ -1,5 +1,4 @@
 //! The end of a turn: what it used and cost, from counters that run since the process began.
-//! Judging whether it succeeded is left to `error.rs` of the adapter.
 
 use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 

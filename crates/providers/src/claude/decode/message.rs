@@ -1,5 +1,5 @@
-//! The model's messages: how they stream, how their finished blocks and the answers of tools come, and when a
-//! broken stream is retracted. The end of the turn is left to `end.rs`.
+//! The model's messages: how they stream, how their finished blocks and the answers of tools come, and when a broken
+//! stream is retracted.
 
 use super::super::wire;
 use super::{Decoded, Decoder};

@@ -1,5 +1,4 @@
 //! What the program says about itself: its conversation, its retries, its limits.
-//! Deciding what a limit means for the turn is left to `error.rs` of the adapter.
 
 use inspan_protocol::{ProviderSessionId, StreamEvent, Timestamp};
 

@@ -1,5 +1,4 @@
 //! The lines that Claude Code reads: requests of ours, answers to its own, and what the user says.
-//! Writing them to the program is left to the session.
 
 use inspan_protocol::{AgentError, ContentBlock, ErrorCode};
 use serde_json::{Value, json};

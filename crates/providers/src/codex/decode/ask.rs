@@ -1,5 +1,5 @@
-//! What the program asks of us: consent to a command, a change, a tool or more rights, and what is not offered to it.
-//! Answering is left to the turn.
+//! What the program asks of us: consent to a command, a change, a tool or more rights, and what is not offered to
+//! it.
 
 use inspan_protocol::PermissionRequest;
 use serde_json::{Value, json};

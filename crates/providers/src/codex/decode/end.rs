@@ -1,5 +1,4 @@
 //! The life of a turn: its name, what it used, and its end.
-//! Judging whether it succeeded is left to `error.rs` of the adapter.
 
 use inspan_protocol::{StreamEvent, Usage};
 

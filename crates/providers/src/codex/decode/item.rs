@@ -1,5 +1,4 @@
 //! The items of a turn: messages and thoughts as they stream, and everything that is done as a tool.
-//! Consent for it is left to `ask.rs`.
 
 use inspan_protocol::{Chunk, StreamEvent};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,4 @@
 //! What the program says about itself: its retries, its limits, its configuration.
-//! Deciding what a limit means for the turn is left to `error.rs` of the adapter.
 
 use inspan_protocol::Timestamp;
 

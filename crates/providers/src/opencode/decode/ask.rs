@@ -1,5 +1,4 @@
 //! What the program asks: whether a tool may be used, and questions of the agent to a person.
-//! Who answers is left to the turn.
 
 use inspan_protocol::PermissionRequest;
 use serde_json::{Map, Value, json};

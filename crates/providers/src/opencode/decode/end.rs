@@ -1,5 +1,4 @@
 //! The end of a turn: when it is there, and what the turn came to.
-//! Judging whether it succeeded is left to `error.rs` of the adapter.
 
 use inspan_protocol::{StreamEvent, Usage};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Messages, retries and failures: which agent a message belongs to, which is still open, and why the program gave up on one.
-//! The parts of a message are left to `part.rs`.
+//! Messages, retries and failures: which agent a message belongs to, which is still open, and why the program gave
+//! up on one.
 
 use super::super::error::overflow;
 use super::super::wire;

@@ -1,5 +1,5 @@
 //! The parts of messages: text and thinking as they stream, tools with what they answered, and the steps with what
-//! they used. Speaker a message is, is left to `message.rs`.
+//! they used.
 
 use inspan_protocol::{Chunk, StreamEvent, Usage};
 use serde_json::Value;

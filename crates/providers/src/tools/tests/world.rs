@@ -1,5 +1,5 @@
 //! What the tests of the toolbox share: a folder with an MCP server, a context, and one message's calls run to their
-//! end. What is expected is left to the tests.
+//! end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! What the tests of real agents of the Agent Client Protocol need around them beside what all need.
-//! The tests themselves are left to `acp.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

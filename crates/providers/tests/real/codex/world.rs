@@ -1,5 +1,4 @@
 //! What the tests of the real Codex need around it beside what all need.
-//! The tests themselves are left to `codex.rs`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,4 @@
 //! What the tests of the real OpenCode need around it beside what all need.
-//! The tests themselves are left to `opencode.rs`.
 
 use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
