@@ -132,7 +132,7 @@ impl AgentRun {
         Self { permissions, ..self }
     }
 
-    /// The number of the first turn, where the run goes on with an earlier conversation.
+    /// The number of the first turn, where the run continues an earlier conversation.
     pub fn first_turn(self, first_turn: u32) -> Self {
         Self { first_turn, ..self }
     }

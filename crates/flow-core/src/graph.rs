@@ -87,7 +87,7 @@ pub struct Node {
     pub policy: Arc<NodePolicy>,
     /// What it changes in the world.
     pub effects: Effects,
-    /// The node whose conversation it goes on with.
+    /// The node whose conversation it continues.
     pub session: Option<NodeIx>,
     /// What sort of work it is.
     pub kind: NodeKind,

@@ -125,7 +125,7 @@ pub struct StartNode {
     pub attempt: u32,
     /// Its input, all bindings worked out; an error ends the attempt at once.
     pub input: Result<Value, AgentError>,
-    /// The conversation that it goes on with.
+    /// The conversation that it continues.
     pub conversation: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,

@@ -21,7 +21,7 @@ pub enum RunError {
         /// The first event that was lost.
         seq: u64,
     },
-    /// The session was made of another flow than the one it is to go on with.
+    /// The session was made of another flow than the one it is to continue.
     #[error("session `{session}` was made of flow `{flow}` as it was then, and the flow has changed since")]
     Changed {
         /// The session.

@@ -27,7 +27,7 @@ pub struct NodeContext {
     pub path: NodePath,
     /// Which try this is, counting from 1.
     pub attempt: u32,
-    /// The conversation that an agent goes on with.
+    /// The conversation that an agent continues.
     pub conversation: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,

@@ -115,7 +115,7 @@ impl Talk {
         Self { play: Arc::new(play), calls: Arc::default(), running: Arc::default() }
     }
 
-    /// What the calls were given: each prompt, and the conversation it goes on with.
+    /// What the calls were given: each prompt, and the conversation it continues.
     pub(crate) fn calls(&self) -> Vec<String> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let told = |call: &Asked| match &call.options.resume {

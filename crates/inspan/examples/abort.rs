@@ -1,4 +1,4 @@
-//! Interrupting an agent: `cargo run -p inspan --example abort`. Steering one, which goes on with another message,
+//! Interrupting an agent: `cargo run -p inspan --example abort`. Steering one, which continues another message,
 //! is `AgentSession::steer`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

@@ -93,7 +93,7 @@ impl Process {
             chunk = self.stdout.recv() => return chunk,
             _ = self.handle.status() => {}
         }
-        // A process it left behind may hold the pipe open for ever.
+        // A process it left behind may hold the pipe open forever.
         timeout(LAST_OUTPUT, self.stdout.recv()).await.ok().flatten()
     }
 

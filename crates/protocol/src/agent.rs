@@ -118,7 +118,7 @@ impl MultiTurn {
 pub struct InputFacts {
     /// The model asked for.
     pub model: Option<String>,
-    /// The vendor's conversation that the input goes on with.
+    /// The vendor's conversation that the input continues.
     pub session: Option<ProviderSessionId>,
     /// Whether the run waits for messages between turns.
     pub multi_turn: MultiTurn,
@@ -137,7 +137,7 @@ pub struct OutputFacts {
     pub text: String,
     /// The structured output, if there is one.
     pub structured_output: Option<Value>,
-    /// The vendor's conversation, to go on with.
+    /// The vendor's conversation, to continue.
     pub session: Option<ProviderSessionId>,
     /// Why the turn ended.
     pub stop_reason: StopReason,

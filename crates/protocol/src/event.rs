@@ -142,7 +142,7 @@ events! {
         task_id: NodeId,
         /// The session and path it was taken from.
         from: String,
-        /// The agent's conversation, if it can be gone on with.
+        /// The agent's conversation, if it can be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
         /// The output.
@@ -207,7 +207,7 @@ events! {
         /// The model asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// The turn the run begins with, 1 unless it goes on with an earlier conversation.
+        /// The turn the run begins with, 1 unless it continues an earlier conversation.
         turn: u32,
         /// Whether it waits for messages after a turn, and so is among those that a message to all is for.
         #[serde(default, skip_serializing_if = "MultiTurn::is_off")]

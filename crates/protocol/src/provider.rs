@@ -155,7 +155,7 @@ pub trait ProviderInput: DeserializeOwned + Serialize + JsonSchema + Send + 'sta
 
 /// What a provider gives.
 pub trait ProviderOutput: DeserializeOwned + Serialize + JsonSchema + Send + 'static {
-    /// The vendor's conversation, to go on with.
+    /// The vendor's conversation, to continue.
     fn session_id(&self) -> Option<ProviderSessionId>;
 
     /// What the engine must know of it.

@@ -104,7 +104,7 @@ pub enum EdgeStatus {
     Skipped,
 }
 
-/// An agent's conversation, to go on with.
+/// An agent's conversation, to continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSessionRef {
@@ -150,7 +150,7 @@ pub struct FrameSnapshot {
     pub item: Option<Value>,
 }
 
-/// What it takes to go on with a node, beside its status and its newest attempt; what is not set is left out.
+/// What it takes to continue a node, beside its status and its newest attempt; what is not set is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct NodeSnapshot {
@@ -274,7 +274,7 @@ pub struct RunSnapshot {
     pub last_seq: u64,
 }
 
-/// An agent session, exported: enough to go on with it elsewhere. Immutable.
+/// An agent session, exported: enough to continue it elsewhere. Immutable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionState {

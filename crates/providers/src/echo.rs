@@ -39,7 +39,7 @@ pub struct EchoInput {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EchoOptions {
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The model that the output names.

@@ -17,7 +17,7 @@ pub struct TurnOutput {
     /// The answer in the schema that was asked for, as the vendor gave it. Absent if the model never gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
-    /// The vendor's conversation, to go on with. Absent if the turn ended before there was one.
+    /// The vendor's conversation, to continue. Absent if the turn ended before there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<ProviderSessionId>,
     /// Tokens of this turn, those of sub-agents included.

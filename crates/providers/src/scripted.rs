@@ -40,7 +40,7 @@ pub struct ScriptedInput {
 pub struct ScriptedOptions {
     /// The turns of the conversation, each a list of steps. A turn beyond the last one is `CONFIG_INVALID`.
     pub turns: Vec<Vec<Step>>,
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The model that the output names.

@@ -189,7 +189,7 @@ fn every_point() -> Outcome {
     Ok(())
 }
 
-/// Of four processes with a session each, one is killed in the middle of its work, which another then goes on with.
+/// Of four processes with a session each, one is killed in the middle of its work, which another then continues.
 fn beside_others() -> Outcome {
     let (_folder, path) = place()?;
     for round in 1..=8 {

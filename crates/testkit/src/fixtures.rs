@@ -69,7 +69,7 @@ pub fn read_json<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, Fixtu
     })
 }
 
-/// A file that holds one JSON value on each line; empty lines are passed over.
+/// A file that holds one JSON value on each line; empty lines are skipped.
 ///
 /// # Errors
 /// The file cannot be read, or the first line that holds something else.

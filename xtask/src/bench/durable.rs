@@ -1,4 +1,4 @@
-//! What it costs to run a flow whose every fact is on disk before its effects, and to go on with a long session.
+//! What it costs to run a flow whose every fact is on disk before its effects, and to continue a long session.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

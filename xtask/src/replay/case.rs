@@ -93,7 +93,7 @@ impl FlowCase {
         Ok(())
     }
 
-    /// Runs the case from its recordings, and goes on with each beginning of its log. Nothing in it depends on the
+    /// Runs the case from its recordings, and continues each beginning of its log. Nothing in it depends on the
     /// machine, the time or chance.
     fn replay(&self) -> anyhow::Result<Vec<Envelope>> {
         let runtime =

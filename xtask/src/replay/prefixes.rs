@@ -1,4 +1,4 @@
-//! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and gone on with.
+//! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and resumed.
 //! It must come to the same outputs and outcome, and start nothing that had finished.
 //!
 //! Compared are the outcome and the newest output of every node; of an agent's output what it said, but not what it

@@ -293,7 +293,7 @@ pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
     if invocation.form == Form::Json {
         let nodes = plan.nodes.iter().map(|node| {
             let (decision, why) = words(node.decision);
-            json!({ "path": node.path, "decision": decision, "why": why, "costUsd": node.cost_usd })
+            json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
         });
         invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
         return;

@@ -1,4 +1,4 @@
-//! Cases in which agent and model talk: turns, conversations gone on with, and answers of a given structure.
+//! Cases in which agent and model talk: turns, conversations resumed, and answers of a given structure.
 
 use anyhow::Context as _;
 use inspan_protocol::MessageMode;

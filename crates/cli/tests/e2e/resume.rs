@@ -142,7 +142,7 @@ pub(super) fn told_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<(
     same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
 }
 
-/// The vendor says when its limit is lifted: the session rests until then, and is gone on with by another process.
+/// The vendor says when its limit is lifted: the session rests until then, and is resumed by another process.
 pub(super) fn usage_limit_waited_out(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
     let lifted = now.as_millis() / 1000 + 8;

@@ -1,5 +1,5 @@
 //! Killed everywhere: a session of fifty nodes whose process dies at every point of the store's work, and at moments
-//! chosen from outside, and is gone on with.
+//! chosen from outside, and is resumed.
 
 mod flow;
 mod judge;

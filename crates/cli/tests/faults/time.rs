@@ -68,7 +68,7 @@ fn jumps(size: Size) -> anyhow::Result<String> {
             });
             let end = of.next().with_context(|| format!("`{node}` did not end"))?;
             let over = end.timestamp.as_millis() - begin.timestamp.as_millis() - hours * HOUR;
-            // What the jump itself has passed over ends at once.
+            // What the jump itself has skipped ends at once.
             let passed = if jump > 0 { (jump + HOUR / 2 - hours * HOUR).max(0) } else { 0 };
             ensure!(over >= 0, "`{node}` ended {} ms before its time", -over);
             ensure!(over <= passed + LATE, "`{node}` ended {over} ms after its time");

@@ -33,7 +33,7 @@ pub(crate) struct Sweep<'a>(pub(crate) &'a str);
 
 impl Drop for Sweep<'_> {
     fn drop(&mut self) {
-        // A shell whose program is killed goes on with the next.
+        // A shell whose program is killed continues the next.
         for _ in 0..10 {
             let pids: Vec<String> = found(self.0).into_keys().collect();
             if pids.is_empty() {

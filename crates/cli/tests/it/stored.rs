@@ -74,7 +74,7 @@ impl Session<'_> {
         self.stored.runtime.block_on(self.stored.store.append(&self.lease, batch)).unwrap();
     }
 
-    /// Leaves an answer for whoever goes on with the session.
+    /// Leaves an answer for whoever continues the session.
     pub(crate) fn reply(&self, prompt: &str, choice: &str) {
         let command = Command::Reply {
             prompt: prompt.into(),

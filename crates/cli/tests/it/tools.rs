@@ -165,7 +165,7 @@ nodes:
       options: { maxTurns: 3, allowedTools: [count], outputSchema: { type: object, required: [oxen] } }
 ";
     let call = || Turn::tool("count", json!({}));
-    // The answer does not fit, and mending it has one turn of three left.
+    // The answer does not fit, and fixing it has one turn of three left.
     let server = server([call(), Turn::text("many"), call(), Turn::text("never")]);
     let folder = tempfile::tempdir().unwrap();
     let env = [

@@ -1,4 +1,4 @@
-//! Conversations: when they are named, and how they are gone on with.
+//! Conversations: when they are named, and how they are resumed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Structured output through the engine: valid at once, mended, or never given.
+//! Structured output through the engine: valid at once, fixed, or never given.
 
 use inspan_engine::RunEnd;
 use inspan_model_server::Turn;

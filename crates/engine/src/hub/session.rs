@@ -1,7 +1,7 @@
 //! Session mode: which commands are taken, from the start of a session to its end, and what each does.
 //! The commands and their refusals are the protocol's; messages lie in the runs' mailboxes.
 //!
-//! A command is checked and carried out under the line of the hub, so a message lies in its mailbox exactly
+//! A command is checked and executed under the line of the hub, so a message lies in its mailbox exactly
 //! when its event takes its place in the order.
 
 use std::sync::Arc;

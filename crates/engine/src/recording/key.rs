@@ -3,7 +3,7 @@
 //! The normal form is made by an allow-list. Of an input it keeps `prompt`, `messages`, `model`, `threadId`
 //! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field keeps its name, and a
 //! marker with eight hexadecimal digits of its value's hash stands for the value, so that two requests that
-//! differ in it are told apart and nothing unforeseen is written down. `cwd` and `env` are left out
+//! differ in it are distinguished and nothing unforeseen is written down. `cwd` and `env` are left out
 //! altogether, as are null values and empty options: they differ between machines, or say nothing.
 
 use std::collections::BTreeMap;

@@ -143,7 +143,7 @@ impl AgentOptions {
         Self { disabled_tools: Some(tools.into_iter().map(Into::into).collect()), ..self }
     }
 
-    /// The JSON Schema that the structured output must fit; if it does not, the agent is asked once to mend it.
+    /// The JSON Schema that the structured output must fit; if it does not, the agent is asked once to fix it.
     #[must_use]
     pub fn output_schema(self, schema: Value) -> Self {
         Self { output_schema: Some(schema), ..self }

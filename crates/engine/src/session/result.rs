@@ -29,7 +29,7 @@ pub struct AgentResult {
     /// The model that the vendor named, else the one that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The vendor's conversation, to go on with.
+    /// The vendor's conversation, to continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<ProviderSessionId>,
     /// Why it ended.

@@ -34,7 +34,7 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// What was said before, and the vendor's conversation if it can be gone on with.
+    /// What was said before, and the vendor's conversation if it can be resumed.
     pub(crate) fn of(done: Vec<Message>, session: Option<ProviderSessionId>) -> Self {
         let prompts = done.iter().filter(|message| message.role == Role::User && says(message)).count();
         let turns = if session.is_some() { u32::try_from(prompts).unwrap_or(u32::MAX) } else { 0 };

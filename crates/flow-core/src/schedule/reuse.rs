@@ -113,7 +113,7 @@ impl Reusable {
                     let node_type = graph.node(ix).node_type.clone();
                     let before = tasks.remove(path);
                     let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
-                    // An attempt that takes the place of one that was cut short goes on with what that one had.
+                    // An attempt that takes the place of one that was cut short continues what that one had.
                     let cut = run.facts.nodes[ix].interrupted;
                     let conversation = before.filter(|_| cut).and_then(|task| task.conversation);
                     let task = Task { node_type, input, output: None, conversation, failed: false, cost_usd };

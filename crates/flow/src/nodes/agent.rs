@@ -64,7 +64,7 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
         .cancel(context.cancel.clone())
 }
 
-/// Whether the conversation that is gone on with may never have heard its prompt: it was named, and then everything
+/// Whether the conversation that is resumed may never have heard its prompt: it was named, and then everything
 /// died before it said anything. Gives the messages that wait for it.
 fn unheard(context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
@@ -72,7 +72,7 @@ fn unheard(context: &NodeContext) -> Option<Vec<String>> {
     is_new.then(|| if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
 }
 
-/// The input as the next turn of the conversation that the node goes on with, if there is one yet.
+/// The input as the next turn of the conversation that the node continues, if there is one yet.
 fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
     let Some(known) = &context.conversation else { return Ok(input) };
     if let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) {

@@ -21,7 +21,7 @@ pub(super) enum Origin {
     Rest(Box<Rest>),
 }
 
-/// A session at rest.
+/// An idle session.
 pub(super) struct Rest {
     pub(super) run: Run,
     pub(super) input: Map<String, Value>,
@@ -32,7 +32,7 @@ pub(super) struct Rest {
     pub(super) last_at: Timestamp,
 }
 
-/// Whether a flow that has changed since is gone on with.
+/// Whether a flow that has changed since is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Changed {
     /// It is refused.

@@ -70,7 +70,7 @@ impl Watch {
         let runtime_ended = sources.get(1).is_some_and(|end| !end.revents().is_empty());
         let mut calls: Vec<Call> = self.signals.pending().filter_map(call).collect();
         if runtime_ended || self.runtime_is_gone() {
-            // It would be ready for ever, and there is nothing left to wait for.
+            // It would be ready forever, and there is nothing left to wait for.
             self.end_of_runtime = None;
             calls.push(Call::Kill);
         }

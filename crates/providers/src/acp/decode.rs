@@ -3,7 +3,7 @@
 //! # What becomes an event
 //!
 //! - Text and thinking as they stream, while a turn of ours is in progress and of our session alone. A history that
-//!   is told again when a session is loaded comes before any turn, and is passed over.
+//!   is told again when a session is loaded comes before any turn, and is skipped.
 //! - Every tool once its arguments are whole: when it begins to run, when it asks for permission, or with the first
 //!   update that brings arguments. A tool that never ends is closed when the turn ends, so that tools always pair up.
 //! - Usage at the end of the turn, where the agent says it. It counts cost since the session began; what comes out is

@@ -55,7 +55,7 @@ pub struct AcpOptions {
     /// The way to log in before the session begins, by the agent's own id for it. Only ways that need no person work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The JSON Schema of the structured output. The agent is told it in the prompt and held to it by no one but the

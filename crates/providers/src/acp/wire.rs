@@ -1,6 +1,6 @@
 //! What agents say over the Agent Client Protocol, version 1, as far as it is read here; and the values we send.
 //!
-//! Fields that are not read are passed over, and what an agent may leave out is optional: the protocol grows by
+//! Fields that are not read are skipped, and what an agent may leave out is optional: the protocol grows by
 //! additions, and agents differ in what they keep to.
 
 use serde::{Deserialize, Serialize};

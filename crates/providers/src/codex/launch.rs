@@ -13,7 +13,7 @@ use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
-/// counted once, and without this one the program waits for a lost network for ever; and a program that asks for its
+/// counted once, and without this one the program waits for a lost network forever; and a program that asks for its
 /// update at the start is not the one tested.
 const FIXED: &[&str] = &["features.unbounded_connection_retries=false", "check_for_update_on_startup=false"];
 

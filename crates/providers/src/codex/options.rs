@@ -19,7 +19,7 @@ pub struct CodexInput {
     /// conversation with `sessionToken`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
-    /// The conversation to go on with: the `sessionToken` of an earlier output. `options.resume` is the same, and
+    /// The conversation to continue: the `sessionToken` of an earlier output. `options.resume` is the same, and
     /// only one of them may be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_token: Option<ProviderSessionId>,
@@ -39,7 +39,7 @@ pub struct CodexOptions {
     /// answer still run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The JSON Schema of the structured output. The vendor wants every object closed with

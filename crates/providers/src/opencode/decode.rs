@@ -42,7 +42,7 @@ use part::{Call, Text};
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
 /// How often in a row a conversation may turn out to be too long for the model. The program shortens it and tries
-/// again, for ever if that does not help.
+/// again, forever if that does not help.
 const OVERFLOW_LIMIT: u32 = 2;
 
 /// One thing that the server said.
@@ -84,7 +84,7 @@ pub(super) enum Decoded {
         /// When it would be, in milliseconds since 1970.
         next: Option<i64>,
     },
-    /// The program goes on with what cannot succeed.
+    /// The program continues what cannot succeed.
     Hopeless(AgentError),
     /// The program is done and closes what is open.
     Closing,

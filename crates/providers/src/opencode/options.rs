@@ -43,7 +43,7 @@ pub struct OpenCodeOptions {
     /// Model turns that the call may take; at the limit the turn is ended and the output says `maxTurns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// The conversation to go on with: the `sessionId` of an earlier output.
+    /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The JSON Schema of the structured output.

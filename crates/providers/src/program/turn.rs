@@ -359,7 +359,7 @@ impl<A: Agent> Turn<A> {
     }
 }
 
-/// Waits until then; for ever if there is no such moment.
+/// Waits until then; forever if there is no such moment.
 async fn reached(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

@@ -47,7 +47,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects a server and asks it for its tools: those, in the order of their names, and what was passed over.
+    /// Connects a server and asks it for its tools: those, in the order of their names, and what was skipped.
     pub(super) async fn open(
         server: McpServer,
         context: &ExecutionContext,

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 over the lines of a process: requests in both directions, told apart by their ids.
+//! JSON-RPC 2.0 over the lines of a process: requests in both directions, distinguished by their ids.
 //!
 //! Nothing runs beside its owner: whoever holds a [`Peer`] reads by [`Peer::next`], and all of it can be cancelled at
 //! any wait without losing a message.
@@ -53,7 +53,7 @@ pub(crate) enum Incoming {
     Request { id: RemoteId, method: String, params: Box<RawValue> },
     /// It tells.
     Notification { method: String, params: Box<RawValue> },
-    /// A line that is no message, and is passed over: a sentence about it, without its content.
+    /// A line that is no message, and is skipped: a sentence about it, without its content.
     Invalid(&'static str),
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct LineSplitter {
     skipping: Skipping,
 }
 
-/// Whether the rest of a line that grew too long is being passed over.
+/// Whether the rest of a line that grew too long is being skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Skipping {
     No,
@@ -44,7 +44,7 @@ impl LineSplitter {
         Self { pending: Vec::new(), limit, skipping: Skipping::No }
     }
 
-    /// Takes the bytes of one read and hands on each line that they complete. Empty lines are passed over.
+    /// Takes the bytes of one read and hands on each line that they complete. Empty lines are skipped.
     pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
         while let Some(head) = next_line(&mut bytes) {
             if self.skipping == Skipping::ToTheEndOfTheLine {

@@ -51,9 +51,9 @@ impl Signals {
 /// What the first signal does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
-    /// The session can be gone on with.
+    /// The session can be resumed.
     Pauses,
-    /// It is kept nowhere.
+    /// It is not stored.
     Stops,
 }
 

@@ -1,4 +1,4 @@
-//! One session that is killed, as often as a plan says, and gone on with until it ends.
+//! One session that is killed, as often as a plan says, and resumed until it ends.
 
 use inspan_testkit::{Finished, pause};
 use std::process::Command;
@@ -60,7 +60,7 @@ pub(super) struct Trial {
 enum Next {
     Start,
     Resume,
-    /// One reply after the other, none of which goes on with the session.
+    /// One reply after the other, none of which continues the session.
     Reply,
 }
 
@@ -110,7 +110,7 @@ impl Trial {
                     self.after_kill()?;
                     match self.place.look(SESSION)? {
                         None => Next::Start,
-                        // In half of the cases a question is answered while nobody drives the session.
+                        // In half of the cases a question is answered while no process runs the session.
                         Some(look) if !look.entry.digest.prompts.is_empty() && self.kills % 2 == 1 => {
                             Next::Reply
                         }

@@ -1,4 +1,4 @@
-//! Agents that were cut short: what they go on with, and what they are told. Limits that are waited out.
+//! Agents that were cut short: what they continue, and what they are told. Limits that are waited out.
 
 use std::{collections::BTreeMap, time::Duration};
 

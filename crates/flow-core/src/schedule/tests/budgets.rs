@@ -59,7 +59,7 @@ fn usd(usd: f64) -> BudgetLimits {
     BudgetLimits { usd: Some(usd), tokens: None }
 }
 
-/// The log goes on with a budget of the flow that was raised, or as it was.
+/// The log continues a budget of the flow that was raised, or as it was.
 fn resumed(sim: &Sim, raised: Option<BudgetLimits>, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
     let mut resumed = Sim::new(sim.run.graph(), &sim.log);
     resumed.budget.flow = raised;

@@ -1,4 +1,4 @@
-//! Logs of older versions: they are read as they were meant, and every beginning of one can be gone on with.
+//! Logs of older versions: they are read as they were meant, and every beginning of one can be resumed.
 
 use std::{fs, path::Path, sync::Arc};
 

@@ -146,7 +146,7 @@ async fn pause_and_stop_come_through_the_store_too() {
     let pause = stage.post(&Command::Pause { reason: None }).await;
     assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
     assert_eq!(stage.answer(pause).await, Some(Verdict::Accepted));
-    // While nobody drives it somebody wants it stopped: it is, before anything runs.
+    // While no process runs it somebody wants it stopped: it is, before anything runs.
     let stop = stage.post(&Command::Abort { reason: None }).await;
     let late = stage.post(&say("too late")).await;
     let result = stage.resume().await;

@@ -1,4 +1,4 @@
-//! When each event goes out, on a paused clock: the steps are carried out without a connection.
+//! When each event goes out, on a paused clock: the steps are executed without a connection.
 
 use std::sync::Arc;
 use std::time::Duration;

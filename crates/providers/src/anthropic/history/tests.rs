@@ -90,7 +90,7 @@ fn what_was_unanswered_calls_is_answered_and_nothing_else_is_touched() {
         let history = begun(kept.clone(), vec![go.clone()]);
         let expected: Vec<Value> = expected.into_iter().chain([go.clone()]).collect();
         assert_eq!(history.state.messages, expected, "{kept:?}");
-        // A failure leaves the conversation one that the next turn mends in the same way.
+        // A failure leaves the conversation one that the next turn fixes in the same way.
         let failed = failed(history);
         assert_eq!(begun(failed, vec![go.clone()]).state.messages, expected, "{kept:?}");
     }

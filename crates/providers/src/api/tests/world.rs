@@ -50,7 +50,7 @@ pub(crate) trait Vendor {
     fn with_store(store: Arc<dyn ConversationStore>) -> Self::Provider;
     /// The address of the API at a server.
     fn base_url(server: &str) -> String;
-    /// An input that goes on with a conversation.
+    /// An input that continues a conversation.
     fn resumed(prompt: &str, session: &str) -> Value;
     /// Inputs that this adapter refuses before it asks, beside those that all refuse.
     fn unaskable() -> Vec<Value>;
@@ -58,7 +58,7 @@ pub(crate) trait Vendor {
     fn spoken(body: &Value) -> Vec<String>;
     /// A message of the user's as a conversation keeps it.
     fn user(text: &str) -> Value;
-    /// What an output says, and where it is gone on with.
+    /// What an output says, and where it is resumed.
     fn said(output: &Self::Output) -> (&str, Option<&ProviderSessionId>);
     /// The tokens that are known of an answer of the scripted server that was cut short.
     fn usage_when_cut() -> Usage;

@@ -326,7 +326,7 @@ async fn an_answer_that_the_vendor_keeps_is_answered_alone() {
 
 #[tokio::test]
 async fn a_call_that_the_vendor_keeps_open_is_not_gone_on_with() {
-    // The answer to the call never arrived, so the name before it is the one that can be gone on with.
+    // The answer to the call never arrived, so the name before it is the one that can be resumed.
     let server = keeping(ResponseTemplate::new(500)).await;
     let tools = tools(&server.uri());
     let mut input = free("go");
@@ -345,7 +345,7 @@ async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_told() {
         message: "the conversation that the vendor keeps has calls of tools without answers; it may not be gone on with"
             .to_owned(),
     };
-    // By its last answer, the one before the call can still be gone on with.
+    // By its last answer, the one before the call can still be resumed.
     for (thread, expected) in [("conv_1", vec![warning]), ("resp_0", vec![])] {
         let mut input = free("go");
         input["threadId"] = json!(thread);

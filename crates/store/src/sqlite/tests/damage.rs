@@ -79,7 +79,7 @@ async fn a_bit_in_the_log_that_makes_sqlite_forget_is_noticed() {
     let found = reader.verify().await.unwrap();
     assert_eq!(found.findings, [finding("run-1", Problem::Missing(left + 1, 60))]);
 
-    // The loss once accepted, the session goes on with what is there.
+    // The loss once accepted, the session continues what is there.
     let store = SqliteStore::open(&harmed.path, &SqliteOptions::default().accept_loss()).unwrap();
     assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=left)));
     drop(store);
@@ -205,7 +205,7 @@ async fn a_reader_in_the_middle_sees_harm_behind_it_only() {
     assert_eq!(store.read(&id, 5, Select::All).await, Err(missing));
 }
 
-/// Whatever bit of the file flips, no event is given out that was not written, and none is passed over.
+/// Whatever bit of the file flips, no event is given out that was not written, and none is skipped.
 #[tokio::test]
 async fn no_flipped_bit_of_the_file_passes_for_an_event() {
     let place = TestFolder::new();
@@ -331,7 +331,7 @@ async fn the_list_entry_is_what_the_events_amount_to() {
     assert_eq!(store.entry(&lease.session).await.unwrap().digest, digest);
 }
 
-/// A row that cannot be read is one entry of the list, whatever of it is harmed, and can be deleted or mended.
+/// A row that cannot be read is one entry of the list, whatever of it is harmed, and can be deleted or fixed.
 #[tokio::test]
 async fn a_session_that_cannot_be_read_is_one_entry() {
     let harms = [
