@@ -8,8 +8,8 @@ use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
 use inspan_providers::AcpProvider;
 use serde_json::{Value, json};
 
-use crate::opencode;
 use crate::target::{Target, deviates, missing_on_path, not_applicable, object, on_path, variables};
+use crate::{claude, opencode};
 
 pub(crate) const TARGETS: [Target; 5] = [
     Target {
@@ -288,15 +288,8 @@ const CLAUDE: &[Exception] = &[
 
 /// The agent runs the Claude Code that `CLAUDE_CODE_EXECUTABLE` names, or the `claude` that the provider `claude` would run.
 fn claude_agent_acp(place: &Place<'_>) -> Vec<(String, String)> {
-    let own = [
-        ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
-        ("ANTHROPIC_BASE_URL", place.server.to_owned()),
-        ("CLAUDE_CONFIG_DIR", place.folder.display().to_string()),
-        ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
-        ("DISABLE_TELEMETRY", "1".to_owned()),
-        ("CLAUDE_CODE_MAX_RETRIES", "0".to_owned()),
-    ];
-    let mut all = variables(own, place, "CLAUDE_CODE_EXECUTABLE");
+    let mut all = variables(claude::settings(place), place, "CLAUDE_CODE_EXECUTABLE");
+    all.push(("CLAUDE_CODE_MAX_RETRIES".to_owned(), "0".to_owned()));
     if place.outer.get("CLAUDE_CODE_EXECUTABLE").is_none() {
         let named = place.outer.get("INSPAN_CLAUDE").map(PathBuf::from);
         let claude = named.or_else(|| on_path("claude", place.outer));

@@ -37,12 +37,16 @@ const EXCEPTIONS: &[Exception] = &[
 ];
 
 fn environment(place: &Place<'_>) -> Vec<(String, String)> {
-    let own = [
+    variables(settings(place), place, "INSPAN_CLAUDE")
+}
+
+/// What every Claude Code is given, also the one that an ACP agent runs.
+pub(crate) fn settings(place: &Place<'_>) -> [(&'static str, String); 5] {
+    [
         ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
         ("ANTHROPIC_BASE_URL", place.server.to_owned()),
         ("CLAUDE_CONFIG_DIR", place.folder.display().to_string()),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
         ("DISABLE_TELEMETRY", "1".to_owned()),
-    ];
-    variables(own, place, "INSPAN_CLAUDE")
+    ]
 }

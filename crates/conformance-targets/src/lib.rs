@@ -11,11 +11,11 @@ mod opencode;
 mod services;
 mod target;
 
-use services::{AnthropicTarget, EchoTarget, OpenAiTarget, ScriptedTarget};
+use services::{ANTHROPIC, EchoTarget, OPENAI, ScriptedTarget};
 
 /// Those that need no program.
 pub fn services() -> Vec<Arc<dyn ConformanceTarget>> {
-    vec![Arc::new(AnthropicTarget), Arc::new(OpenAiTarget), Arc::new(EchoTarget), Arc::new(ScriptedTarget)]
+    vec![Arc::new(ANTHROPIC), Arc::new(OPENAI), Arc::new(EchoTarget), Arc::new(ScriptedTarget)]
 }
 
 /// Those whose program has to be installed.

@@ -8,44 +8,42 @@ use inspan_protocol::{DynProvider, IntoProvider};
 use inspan_providers::{AnthropicProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
 use serde_json::{Value, json};
 
-/// The target for `anthropic`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AnthropicTarget;
-
-impl ConformanceTarget for AnthropicTarget {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        AnthropicProvider::new().into_provider()
-    }
-
-    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
-        [("ANTHROPIC_API_KEY", PLANTED), ("ANTHROPIC_BASE_URL", place.server)]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec()
-    }
-
-    fn call(&self, tool: Tool<'_>) -> Option<Call> {
-        Call::of_program(tool)
-    }
-
-    fn scenario(&self, scenario: Scenario) -> Scenario {
-        // A request without tools is its usual one, and nothing on the side.
-        Scenario { aux_detect: false, ..scenario }
-    }
+/// The target for a service that is called over HTTP with a key.
+#[derive(Clone, Copy)]
+pub(crate) struct ServiceTarget {
+    provider: fn() -> Arc<dyn DynProvider>,
+    /// The variable that holds the key.
+    key: &'static str,
+    /// The variable that holds the address of the service.
+    address: &'static str,
+    /// What the address has after the address of the server.
+    path: &'static str,
 }
 
-/// The target for `openai`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OpenAiTarget;
+/// The target for `anthropic`.
+pub(crate) const ANTHROPIC: ServiceTarget = ServiceTarget {
+    provider: || AnthropicProvider::new().into_provider(),
+    key: "ANTHROPIC_API_KEY",
+    address: "ANTHROPIC_BASE_URL",
+    path: "",
+};
 
-impl ConformanceTarget for OpenAiTarget {
+/// The target for `openai`.
+pub(crate) const OPENAI: ServiceTarget = ServiceTarget {
+    provider: || OpenAiProvider::new().into_provider(),
+    key: "OPENAI_API_KEY",
+    address: "OPENAI_BASE_URL",
+    path: "/v1",
+};
+
+impl ConformanceTarget for ServiceTarget {
     fn provider(&self) -> Arc<dyn DynProvider> {
-        OpenAiProvider::new().into_provider()
+        (self.provider)()
     }
 
     fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
-        [("OPENAI_API_KEY", PLANTED.to_owned()), ("OPENAI_BASE_URL", format!("{}/v1", place.server))]
-            .map(|(name, value)| (name.to_owned(), value))
-            .to_vec()
+        let address = format!("{}{}", place.server, self.path);
+        vec![(self.key.to_owned(), PLANTED.to_owned()), (self.address.to_owned(), address)]
     }
 
     fn call(&self, tool: Tool<'_>) -> Option<Call> {
