@@ -72,12 +72,12 @@ impl Shape {
 
 impl From<&Graph> for Drawing {
     fn from(graph: &Graph) -> Self {
-        let boxes = graph.nodes.iter().map(|node| Box {
+        let boxes = graph.flow().nodes.iter().map(|node| Box {
             id: node.id.to_string(),
             node_type: node.node_type.to_string(),
             shape: Shape::of(&node.node_type),
         });
-        let arrows = graph.edges.iter().map(|edge| Arrow {
+        let arrows = graph.flow().edges.iter().map(|edge| Arrow {
             from: edge.from.0 as usize,
             to: edge.to.0 as usize,
             nature: if edge.when.is_some() { Nature::Conditional } else { Nature::Always },

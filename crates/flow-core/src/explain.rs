@@ -131,7 +131,7 @@ pub fn explain(
         About::Node(ix) => {
             let mut walk = Walk::of(record.run(graph), log, Some(ix));
             let standing = walk.node_standing(ix);
-            let node = Some(graph.node(ix).id.clone());
+            let node = Some(graph.flow().node(ix).id.clone());
             Explanation { session_id, node, standing, because: walk.statements }
         }
     }

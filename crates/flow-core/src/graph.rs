@@ -11,7 +11,7 @@ use std::{
 use inspan_protocol::NodeId;
 use serde_json::{Map, Value};
 
-pub use crate::ids::{EdgeIx, NodeIx};
+pub use crate::ids::{BodyIx, EdgeIx, FrameIx, NodeIx, TaskRef};
 pub(crate) use crate::node::Occupies;
 use crate::{
     expr::{Condition, Template},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A compiled flow; the default is one without nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Graph {
     /// The flow's name.
     pub name: String,
@@ -46,8 +46,54 @@ pub struct Graph {
     pub state: Map<String, Value>,
     /// The environment variables that its programs may see although they hold keys; their values are secrets.
     pub secrets: Vec<String>,
-    /// The flow's policy.
+    /// The schema that the flow's outputs must fit.
+    pub output_schema: Option<Value>,
+    /// The flow's own nodes and edges, then those of each node that runs a body.
+    pub bodies: Vec<Body>,
+}
+
+impl Graph {
+    /// The flow's own nodes and edges.
+    pub fn flow(&self) -> &Body {
+        &self.bodies[0]
+    }
+
+    /// The body at an index that came from this graph.
+    pub fn body(&self, body: BodyIx) -> &Body {
+        &self.bodies[body.0 as usize]
+    }
+}
+
+impl Default for Graph {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            description: None,
+            version: None,
+            hash: String::new(),
+            source: Arc::default(),
+            folder: PathBuf::new(),
+            phase: String::new(),
+            input: Map::new(),
+            input_schema: None,
+            needs: BTreeMap::new(),
+            state: Map::new(),
+            secrets: Vec::new(),
+            output_schema: None,
+            bodies: vec![Body::default()],
+        }
+    }
+}
+
+/// Nodes and edges that run together in one frame: those of the flow, or those under the `body` of a node.
+#[derive(Debug, Default)]
+pub struct Body {
+    /// The policy of each frame; of the flow's body, that of the flow.
     pub policy: FlowPolicy,
+    /// What a frame gives; the output of every node by its id if absent.
+    pub outputs: Option<Template>,
+    /// The flow that it is, if it does not see what is around it.
+    pub subflow: Option<Subflow>,
     /// The nodes, in the author's order.
     pub nodes: Vec<Node>,
     /// The edges: those written first, then those from `dependsOn`.
@@ -55,13 +101,13 @@ pub struct Graph {
     pub(crate) index: HashMap<NodeId, NodeIx>,
 }
 
-impl Graph {
-    /// The node at an index that came from this graph.
+impl Body {
+    /// The node at an index that came from this body.
     pub fn node(&self, node: NodeIx) -> &Node {
         &self.nodes[node.0 as usize]
     }
 
-    /// The edge at an index that came from this graph.
+    /// The edge at an index that came from this body.
     pub fn edge(&self, edge: EdgeIx) -> &Edge {
         &self.edges[edge.0 as usize]
     }
@@ -70,6 +116,73 @@ impl Graph {
     pub fn find(&self, id: &str) -> Option<NodeIx> {
         self.index.get(id).copied()
     }
+}
+
+/// What a body has that is a flow by itself.
+#[derive(Debug)]
+pub struct Subflow {
+    /// The flow's name.
+    pub name: String,
+    /// Defaults of its input.
+    pub input: Map<String, Value>,
+    /// The schema that its input must fit.
+    pub input_schema: Option<Value>,
+    /// The schema that its outputs must fit.
+    pub output_schema: Option<Value>,
+}
+
+/// What a node runs in frames.
+#[derive(Debug)]
+pub struct Frames {
+    /// What each frame runs.
+    pub body: BodyIx,
+    /// How many frames there are, and in which order.
+    pub kind: FramesKind,
+}
+
+/// How often a node runs its body.
+#[derive(Debug)]
+pub enum FramesKind {
+    /// `control.foreach`: once for each item.
+    Foreach {
+        /// The name of the item in the body.
+        item: String,
+        /// What a failed frame does to the others.
+        on_item_error: OnItemError,
+        /// What identifies an item when a session is resumed with another list; evaluated with the item's names.
+        key: Option<Template>,
+    },
+    /// `control.loop`: again and again.
+    Loop {
+        /// Asked before a frame; sees `previous` and `passes`.
+        while_holds: Option<Condition>,
+        /// Asked after a frame; sees the outputs of its nodes.
+        until: Option<Condition>,
+        /// How many frames there may be.
+        max_iterations: u32,
+        /// What happens when one more would begin.
+        on_exhausted: OnExhausted,
+    },
+    /// `control.subflow`: once.
+    Subflow {
+        /// How deep the flow may call itself.
+        max_depth: Option<u32>,
+    },
+}
+
+/// What a failed frame of a foreach does to the others.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum OnItemError {
+    /// What runs is cancelled, and the node fails.
+    #[default]
+    Fail,
+    /// No other frame begins; the node succeeds with what there is.
+    Stop,
+    /// All frames run; the node succeeds.
+    Continue,
 }
 
 /// One node.
@@ -101,8 +214,10 @@ pub struct Node {
     pub outgoing: Vec<EdgeIx>,
     /// Edges out of it that close a cycle: those of inner loops first, then in the author's order.
     pub loops: Vec<EdgeIx>,
-    /// The body of the loops that lead back to it, in the order of the graph; empty if none does.
-    pub body: Arc<[NodeIx]>,
+    /// The nodes of the loops that lead back to it, in the order of the graph; empty if none does.
+    pub loop_nodes: Arc<[NodeIx]>,
+    /// What it runs in frames, for a node of the kind [`NodeKind::Frames`].
+    pub frames: Option<Box<Frames>>,
 }
 
 /// How incoming edges make a node ready.
@@ -139,12 +254,31 @@ pub struct Edge {
     pub from: NodeIx,
     /// The node it enters.
     pub to: NodeIx,
-    /// Whether it fires when its source has completed.
+    /// After which ends of its source it may fire.
+    pub on: EdgeOn,
+    /// Whether it fires when its source has ended so.
     pub when: Option<Condition>,
     /// Set if it closes a cycle.
     pub cycle: Option<Cycle>,
     /// The loop edges that must not fire in this pass before it is resolved: those of the bodies that it leaves.
     pub leaves: Vec<EdgeIx>,
+}
+
+/// After which ends of its source an edge may fire.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum EdgeOn {
+    /// The source completed.
+    #[default]
+    Success,
+    /// The source failed; the edge handles the failure.
+    Failure,
+    /// The source was skipped.
+    Skipped,
+    /// The source ended in any way; also while the flow is failing or is being stopped.
+    Any,
 }
 
 /// What an edge that closes a cycle carries.

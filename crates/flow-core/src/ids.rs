@@ -1,4 +1,4 @@
-//! The places of nodes and edges in a compiled flow, and lists that are indexed by them.
+//! The positions of nodes and edges in a compiled flow and in a run, and lists that are indexed by them.
 
 use std::{
     marker::PhantomData,
@@ -7,23 +7,52 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// The place of a node in [`Graph::nodes`](crate::Graph::nodes).
+/// The position of a body in [`Graph::bodies`](crate::Graph::bodies).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BodyIx(pub u32);
+
+/// A frame of a run, in the order in which frames began; the flow itself is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FrameIx(pub u32);
+
+impl FrameIx {
+    /// The frame of the flow's own nodes.
+    pub const FLOW: Self = Self(0);
+}
+
+/// A node in one frame of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskRef {
+    /// The frame.
+    pub frame: FrameIx,
+    /// The node, in the body that the frame runs.
+    pub node: NodeIx,
+}
+
+impl TaskRef {
+    /// One of the flow's own nodes.
+    pub fn of_flow(node: NodeIx) -> Self {
+        Self { frame: FrameIx::FLOW, node }
+    }
+}
+
+/// The position of a node in [`Body::nodes`](crate::Body::nodes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeIx(pub u32);
 
-/// The place of an edge in [`Graph::edges`](crate::Graph::edges).
+/// The position of an edge in [`Body::edges`](crate::Body::edges).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EdgeIx(pub u32);
 
 /// Something that counts up from 0.
-pub(crate) trait Place: Copy {
+pub(crate) trait Position: Copy {
     /// Its number.
     fn at(self) -> usize;
     /// The one of this number.
     fn of(at: usize) -> Self;
 }
 
-impl Place for NodeIx {
+impl Position for NodeIx {
     fn at(self) -> usize {
         self.0 as usize
     }
@@ -33,7 +62,7 @@ impl Place for NodeIx {
     }
 }
 
-impl Place for EdgeIx {
+impl Position for EdgeIx {
     fn at(self) -> usize {
         self.0 as usize
     }
@@ -52,7 +81,7 @@ pub(crate) struct IndexVec<I, T> {
     of: PhantomData<I>,
 }
 
-impl<I: Place, T> IndexVec<I, T> {
+impl<I: Position, T> IndexVec<I, T> {
     /// The values with their places.
     pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
         self.values.iter().enumerate().map(|(at, value)| (I::of(at), value))
@@ -84,7 +113,7 @@ impl<I, T> DerefMut for IndexVec<I, T> {
     }
 }
 
-impl<I: Place, T> Index<I> for IndexVec<I, T> {
+impl<I: Position, T> Index<I> for IndexVec<I, T> {
     type Output = T;
 
     fn index(&self, place: I) -> &T {
@@ -92,7 +121,7 @@ impl<I: Place, T> Index<I> for IndexVec<I, T> {
     }
 }
 
-impl<I: Place, T> IndexMut<I> for IndexVec<I, T> {
+impl<I: Position, T> IndexMut<I> for IndexVec<I, T> {
     fn index_mut(&mut self, place: I) -> &mut T {
         &mut self.values[place.at()]
     }

@@ -26,8 +26,9 @@ pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use explain::{About, Explanation, Statement, StatementKind, explain};
 pub use expr::{BindingError, Condition, Scope, StaticValue, Template};
 pub use graph::{
-    Budget, Cycle, Edge, EdgeIx, Effects, FailFast, FlowPolicy, Graph, Join, Node, NodeIx, NodePolicy,
-    OnExhausted, OnFailure, OnLimit, OnUnknown, Retry, RetryOn,
+    Body, BodyIx, Budget, Cycle, Edge, EdgeIx, EdgeOn, Effects, FailFast, FlowPolicy, FrameIx, Frames,
+    FramesKind, Graph, Join, Node, NodeIx, NodePolicy, OnExhausted, OnFailure, OnItemError, OnLimit,
+    OnUnknown, Retry, RetryOn, Subflow, TaskRef,
 };
 pub use node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies};
 pub use nodes::{

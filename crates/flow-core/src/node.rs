@@ -81,6 +81,10 @@ pub enum NodeKind {
     Merge,
     /// Runs an agent: `session:` is allowed, retries are for retryable failures by default.
     Agent,
+    /// Runs its `body` in frames; the scheduler runs it.
+    Frames,
+    /// Ends its frame, or the flow, with success.
+    End,
 }
 
 /// Whether a node's attempt takes one of the flow's places for work.

@@ -304,7 +304,7 @@ nodes:
             let tokens = BudgetLimits { usd: None, tokens: Some(9) };
             flow.set_budget(Some(&NodeId::new("a").unwrap()), tokens).unwrap();
             let graph = compile(&flow, &builtin_catalog([])).unwrap().graph;
-            (graph.policy.budget.unwrap(), graph.nodes[0].policy.budget.unwrap())
+            (graph.flow().policy.budget.unwrap(), graph.flow().nodes[0].policy.budget.unwrap())
         });
         let node = Budget { tokens: Some(9), ..Budget::default() };
         let fails =

@@ -152,7 +152,7 @@ pub struct Pilot {
 impl Pilot {
     /// A pilot of a run whose node types are all in the catalogue. Secrets that the redactor knows leave no node.
     pub fn new(run: Run, catalog: NodeCatalog, redactor: Redactor) -> Result<Self, UnknownNodeType> {
-        let unknown = run.graph().nodes.iter().find(|node| catalog.get(&node.node_type).is_none());
+        let unknown = run.graph().flow().nodes.iter().find(|node| catalog.get(&node.node_type).is_none());
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }
@@ -264,7 +264,7 @@ impl Pilot {
 
     fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
         let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
-        let spec = self.run.graph().node(node);
+        let spec = self.run.graph().flow().node(node);
         let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };
         let Some((node_type, known)) = self.catalog.find(&spec.node_type) else {
             let message = format!("the type `{}` is not registered", spec.node_type);
@@ -299,7 +299,7 @@ impl Pilot {
 
     /// The end without secrets; an output that does not fit the schema of the node's type is an error.
     fn check_end(&self, node: NodeIx, end: AttemptEnd) -> AttemptEnd {
-        let spec = self.run.graph().node(node);
+        let spec = self.run.graph().flow().node(node);
         let output = match end {
             AttemptEnd::Output(output) => self.redactor.value(output),
             AttemptEnd::Error(error) => return AttemptEnd::Error(self.redactor.error(error)),

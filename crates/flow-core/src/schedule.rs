@@ -188,10 +188,10 @@ impl Run {
     ) -> Self {
         let flow = json!({ "name": graph.name, "sessionId": session, "input": input });
         let vars = graph.state.clone().into();
-        let limit = max_concurrency.or(graph.policy.max_concurrency).unwrap_or(u32::MAX).max(1);
+        let limit = max_concurrency.or(graph.flow().policy.max_concurrency).unwrap_or(u32::MAX).max(1);
         let facts = Facts::new(&graph);
         let agenda = Agenda::rebuild(&graph, &facts);
-        let has_node_budgets = graph.nodes.iter().any(|node| node.policy.budget.is_some());
+        let has_node_budgets = graph.flow().nodes.iter().any(|node| node.policy.budget.is_some());
         Self {
             graph,
             session: session.clone(),
@@ -332,7 +332,7 @@ impl Run {
     }
 
     fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
-        let node = self.graph.node(ix);
+        let node = self.graph.flow().node(ix);
         let state = &self.facts.nodes[ix];
         let input = node.input.resolve(&self.scope(&self.locals(ix))).map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(ix)));
@@ -354,7 +354,7 @@ impl Run {
     /// The next node whose edges can be resolved. One whose loop is about to go round waits for that.
     fn next_ended(&self) -> Option<NodeIx> {
         let goes_back =
-            |ix: &NodeIx| self.graph.node(*ix).loops.iter().any(|edge| self.going_back.contains(edge));
+            |ix: &NodeIx| self.graph.flow().node(*ix).loops.iter().any(|edge| self.going_back.contains(edge));
         self.agenda.ended().find(|ix| self.going_back.is_empty() || !goes_back(ix))
     }
 
@@ -367,14 +367,14 @@ impl Run {
     }
 
     fn flow_deadline(&self) -> Option<Timestamp> {
-        let left = self.graph.policy.timeout?.saturating_sub(self.facts.used);
+        let left = self.graph.flow().policy.timeout?.saturating_sub(self.facts.used);
         Some(self.facts.started_at? + self.facts.rested + left)
     }
 
     /// Cancels attempts whose time is up, and ends the run if its own is.
     fn look_at_time(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         if self.facts.ending.is_none() && self.flow_deadline().is_some_and(|deadline| deadline <= now) {
-            let limit = self.graph.policy.timeout.unwrap_or_default();
+            let limit = self.graph.flow().policy.timeout.unwrap_or_default();
             let message = format!("flow `{}` did not end within its timeout of {limit:?}", self.graph.name);
             let error = AgentError::new(ErrorCode::Timeout, message);
             return actions.push(ending(Outcome::TimedOut, error));
@@ -413,7 +413,7 @@ fn ending(outcome: Outcome, error: AgentError) -> Action {
 }
 
 fn edge_name(graph: &Graph, edge: &crate::graph::Edge) -> String {
-    format!("`{} -> {}`", graph.node(edge.from).id, graph.node(edge.to).id)
+    format!("`{} -> {}`", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id)
 }
 
 #[cfg(test)]

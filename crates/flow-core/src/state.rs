@@ -165,6 +165,7 @@ impl Facts {
     /// The state before the first fact.
     pub fn new(graph: &Graph) -> Self {
         let nodes = graph
+            .flow()
             .nodes
             .iter()
             .map(|node| NodeState { pass: 1, unresolved: node.incoming.len() as u32, ..NodeState::default() })
@@ -182,8 +183,8 @@ impl Facts {
             last_seq: 0,
             progress: 0,
             nodes,
-            edges: graph.edges.iter().map(|_| EdgeState::default()).collect(),
-            outputs: graph.nodes.iter().map(|_| None).collect(),
+            edges: graph.flow().edges.iter().map(|_| EdgeState::default()).collect(),
+            outputs: graph.flow().nodes.iter().map(|_| None).collect(),
             prompts: Vec::new(),
             usage: Usage::default(),
             cost_usd: 0.0,
@@ -330,7 +331,7 @@ impl Facts {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
             }
             Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
-            Event::BudgetExceeded { .. } => match task.map(|path| graph.find(path.node())) {
+            Event::BudgetExceeded { .. } => match task.map(|path| graph.flow().find(path.node())) {
                 None => self.budget_told = true,
                 Some(Some(ix)) => self.nodes[ix].more().budget_told = true,
                 Some(None) => {}
@@ -422,7 +423,7 @@ impl Facts {
 
     /// Where a node's next attempt or pass stands in the run.
     pub fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
-        let root = NodePath::root(&graph.node(ix).id);
+        let root = NodePath::root(&graph.flow().node(ix).id);
         match self.nodes[ix].pass {
             0 | 1 => root,
             pass => root.with_pass(pass),
@@ -436,7 +437,7 @@ impl Facts {
 
     pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
         let (node, pass) = task?.node_and_pass();
-        let ix = graph.find(node)?;
+        let ix = graph.flow().find(node)?;
         (self.nodes[ix].pass == pass).then_some(ix)
     }
 

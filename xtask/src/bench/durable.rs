@@ -118,7 +118,7 @@ async fn sessions(
         let result = run.await.context("the session broke down")??;
         ensure!(result.outcome == Outcome::Success, "the flow failed: {:?}", result.error);
     }
-    Ok(watch.elapsed().as_secs_f64() * 1e9 / (count * graph.nodes.len()) as f64)
+    Ok(watch.elapsed().as_secs_f64() * 1e9 / (count * graph.flow().nodes.len()) as f64)
 }
 
 /// From the store's opening to the runner that could go on, for a session of many events.

@@ -34,8 +34,8 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
                 let about = format!(
                     "flow `{}`, {}, {}",
                     graph.name,
-                    flow::of(graph.nodes.len(), "node"),
-                    flow::of(graph.edges.len(), "edge")
+                    flow::of(graph.flow().nodes.len(), "node"),
+                    flow::of(graph.flow().edges.len(), "edge")
                 );
                 (compiled.warnings, Ok(about))
             }

@@ -59,11 +59,11 @@ impl Point {
             return Ok(Self::Event(seq));
         }
         let (node, pass) = at.split_once('#').unwrap_or((at, "1"));
-        let found = kept.graph.find(node).zip(pass.parse::<u32>().ok());
+        let found = kept.graph.flow().find(node).zip(pass.parse::<u32>().ok());
         let Some((node, pass)) = found else {
             return Err(Failure::usage(format!("`{at}` is neither a node of the flow nor an event number"))
                 .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session)));
         };
-        Ok(Self::Node(NodePath::root(&kept.graph.node(node).id).with_pass(pass)))
+        Ok(Self::Node(NodePath::root(&kept.graph.flow().node(node).id).with_pass(pass)))
     }
 }

@@ -148,7 +148,7 @@ impl StoredSession {
 
     /// Refuses a node that the flow does not have.
     fn has(&self, node: &NodeId) -> Result<(), Failure> {
-        match self.graph.find(node.as_str()) {
+        match self.graph.flow().find(node.as_str()) {
             Some(_) => Ok(()),
             None => Err(Failure::usage(format!("--budget: the flow has no node `{node}`"))),
         }

@@ -137,7 +137,7 @@ impl View {
                     report["costUsd"] = json!(usd);
                 }
             }
-            (self.graph().node(ix).id.to_string(), report)
+            (self.graph().flow().node(ix).id.to_string(), report)
         });
         value["nodes"] = Value::Object(nodes.collect::<Map<_, _>>());
         let prompts = list::open_questions(&self.entry).map(|prompt| {
@@ -153,7 +153,7 @@ impl View {
     fn lines(&self) -> Vec<Line> {
         let mut lines = self.head();
         lines.push(Line::new());
-        let width = self.graph().nodes.iter().map(|node| node.id.as_str().len()).max().unwrap_or(0);
+        let width = self.graph().flow().nodes.iter().map(|node| node.id.as_str().len()).max().unwrap_or(0);
         lines.extend(self.nodes().map(|(ix, node, status)| self.node(ix, node, status, width)));
         let mut questions = list::open_questions(&self.entry)
             .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
@@ -208,7 +208,8 @@ impl View {
             fact("spent", spent);
         }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
-            let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().node(ix).id));
+            let whose =
+                node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().flow().node(ix).id));
             fact("budget", format!("used up for {whose}: {limit}"));
         }
         if let Some(parent) = &self.record.parent {
@@ -239,7 +240,7 @@ impl View {
     }
 
     fn node(&self, ix: NodeIx, node: &NodeState, status: NodeStatus, width: usize) -> Line {
-        let spec = self.graph().node(ix);
+        let spec = self.graph().flow().node(ix);
         let (tone, sign) = look::sign(status);
         let mut line = Line::new();
         line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, spec.id.as_str()).pad_to(width + 4);

@@ -48,8 +48,8 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
 /// A node by its id, its pass aside.
 pub(super) fn find(graph: &Graph, node: &str) -> Result<NodeIx, Failure> {
     let id = node.split('#').next().unwrap_or(node);
-    graph.find(id).ok_or_else(|| {
-        let known: Vec<&str> = graph.nodes.iter().map(|node| node.id.as_str()).collect();
+    graph.flow().find(id).ok_or_else(|| {
+        let known: Vec<&str> = graph.flow().nodes.iter().map(|node| node.id.as_str()).collect();
         Failure::usage(format!("the flow `{}` has no node `{id}`", graph.name))
             .with_hint(nodes::meant(id, &known))
     })

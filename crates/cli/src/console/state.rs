@@ -123,7 +123,8 @@ impl ConsoleState {
             node_type: Arc::clone(node_type),
             ..Row::default()
         };
-        let rows: Vec<Row> = graph.nodes.iter().map(|node| row(node.id.as_str(), &node.node_type)).collect();
+        let rows: Vec<Row> =
+            graph.flow().nodes.iter().map(|node| row(node.id.as_str(), &node.node_type)).collect();
         let label_width = rows.iter().map(|row| row.label.len().min(COLUMN)).max().unwrap_or(0);
         let mut state = Self {
             flow: graph.name.clone(),
@@ -196,15 +197,15 @@ impl ConsoleState {
     /// The loop edge between two nodes.
     pub(crate) fn loop_between(&self, from: &str, to: &str) -> Option<&Edge> {
         let graph = self.run.graph();
-        let (from, to) = (graph.find(from)?, graph.find(to)?);
-        let loops = graph.node(from).loops.iter().map(|edge| graph.edge(*edge));
+        let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
+        let loops = graph.flow().node(from).loops.iter().map(|edge| graph.flow().edge(*edge));
         loops.into_iter().find(|edge| edge.to == to)
     }
 
     /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
     pub(crate) fn reason(&self, from: &str, to: &str) -> Option<String> {
         let when = self.loop_between(from, to)?.when.as_ref()?.to_string();
-        let result = self.run.state().output(self.run.graph().find(from)?);
+        let result = self.run.state().output(self.run.graph().flow().find(from)?);
         let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
             let path = format!("{from}.{key}");
             let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{:?}", clean(text)));
@@ -233,7 +234,7 @@ impl ConsoleState {
     /// How long the agent of a node waits for messages, if the flow says so.
     fn idle_timeout(&self, node: &str) -> Option<Duration> {
         let graph = self.run.graph();
-        match graph.node(graph.find(node)?).input.part(&["options", "idleTimeoutMs"]) {
+        match graph.flow().node(graph.flow().find(node)?).input.part(&["options", "idleTimeoutMs"]) {
             StaticValue::Known(ms) => ms.as_u64().map(Duration::from_millis),
             _ => None,
         }
@@ -245,7 +246,7 @@ impl ConsoleState {
     }
 
     fn index(&self, path: &NodePath) -> Option<usize> {
-        self.run.graph().find(path.node()).map(|ix| ix.0 as usize)
+        self.run.graph().flow().find(path.node()).map(|ix| ix.0 as usize)
     }
 
     /// Applies the next event.
@@ -296,7 +297,7 @@ impl ConsoleState {
         (row.pass, row.attempt, row.failures) = (node.pass, node.attempt, node.failures());
         (row.started, row.duration_ms, row.skipped) = (node.started_at, node.duration_ms, node.skipped);
         row.error.clone_from(&node.error);
-        row.retry = node.retry_at.map(|due| (due, graph.node(ix).policy.retry.max_attempts));
+        row.retry = node.retry_at.map(|due| (due, graph.flow().node(ix).policy.retry.max_attempts));
     }
 
     fn copy_all(&mut self) {
@@ -317,7 +318,7 @@ impl ConsoleState {
     fn update_questions(&mut self) {
         let (graph, state) = (self.run.graph(), self.run.state());
         let open = state.prompts().iter().filter(|prompt| {
-            let ix = prompt.task.as_ref().and_then(|task| graph.find(task.node()));
+            let ix = prompt.task.as_ref().and_then(|task| graph.flow().find(task.node()));
             let node = ix.and_then(|ix| state.nodes().get(ix.0 as usize));
             // A node that was cancelled no longer waits for its answer here.
             !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()

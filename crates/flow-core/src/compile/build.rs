@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     expr::{Condition, Template},
-    graph::{Edge, EdgeIx, Graph, Join, Node, NodePolicy, Retry, RetryOn},
+    graph::{Body, Edge, EdgeIx, EdgeOn, Graph, Join, Node, NodePolicy, Retry, RetryOn},
     node::{NodeKind, Occupies},
     source::{IncludedFile, Loaded},
     spec::PolicySpec,
@@ -41,10 +41,15 @@ pub(super) fn build(resolved: Resolved<'_>, checked: Checked, loaded: &Loaded) -
         needs: checked.needs,
         state: header.state.clone(),
         secrets: header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        policy: header.policy.clone(),
-        nodes,
-        edges,
-        index: resolved.index,
+        output_schema: None,
+        bodies: vec![Body {
+            policy: header.policy.clone(),
+            outputs: None,
+            subflow: None,
+            nodes,
+            edges,
+            index: resolved.index,
+        }],
     }
 }
 
@@ -65,7 +70,8 @@ fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, policies: &mut Shar
         incoming: Vec::new(),
         outgoing: Vec::new(),
         loops: Vec::new(),
-        body: Arc::default(),
+        loop_nodes: Arc::default(),
+        frames: None,
     }
 }
 
@@ -122,7 +128,7 @@ fn edges(resolved: &Resolved<'_>, conditions: Vec<Option<Condition>>, mut loops:
     let links = resolved.links.links.iter().zip(conditions).enumerate();
     let edges = links.map(|(at, (link, when))| {
         let (cycle, leaves) = loops.take(at);
-        Edge { from: link.from, to: link.to, when, cycle, leaves }
+        Edge { from: link.from, to: link.to, on: EdgeOn::Success, when, cycle, leaves }
     });
     edges.collect()
 }
@@ -133,7 +139,7 @@ fn connect(nodes: &mut [Node], edges: &[Edge]) {
         let Ok(at) = u32::try_from(at).map(EdgeIx) else { continue };
         if let Some(cycle) = &edge.cycle {
             nodes[edge.from.0 as usize].loops.push(at);
-            nodes[edge.to.0 as usize].body = cycle.body.clone();
+            nodes[edge.to.0 as usize].loop_nodes = cycle.body.clone();
         } else {
             nodes[edge.from.0 as usize].outgoing.push(at);
             nodes[edge.to.0 as usize].incoming.push(at);

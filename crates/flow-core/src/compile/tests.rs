@@ -186,14 +186,16 @@ fn fixture(case: &str) -> Loaded {
 #[test]
 fn a_flow_becomes_a_graph() {
     let graph = compile(&fixture("fix-issue"), &registry()).unwrap().graph;
-    let at = |id: &str| graph.find(id).unwrap();
-    let ids =
-        |nodes: &[NodeIx]| nodes.iter().map(|node| graph.node(*node).id.to_string()).collect::<Vec<_>>();
+    let at = |id: &str| graph.flow().find(id).unwrap();
+    let ids = |nodes: &[NodeIx]| {
+        nodes.iter().map(|node| graph.flow().node(*node).id.to_string()).collect::<Vec<_>>()
+    };
     let spell = |edge: EdgeIx| {
-        let edge = graph.edge(edge);
-        format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
+        let edge = graph.flow().edge(edge);
+        format!("{}->{}", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id)
     };
     let shape: Vec<_> = graph
+        .flow()
         .nodes
         .iter()
         .map(|node| {
@@ -215,12 +217,12 @@ fn a_flow_becomes_a_graph() {
             row("open", &["ok->open"], &[], &[]),
         ]
     );
-    let cycle = graph.edges[1].cycle.as_ref().unwrap();
+    let cycle = graph.flow().edges[1].cycle.as_ref().unwrap();
     assert_eq!(
         (cycle.max_iterations, cycle.on_exhausted, ids(&cycle.body)),
         (5, OnExhausted::Fail, vec!["code".to_owned(), "review".to_owned()])
     );
-    let code = graph.node(at("code"));
+    let code = graph.flow().node(at("code"));
     assert_eq!(
         (code.session, code.join, &code.policy.retry),
         (
@@ -234,17 +236,17 @@ fn a_flow_becomes_a_graph() {
             }
         )
     );
-    assert_eq!(graph.policy.max_concurrency, Some(4));
-    assert_eq!(graph.policy.timeout, Some(std::time::Duration::from_secs(7200)));
+    assert_eq!(graph.flow().policy.max_concurrency, Some(4));
+    assert_eq!(graph.flow().policy.timeout, Some(std::time::Duration::from_secs(7200)));
     assert_eq!(graph.hash.len(), 64);
 }
 
 #[test]
 fn files_stand_in_for_what_they_hold() {
     let graph = compile(&fixture("fix-issue"), &registry()).unwrap().graph;
-    let plan = graph.node(graph.find("plan").unwrap());
+    let plan = graph.flow().node(graph.flow().find("plan").unwrap());
     let flow = json!({ "input": { "issue": "#7", "repo": "." } });
-    let outputs = vec![None; graph.nodes.len()];
+    let outputs = vec![None; graph.flow().nodes.len()];
     let empty = json!({});
     let scope = crate::Scope { outputs: &outputs, flow: &flow, state: &empty, locals: &empty };
     let schema =
@@ -255,7 +257,7 @@ fn files_stand_in_for_what_they_hold() {
             json!({ "prompt": "Plan how to fix #7 in ..", "options": { "outputSchema": schema, "maxTurns": 20 } })
         )
     );
-    let open = graph.node(graph.find("open").unwrap());
+    let open = graph.flow().node(graph.flow().find("open").unwrap());
     assert_eq!(open.input.resolve(&scope), Ok(json!({ "argv": ["gh", "pr", "create", "--fill"] })));
 }
 
@@ -266,7 +268,7 @@ fn conditions_in_inputs_resolve_to_truth() {
         let outputs = vec![Some(Arc::new(first)), None, None, None];
         let empty = json!({});
         let scope = crate::Scope { outputs: &outputs, flow: &empty, state: &empty, locals: &empty };
-        graph.node(graph.find(id).unwrap()).input.resolve(&scope).unwrap()
+        graph.flow().node(graph.flow().find(id).unwrap()).input.resolve(&scope).unwrap()
     };
     assert_eq!(
         [
@@ -280,19 +282,19 @@ fn conditions_in_inputs_resolve_to_truth() {
             json!({ "list": [1, 2], "template": "{{ item * 2 }}" }),
         ]
     );
-    assert_eq!(graph.node(graph.find("join").unwrap()).join, Join::Any);
+    assert_eq!(graph.flow().node(graph.flow().find("join").unwrap()).join, Join::Any);
     assert_eq!((graph.phase.as_str(), graph.version.as_deref()), ("Review", Some("0.1.0")));
 }
 
 #[test]
 fn conditions_of_nodes_hold_as_written() {
     let graph = compile(&fixture("conditions"), &registry()).unwrap().graph;
-    let mut outputs = vec![None; graph.nodes.len()];
+    let mut outputs = vec![None; graph.flow().nodes.len()];
     outputs[0] = Some(Arc::new(json!({ "value": { "passed": false, "issues": ["one", "two"] } })));
     let [flow, state, locals] = [json!({ "input": { "depth": 2 } }), json!({ "seen": 0 }), json!({})];
     let scope = crate::Scope { outputs: &outputs, flow: &flow, state: &state, locals: &locals };
     let holds = |when: &Option<Condition>| when.as_ref().map(|when| when.holds(&scope).unwrap());
-    let said: Vec<_> = graph.nodes.iter().map(|node| (node.id.as_str(), holds(&node.when))).collect();
+    let said: Vec<_> = graph.flow().nodes.iter().map(|node| (node.id.as_str(), holds(&node.when))).collect();
     assert_eq!(
         said,
         [
@@ -305,7 +307,7 @@ fn conditions_of_nodes_hold_as_written() {
             ("nested", Some(true)),
         ]
     );
-    let nested = graph.node(graph.find("nested").unwrap());
+    let nested = graph.flow().node(graph.flow().find("nested").unwrap());
     assert_eq!(nested.input.resolve(&scope), Ok(json!({ "text": "1. one\n2. two\n" })));
 }
 
@@ -316,7 +318,7 @@ fn yaml_scalars_keep_what_was_written() {
     let empty = json!({});
     let scope = crate::Scope { outputs: &outputs, flow: &empty, state: &empty, locals: &empty };
     assert_eq!(
-        graph.nodes[0].input.resolve(&scope),
+        graph.flow().nodes[0].input.resolve(&scope),
         Ok(json!({ "value": {
             "answers": ["yes", "no", "on", "off", "true", "007", "1_000", 31, 0.5, 1000.0, null],
             "folded": "one line",
@@ -331,6 +333,7 @@ fn yaml_scalars_keep_what_was_written() {
 fn merged_policies_keep_their_own_keys() {
     let graph = compile(&fixture("anchors"), &registry()).unwrap().graph;
     let said: Vec<_> = graph
+        .flow()
         .nodes
         .iter()
         .map(|node| (node.policy.timeout.map(|time| time.as_secs()), node.policy.retry.max_attempts))
@@ -449,7 +452,7 @@ fn says_something(text: &str) -> bool {
     static REGISTRY: std::sync::LazyLock<NodeCatalog> = std::sync::LazyLock::new(registry);
     let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
     match compile(&loaded, &REGISTRY) {
-        Ok(compiled) => !compiled.graph.nodes.is_empty() && !compiled.warnings.has_errors(),
+        Ok(compiled) => !compiled.graph.flow().nodes.is_empty() && !compiled.warnings.has_errors(),
         Err(problems) => {
             let lines = u32::try_from(text.lines().count()).unwrap() + 1;
             problems.has_errors()

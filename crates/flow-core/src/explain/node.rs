@@ -114,9 +114,9 @@ impl Walk<'_> {
 
     fn edge_resolved(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx) {
         let graph = self.graph();
-        let spec = graph.edge(edge);
+        let spec = graph.flow().edge(edge);
         let fired = matches!(envelope.event, Event::EdgeFired { .. });
-        let name = format!("`{} -> {}`", graph.node(spec.from).id, graph.node(spec.to).id);
+        let name = format!("`{} -> {}`", graph.flow().node(spec.from).id, graph.flow().node(spec.to).id);
         let (kind, reason, text) = match &spec.cycle {
             Some(cycle) if !fired && cycle.body.contains(&ix) => {
                 let reason = self.not_fired(edge);
@@ -155,14 +155,14 @@ impl Walk<'_> {
 
     fn loop_went(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx, iteration: u32) {
         let graph = self.graph();
-        let spec = graph.edge(edge);
+        let spec = graph.flow().edge(edge);
         let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&ix)) else { return };
         let reason = self.fired(edge);
         let text = format!(
             "pass {} started: the loop `{} -> {}` fired, iteration {iteration} of {}: {}",
             self.node(ix).pass + 1,
-            graph.node(spec.from).id,
-            graph.node(spec.to).id,
+            graph.flow().node(spec.from).id,
+            graph.flow().node(spec.to).id,
             cycle.max_iterations,
             reason.text
         );
@@ -173,7 +173,7 @@ impl Walk<'_> {
 
     fn started(&mut self, envelope: &Envelope, ix: NodeIx, attempt: u32) {
         let graph = self.graph();
-        let (spec, node) = (graph.node(ix), self.node(ix));
+        let (spec, node) = (graph.flow().node(ix), self.node(ix));
         let path = Some(self.path(ix));
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
@@ -214,7 +214,7 @@ impl Walk<'_> {
 
     fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason, failures: &[u64]) {
         let graph = self.graph();
-        let spec = graph.node(ix);
+        let spec = graph.flow().node(ix);
         let mut values = Default::default();
         let text = match reason {
             SkipReason::When => {
@@ -275,7 +275,7 @@ impl Walk<'_> {
         let told = messages.get(&path).unwrap_or(message);
         let then = if node_ids.contains(&path) {
             format!(", with this message to the agent: {told}")
-        } else if self.graph().node(ix).effects == crate::graph::Effects::External {
+        } else if self.graph().flow().node(ix).effects == crate::graph::Effects::External {
             ", and a person must say whether the attempt took effect".to_owned()
         } else {
             ", and the node runs again".to_owned()
@@ -285,7 +285,7 @@ impl Walk<'_> {
 
     fn tried_again(&self, envelope: &Envelope, ix: NodeIx, error: &AgentError) -> String {
         let graph = self.graph();
-        let (policy, node) = (&graph.node(ix).policy.retry, self.node(ix));
+        let (policy, node) = (&graph.flow().node(ix).policy.retry, self.node(ix));
         let wait = node.retry_at.map(|due| due.since(envelope.timestamp)).unwrap_or_default();
         let asked = error.retry_after.filter(|asked| *asked <= policy.longest_wish());
         let wait = match (wait.is_zero(), asked) {
@@ -298,7 +298,7 @@ impl Walk<'_> {
 
     fn not_tried_again(&self, ix: NodeIx, error: &AgentError) -> String {
         let graph = self.graph();
-        let (retry, node) = (&graph.node(ix).policy.retry, self.node(ix));
+        let (retry, node) = (&graph.flow().node(ix).policy.retry, self.node(ix));
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
             max if node.failures >= max => format!("all {max} attempts are used"),

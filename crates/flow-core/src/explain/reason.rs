@@ -47,8 +47,8 @@ impl Walk<'_> {
     /// Why an edge fired.
     pub(super) fn fired(&self, edge: EdgeIx) -> Reason {
         let graph = self.graph();
-        let edge = graph.edge(edge);
-        let from = &graph.node(edge.from).id;
+        let edge = graph.flow().edge(edge);
+        let from = &graph.flow().node(edge.from).id;
         match &edge.when {
             Some(when) => self.condition(when, edge.from),
             None => Reason::plain(match self.node(edge.from).status {
@@ -62,8 +62,8 @@ impl Walk<'_> {
     /// Why an edge did not fire.
     pub(super) fn not_fired(&self, edge: EdgeIx) -> Reason {
         let graph = self.graph();
-        let spec = graph.edge(edge);
-        let from = &graph.node(spec.from).id;
+        let spec = graph.flow().edge(edge);
+        let from = &graph.flow().node(spec.from).id;
         let source = self.node(spec.from);
         match (source.status, &spec.when) {
             (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
@@ -144,7 +144,7 @@ impl Walk<'_> {
 
     /// What becomes of the flow after a failure that is not tried again; the failure was applied just before.
     pub(super) fn consequence(&self, ix: NodeIx, seq: u64) -> &'static str {
-        if self.run.graph().node(ix).policy.on_failure == OnFailure::Continue {
+        if self.run.graph().flow().node(ix).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";
         }
         match self.state().ended_by {

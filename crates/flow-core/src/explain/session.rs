@@ -167,7 +167,7 @@ impl Walk<'_> {
         let graph = self.run.graph();
         let mut counts = BTreeMap::<(u8, &str), u32>::new();
         for (at, node) in self.state().nodes.iter().enumerate() {
-            let handled = graph.nodes[at].policy.on_failure == OnFailure::Continue;
+            let handled = graph.flow().nodes[at].policy.on_failure == OnFailure::Continue;
             let word = match node.status {
                 NodeStatus::Complete => (0, "completed"),
                 NodeStatus::Reused => (1, "reused"),

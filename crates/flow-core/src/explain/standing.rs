@@ -9,7 +9,7 @@ impl Walk<'_> {
     /// Where a node stands; what keeps it from running is added to what was said.
     pub(super) fn node_standing(&mut self, ix: NodeIx) -> Statement {
         let graph = self.graph();
-        let id = &graph.node(ix).id;
+        let id = &graph.flow().node(ix).id;
         let node = self.node(ix);
         let pass = match (node.pass, node.failed_passes) {
             (0 | 1, _) => String::new(),
@@ -56,7 +56,7 @@ impl Walk<'_> {
 
     fn pending(&mut self, ix: NodeIx) -> (u64, String) {
         let graph = self.graph();
-        let (spec, node) = (graph.node(ix), self.node(ix).clone());
+        let (spec, node) = (graph.flow().node(ix), self.node(ix).clone());
         let (id, changed) = (&spec.id, self.changed(ix));
         if self.has_ended() {
             let over = self.ended().unwrap_or(self.now());
@@ -116,12 +116,12 @@ impl Walk<'_> {
 
     fn say_open_edges(&mut self, ix: NodeIx) {
         let graph = self.graph();
-        for &edge in &graph.node(ix).incoming {
+        for &edge in &graph.flow().node(ix).incoming {
             if self.state().edges[edge].status != EdgeStatus::Pending {
                 continue;
             }
-            let from = graph.edge(edge).from;
-            let source = &graph.node(from).id;
+            let from = graph.flow().edge(edge).from;
+            let source = &graph.flow().node(from).id;
             let how = match self.node(from).status {
                 NodeStatus::Running if self.open_question(from).is_some() => "waits for an answer",
                 NodeStatus::Running => "runs",
@@ -131,12 +131,13 @@ impl Walk<'_> {
                 NodeStatus::Failed => "failed",
                 NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits for its retry",
                 NodeStatus::Pending => "has not run",
-                _ if !graph.edge(edge).leaves.is_empty() => "has ended, but its loop has not",
+                _ if !graph.flow().edge(edge).leaves.is_empty() => "has ended, but its loop has not",
                 _ => "has ended",
             };
             let last = self.open_question(from).unwrap_or(self.changed(from));
             let seq = if last > 0 { last } else { self.now() };
-            let text = format!("edge `{source} -> {}` is pending: `{source}` {how}", graph.node(ix).id);
+            let text =
+                format!("edge `{source} -> {}` is pending: `{source}` {how}", graph.flow().node(ix).id);
             let path = self.path(ix);
             self.say(seq, Some(path), StatementKind::EdgePending, text);
         }

@@ -65,9 +65,9 @@ impl<'a> Walk<'a> {
 
     pub(super) fn edge_between(&self, from: &str, to: &str) -> Option<EdgeIx> {
         let graph = self.run.graph();
-        let (from, to) = (graph.find(from)?, graph.find(to)?);
-        let node = graph.node(from);
-        node.outgoing.iter().chain(&node.loops).copied().find(|edge| graph.edge(*edge).to == to)
+        let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
+        let node = graph.flow().node(from);
+        node.outgoing.iter().chain(&node.loops).copied().find(|edge| graph.flow().edge(*edge).to == to)
     }
 
     /// An event by its number.
@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
             | Event::LimitWait { .. } => envelope.context.task.as_ref() == Some(&path),
             Event::LoopIterate { from, to, .. } => {
                 let edge = self.edge_between(from.as_str(), to.as_str());
-                let cycle = edge.and_then(|edge| graph.edge(edge).cycle.as_ref());
+                let cycle = edge.and_then(|edge| graph.flow().edge(edge).cycle.as_ref());
                 cycle.is_some_and(|cycle| cycle.body.contains(&ix))
             }
             Event::FlowPaused { node_ids, .. } => node_ids.contains(&path),

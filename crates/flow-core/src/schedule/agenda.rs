@@ -35,7 +35,7 @@ struct Entry {
 
 impl Entry {
     fn of(graph: &Graph, facts: &Facts, ix: NodeIx) -> Self {
-        let (spec, node) = (graph.node(ix), &facts.nodes[ix]);
+        let (spec, node) = (graph.flow().node(ix), &facts.nodes[ix]);
         let resolved = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
         let is_open = matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting);
         Self {

@@ -119,7 +119,7 @@ impl Run {
         }
         self.warned.push(node);
         let whose = match node {
-            Some(ix) => format!("node `{}`", self.graph.node(ix).id),
+            Some(ix) => format!("node `{}`", self.graph.flow().node(ix).id),
             None => format!("flow `{}`", self.graph.name),
         };
         let message = format!(
@@ -137,7 +137,7 @@ impl Run {
 
     /// Whether there is enough left for this node.
     pub(super) fn afford(&self, ix: NodeIx) -> Afford {
-        if self.graph.node(ix).kind != NodeKind::Agent || self.planning == Planning::On {
+        if self.graph.flow().node(ix).kind != NodeKind::Agent || self.planning == Planning::On {
             return Afford::Yes;
         }
         if let Some(budget) = self.facts.node_budget(&self.graph, ix).filter(|_| self.knows_node_budgets())
@@ -189,7 +189,7 @@ impl Run {
 
     pub(super) fn over_budget(&self, node: NodeIx) -> AgentError {
         let limit = self.facts.node_exceeded(&self.graph, node).unwrap_or_default();
-        let message = format!("the budget of node `{}` is used up: {limit}", self.graph.node(node).id);
+        let message = format!("the budget of node `{}` is used up: {limit}", self.graph.flow().node(node).id);
         AgentError::new(ErrorCode::BudgetExceeded, message)
     }
 }

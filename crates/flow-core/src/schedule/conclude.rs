@@ -23,7 +23,7 @@ impl Run {
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return None;
         }
-        let task_id = self.graph.node(node).id.clone();
+        let task_id = self.graph.flow().node(node).id.clone();
         let path = self.facts.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
         let state = &self.facts.nodes[node];
@@ -69,7 +69,7 @@ impl Run {
     }
 
     fn timed_out(&self, node: NodeIx) -> AgentError {
-        let node = self.graph.node(node);
+        let node = self.graph.flow().node(node);
         let limit = node.policy.timeout.map_or_else(String::new, |limit| format!(" of {limit:?}"));
         AgentError::new(
             ErrorCode::Timeout,
@@ -80,7 +80,7 @@ impl Run {
     /// When a usage limit is lifted that is to be waited out. A server that asks for a longer wait than the node's
     /// retries may take is a usage limit too.
     fn lifted_at(&self, node: NodeIx, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
-        let spec = self.graph.node(node);
+        let spec = self.graph.flow().node(node);
         if spec.kind != NodeKind::Agent
             || spec.policy.on_limit != OnLimit::Wait
             || self.facts.ending.is_some()
@@ -95,7 +95,7 @@ impl Run {
     }
 
     fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
-        let retry = &self.graph.node(node).policy.retry;
+        let retry = &self.graph.flow().node(node).policy.retry;
         let tried = self.facts.nodes[node].failures + 1;
         let again = match retry.on {
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),

@@ -110,7 +110,7 @@ impl Run {
         let state = &self.facts;
         // It would be wrong to call this a success.
         let open: Vec<_> =
-            state.nodes.iter().zip(&self.graph.nodes).filter(|(node, _)| !node.has_ended()).collect();
+            state.nodes.iter().zip(&self.graph.flow().nodes).filter(|(node, _)| !node.has_ended()).collect();
         if !open.is_empty() {
             let names: Vec<_> = open.iter().take(5).map(|(_, node)| format!("`{}`", node.id)).collect();
             let message = format!("nothing can run any more, and {} never became ready", names.join(", "));

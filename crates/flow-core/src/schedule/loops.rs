@@ -16,16 +16,16 @@ impl Run {
         }
         self.going_back_at = self.facts.last_seq;
         let graph = self.graph.clone();
-        let rank = |edge: &EdgeIx| graph.edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
+        let rank = |edge: &EdgeIx| graph.flow().edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
         self.going_back.sort_by_key(|edge| Reverse(rank(edge)));
         let stopped = self.stopped();
         let is_quiet = |edge: &EdgeIx| {
-            let mut nodes = graph.edge(*edge).cycle.iter().flat_map(|cycle| &cycle.quiet);
+            let mut nodes = graph.flow().edge(*edge).cycle.iter().flat_map(|cycle| &cycle.quiet);
             nodes.all(|ix| stopped[ix.0 as usize] || self.facts.nodes[*ix].has_ended())
         };
         let Some(place) = self.going_back.iter().rposition(is_quiet) else { return };
         let edge_ix = self.going_back.remove(place);
-        let edge = graph.edge(edge_ix);
+        let edge = graph.flow().edge(edge_ix);
         let Some(cycle) = &edge.cycle else { return };
         let iterations = self.facts.edges[edge_ix].iterations;
         if iterations >= cycle.max_iterations {
@@ -37,8 +37,8 @@ impl Run {
             let error = AgentError::new(ErrorCode::LoopExhausted, message);
             return actions.push(ending(Outcome::Failed, error));
         }
-        self.going_back.retain(|other| cycle.body.binary_search(&graph.edge(*other).from).is_err());
-        let id = |ix: &NodeIx| graph.node(*ix).id.clone();
+        self.going_back.retain(|other| cycle.body.binary_search(&graph.flow().edge(*other).from).is_err());
+        let id = |ix: &NodeIx| graph.flow().node(*ix).id.clone();
         let event = Event::LoopIterate {
             from: id(&edge.from),
             to: id(&edge.to),
@@ -52,19 +52,20 @@ impl Run {
     /// what waits for them.
     fn stopped(&self) -> Vec<bool> {
         let graph = &self.graph;
-        let mut stopped = vec![false; graph.nodes.len()];
-        let mut held = vec![false; graph.edges.len()];
-        let mut open: Vec<NodeIx> = self.going_back.iter().map(|edge| graph.edge(*edge).from).collect();
+        let mut stopped = vec![false; graph.flow().nodes.len()];
+        let mut held = vec![false; graph.flow().edges.len()];
+        let mut open: Vec<NodeIx> =
+            self.going_back.iter().map(|edge| graph.flow().edge(*edge).from).collect();
         open.iter().for_each(|ix| stopped[ix.0 as usize] = true);
         while let Some(ix) = open.pop() {
-            let mut edges: Vec<EdgeIx> = graph.node(ix).outgoing.to_vec();
-            for left in &graph.node(ix).loops {
-                let waiting = graph.edge(*left).cycle.iter().flat_map(|cycle| &cycle.releases);
-                let waiting = waiting.flat_map(|source| &graph.node(*source).outgoing);
-                edges.extend(waiting.filter(|edge| graph.edge(**edge).leaves.contains(left)));
+            let mut edges: Vec<EdgeIx> = graph.flow().node(ix).outgoing.to_vec();
+            for left in &graph.flow().node(ix).loops {
+                let waiting = graph.flow().edge(*left).cycle.iter().flat_map(|cycle| &cycle.releases);
+                let waiting = waiting.flat_map(|source| &graph.flow().node(*source).outgoing);
+                edges.extend(waiting.filter(|edge| graph.flow().edge(**edge).leaves.contains(left)));
             }
             for edge in edges {
-                let to = graph.edge(edge).to;
+                let to = graph.flow().edge(edge).to;
                 let is_pending = self.facts.edges[edge].status == EdgeStatus::Pending;
                 if !is_pending || std::mem::replace(&mut held[edge.0 as usize], true) {
                     continue;
@@ -74,8 +75,8 @@ impl Run {
                 let may_come = |edge: &EdgeIx| {
                     self.facts.edges[*edge].status == EdgeStatus::Pending && !held[edge.0 as usize]
                 };
-                let starts = graph.node(to).join == Join::Any
-                    && (node.fired > 0 || graph.node(to).incoming.iter().any(may_come));
+                let starts = graph.flow().node(to).join == Join::Any
+                    && (node.fired > 0 || graph.flow().node(to).incoming.iter().any(may_come));
                 if waits && !starts && !std::mem::replace(&mut stopped[to.0 as usize], true) {
                     open.push(to);
                 }

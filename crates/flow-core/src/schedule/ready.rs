@@ -18,7 +18,7 @@ impl Run {
         let first = |occupies: Occupies| {
             let can_start = |ix: &NodeIx| {
                 let node = &self.facts.nodes[*ix];
-                node.status != NodeStatus::Running && self.graph.node(*ix).occupies == occupies
+                node.status != NodeStatus::Running && self.graph.flow().node(*ix).occupies == occupies
             };
             let due = self.agenda.due(now).filter(can_start).filter(|ix| !self.is_put_off(*ix)).min();
             let ready = self.agenda.ready(occupies).find(|ix| !self.is_put_off(*ix));
@@ -40,7 +40,7 @@ impl Run {
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
     pub(super) fn consider(&mut self, ix: NodeIx, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
-        let node = graph.node(ix);
+        let node = graph.flow().node(ix);
         let state = &self.facts.nodes[ix];
         // A retry may be due before its edges are resolved, in logs of older versions.
         if state.unresolved > 0 && !(node.join == Join::Any && state.fired > 0) {
@@ -104,7 +104,7 @@ impl Run {
 
     /// The failure of a node that was at work again and again when the process died, and may be the cause.
     pub(super) fn died_too_often(&self, ix: NodeIx) -> Option<AgentError> {
-        let node = self.graph.node(ix);
+        let node = self.graph.flow().node(ix);
         let deaths = self.facts.nodes[ix].deaths_in_a_row(self.facts.progress);
         (deaths >= MOST_DEATHS.max(node.policy.retry.max_attempts)).then(|| {
             let message = format!(
@@ -117,7 +117,7 @@ impl Run {
     }
 
     fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
-        let node = self.graph.node(ix);
+        let node = self.graph.flow().node(ix);
         let state = &self.facts.nodes[ix];
         if node.incoming.is_empty() {
             return None;

@@ -54,7 +54,7 @@ impl Run {
             return Vec::new();
         }
         let task = Some(self.facts.path(&self.graph, node));
-        let task_id = self.graph.node(node).id.clone();
+        let task_id = self.graph.flow().node(node).id.clone();
         let interrupted = Event::TaskInterrupted { task_id, attempt };
         let events = state.run().map(unseen_end).into_iter().chain([interrupted]);
         events.map(|event| Action::Emit { task: task.clone(), event }).collect()
@@ -90,7 +90,7 @@ impl Run {
         match choice {
             Some(IT_IS_DONE) => {
                 let event = Event::TaskReused {
-                    task_id: self.graph.node(ix).id.clone(),
+                    task_id: self.graph.flow().node(ix).id.clone(),
                     from: format!("{}/{path}", self.session),
                     session_id: None,
                     result: Arc::new(json!({})),
@@ -120,19 +120,19 @@ impl Run {
 
     /// Whether an agent of this node is about to begin a run: its attempt has begun or goes on soon.
     pub fn is_about_to_talk(&self, node: &str) -> bool {
-        let Some(ix) = self.graph.find(node) else { return false };
+        let Some(ix) = self.graph.flow().find(node) else { return false };
         let state = &self.facts.nodes[ix];
         let begins = match state.status {
             NodeStatus::Running => true,
             NodeStatus::Pending => state.interrupted && !state.needs_confirmation,
             _ => false,
         };
-        self.graph.node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
+        self.graph.flow().node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
     }
 
     /// Whether an agent of any node is about to begin a run.
     pub fn any_is_about_to_talk(&self) -> bool {
-        self.graph.nodes.iter().any(|node| self.is_about_to_talk(node.id.as_str()))
+        self.graph.flow().nodes.iter().any(|node| self.is_about_to_talk(node.id.as_str()))
     }
 
     /// Whether any node's attempt is in doubt.

@@ -108,9 +108,9 @@ impl Reusable {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
                 (Event::TaskStart { .. }, Some(path)) => {
-                    let Some(ix) = graph.find(path.node()) else { continue };
+                    let Some(ix) = graph.flow().find(path.node()) else { continue };
                     let input = run.attempt(ix, 1).input.ok();
-                    let node_type = graph.node(ix).node_type.clone();
+                    let node_type = graph.flow().node(ix).node_type.clone();
                     let before = tasks.remove(path);
                     let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
                     // An attempt that takes the place of one that was cut short continues what that one had.
@@ -120,9 +120,9 @@ impl Reusable {
                     tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
-                    let Some(ix) = graph.find(path.node()) else { continue };
+                    let Some(ix) = graph.flow().find(path.node()) else { continue };
                     let task = Task {
-                        node_type: graph.node(ix).node_type.clone(),
+                        node_type: graph.flow().node(ix).node_type.clone(),
                         input: run.attempt(ix, 1).input.ok(),
                         output: Some(result.clone()),
                         conversation: session_id.clone(),
@@ -203,7 +203,7 @@ impl Run {
         }
         if let Some(output) = &task.output {
             return Some(Event::TaskReused {
-                task_id: self.graph.node(ix).id.clone(),
+                task_id: self.graph.flow().node(ix).id.clone(),
                 from: format!("{}/{}", reusable.session, attempt.path),
                 session_id: task.conversation.clone(),
                 result: output.clone(),
@@ -224,13 +224,13 @@ impl Run {
     }
 
     fn differs(&self, ix: NodeIx, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
-        let node = self.graph.node(ix);
+        let node = self.graph.flow().node(ix);
         if task.node_type != node.node_type {
             return Some(ReuseReason::Type);
         }
         let state = &self.facts.nodes[ix];
         let ran = |edge: &EdgeIx| {
-            let from = self.graph.edge(*edge).from;
+            let from = self.graph.flow().edge(*edge).from;
             // What a merge did not wait for, it does not follow on.
             self.facts.edges[*edge].status != EdgeStatus::Pending
                 && !matches!(self.facts.nodes[from].status, NodeStatus::Reused | NodeStatus::Skipped)
@@ -309,7 +309,7 @@ impl Run {
         });
         let paths = open.map(|(ix, _)| self.facts.path(&self.graph, ix));
         nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
-        nodes.sort_by_key(|planned| (self.graph.find(planned.path.node()), planned.path.pass()));
+        nodes.sort_by_key(|planned| (self.graph.flow().find(planned.path.node()), planned.path.pass()));
         Plan { nodes }
     }
 

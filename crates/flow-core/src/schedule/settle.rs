@@ -39,8 +39,8 @@ impl Run {
 
     fn resolve_loops(&self, ix: NodeIx, fires: bool) -> Resolved<Loops> {
         let mut skipped = Vec::new();
-        for &edge_ix in &self.graph.node(ix).loops {
-            let edge = self.graph.edge(edge_ix);
+        for &edge_ix in &self.graph.flow().node(ix).loops {
+            let edge = self.graph.flow().edge(edge_ix);
             let state = self.facts.edges[edge_ix];
             let Some(cycle) = edge.cycle.as_ref().filter(|_| state.status == EdgeStatus::Pending) else {
                 continue;
@@ -57,8 +57,8 @@ impl Run {
 
     fn resolve_edges(&self, ix: NodeIx, fires: bool) -> Vec<Action> {
         let mut actions = Vec::new();
-        for &edge_ix in &self.graph.node(ix).outgoing {
-            let edge = self.graph.edge(edge_ix);
+        for &edge_ix in &self.graph.flow().node(ix).outgoing {
+            let edge = self.graph.flow().edge(edge_ix);
             let mut loops = edge.leaves.iter().map(|left| self.facts.edges[*left].status);
             if !self.facts.is_open(&self.graph, edge_ix) || loops.any(|left| left != EdgeStatus::Skipped) {
                 continue;
@@ -75,7 +75,8 @@ impl Run {
     }
 
     fn resolved(&self, edge: &Edge, fires: bool) -> Action {
-        let (from, to) = (self.graph.node(edge.from).id.clone(), self.graph.node(edge.to).id.clone());
+        let (from, to) =
+            (self.graph.flow().node(edge.from).id.clone(), self.graph.flow().node(edge.to).id.clone());
         let event = if fires { Event::EdgeFired { from, to } } else { Event::EdgeSkipped { from, to } };
         Action::Emit { task: Some(self.facts.path(&self.graph, edge.from)), event }
     }

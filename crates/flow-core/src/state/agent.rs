@@ -11,7 +11,7 @@ use crate::graph::Graph;
 impl Facts {
     /// The node of an agent's run. A run that ends after its node has begun the next pass is the node's all the same.
     fn of_run(&mut self, graph: &Graph, task: Option<&NodePath>) -> Option<&mut NodeState> {
-        let ix = graph.find(task?.node())?;
+        let ix = graph.flow().find(task?.node())?;
         Some(&mut self.nodes[ix])
     }
 

@@ -12,7 +12,7 @@ impl Facts {
     /// What an attempt of this node may cost, as far as can be told: its own budget's rest, else the most that
     /// one attempt of an agent has cost in this session.
     pub(crate) fn estimate(&self, graph: &Graph, ix: NodeIx) -> f64 {
-        let node = graph.node(ix);
+        let node = graph.flow().node(ix);
         if node.kind != NodeKind::Agent || self.budget(graph).is_none_or(|budget| budget.usd.is_none()) {
             return 0.0;
         }
@@ -40,7 +40,7 @@ impl Facts {
         }
         self.carried = Some(spent);
         for (id, spent) in nodes {
-            if let Some(ix) = graph.find(id.as_str()) {
+            if let Some(ix) = graph.flow().find(id.as_str()) {
                 self.nodes[ix].more().carried = *spent;
             }
         }
@@ -63,18 +63,18 @@ impl Facts {
 
     /// What each node has spent that has spent something.
     pub(crate) fn spending(&self, graph: &Graph) -> BTreeMap<NodeId, Spending> {
-        let spent = self.nodes.places().map(|ix| (graph.node(ix).id.clone(), self.spent_by(ix)));
+        let spent = self.nodes.places().map(|ix| (graph.flow().node(ix).id.clone(), self.spent_by(ix)));
         spent.filter(|(_, spent)| !spent.is_zero()).collect()
     }
 
     /// The flow's budget as it is now.
     pub(crate) fn budget(&self, graph: &Graph) -> Option<Budget> {
-        raised(graph.policy.budget, self.raised.flow)
+        raised(graph.flow().policy.budget, self.raised.flow)
     }
 
     /// A node's own budget as it is now.
     pub(crate) fn node_budget(&self, graph: &Graph, ix: NodeIx) -> Option<Budget> {
-        let node = graph.node(ix);
+        let node = graph.flow().node(ix);
         raised(node.policy.budget, self.raised.nodes.get(&node.id).copied())
     }
 

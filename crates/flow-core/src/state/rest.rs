@@ -57,7 +57,7 @@ impl Facts {
 
     pub(super) fn forget_prompts(&mut self, graph: &Graph, ix: NodeIx) {
         if !self.prompts.is_empty() {
-            let id = graph.node(ix).id.as_str();
+            let id = graph.flow().node(ix).id.as_str();
             self.prompts.retain(|prompt| prompt.task.as_ref().is_none_or(|task| task.node() != id));
         }
         if let Some(more) = &mut self.nodes[ix].more {
@@ -132,7 +132,7 @@ impl Facts {
                 node.note_death(progress);
             }
             self.running -= 1;
-            self.slots -= u32::from(graph.node(ix).occupies == Occupies::Slot);
+            self.slots -= u32::from(graph.flow().node(ix).occupies == Occupies::Slot);
         }
         self.touched.push(ix);
         node.deadline = None;
@@ -146,7 +146,7 @@ impl Facts {
         }
         node.status = NodeStatus::Pending;
         node.interrupted = true;
-        node.needs_confirmation = graph.node(ix).effects == Effects::External;
+        node.needs_confirmation = graph.flow().node(ix).effects == Effects::External;
         if let Some(told) = told {
             node.more().tell(told);
         }

@@ -50,13 +50,13 @@ impl Facts {
         let nodes = || self.nodes.entries();
         let path = |ix: NodeIx| self.path(graph, ix);
         let edge = |ix: EdgeIx| {
-            let edge = graph.edge(ix);
-            format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id)
+            let edge = graph.flow().edge(ix);
+            format!("{}->{}", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id)
         };
         let outputs = nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix].as_deref()?.clone())));
         let agents = nodes().filter_map(|(ix, node)| {
             let known = node.conversation.as_ref()?;
-            let node_type = &graph.node(ix).node_type;
+            let node_type = &graph.flow().node(ix).node_type;
             let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
             Some((
                 path(ix),
@@ -87,7 +87,7 @@ impl Facts {
             loop_counters: self
                 .edges
                 .entries()
-                .filter(|(ix, _)| graph.edge(*ix).cycle.is_some())
+                .filter(|(ix, _)| graph.flow().edge(*ix).cycle.is_some())
                 .map(|(ix, state)| (edge(ix), state.iterations))
                 .collect(),
             frames: Vec::new(),
@@ -127,7 +127,7 @@ impl Facts {
         state.usage.input_tokens = snapshot.spent.tokens;
         state.prompts.clone_from(&snapshot.pending_prompts);
         for (path, status) in &snapshot.node_status {
-            let Some(ix) = graph.find(path.node()) else { continue };
+            let Some(ix) = graph.flow().find(path.node()) else { continue };
             let node = &mut state.nodes[ix];
             node.pass = path.pass();
             node.status = match status {
@@ -150,9 +150,9 @@ impl Facts {
             }
             state.outputs[ix] = snapshot.outputs.get(path).cloned().map(Arc::new);
         }
-        for (at, edge) in graph.edges.iter().enumerate() {
+        for (at, edge) in graph.flow().edges.iter().enumerate() {
             let ix = EdgeIx(at as u32);
-            let key = format!("{}->{}", graph.node(edge.from).id, graph.node(edge.to).id);
+            let key = format!("{}->{}", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id);
             let status = snapshot.edge_status.get(&key).copied().unwrap_or_default();
             state.edges[ix].status = status;
             state.edges[ix].pass = state.nodes[edge.from].pass;

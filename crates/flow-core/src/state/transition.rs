@@ -20,7 +20,7 @@ impl Facts {
         node.started_at = Some(at);
         node.retry_at = None;
         node.error = None;
-        node.deadline = graph.node(ix).policy.timeout.map(|timeout| at + timeout);
+        node.deadline = graph.flow().node(ix).policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
         let goes_on = std::mem::take(&mut node.interrupted);
         if !goes_on {
@@ -44,7 +44,7 @@ impl Facts {
         }
         self.touched.push(ix);
         self.running += 1;
-        if graph.node(ix).occupies == Occupies::Slot {
+        if graph.flow().node(ix).occupies == Occupies::Slot {
             self.slots += 1;
         }
         self.wake();
@@ -65,7 +65,7 @@ impl Facts {
             }
         }
         self.running -= 1;
-        if graph.node(ix).occupies == Occupies::Slot {
+        if graph.flow().node(ix).occupies == Occupies::Slot {
             self.slots -= 1;
         }
         // Who was cancelled may go on, and then its question is still open.
@@ -87,7 +87,7 @@ impl Facts {
         let duration = self.nodes[ix].started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, ix, status, duration);
-        let policy = &graph.node(ix).policy;
+        let policy = &graph.flow().node(ix).policy;
         let node = &mut self.nodes[ix];
         node.failures += 1;
         node.failed_seq = self.last_seq;
@@ -102,7 +102,7 @@ impl Facts {
             self.failure.get_or_insert_with(|| error.clone());
             if error.code == ErrorCode::BudgetExceeded {
                 self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
-            } else if graph.policy.fail_fast == FailFast::On {
+            } else if graph.flow().policy.fail_fast == FailFast::On {
                 self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
             }
         }
@@ -126,11 +126,11 @@ impl Facts {
         if !self.is_open(graph, edge) {
             return;
         }
-        let from = graph.edge(edge).from;
+        let from = graph.flow().edge(edge).from;
         let source = &self.nodes[from];
         let (tainted, pass) = (source.tainted, source.pass);
         // What this loop held back comes after what is due already.
-        let cycle = graph.edge(edge).cycle.as_ref();
+        let cycle = graph.flow().edge(edge).cycle.as_ref();
         let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
         let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(graph, *ix)).collect();
         let state = &mut self.edges[edge];
@@ -149,16 +149,16 @@ impl Facts {
         node.unresolved = node.unresolved.saturating_sub(1);
         node.fired += u32::from(status == EdgeStatus::Fired);
         node.tainted |= tainted && status == EdgeStatus::Skipped;
-        let first = graph.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
+        let first = graph.flow().node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
         let begins = node.unresolved == 0 || first;
         if begins && node.status == NodeStatus::Pending && node.attempt == 0 {
-            self.clear(&graph.node(to).body);
+            self.clear(&graph.flow().node(to).loop_nodes);
         }
     }
 
     /// Whether a node has ended and some edge of it can be resolved now.
     pub(crate) fn settles(&self, graph: &Graph, ix: NodeIx) -> bool {
-        let node = graph.node(ix);
+        let node = graph.flow().node(ix);
         if !self.nodes[ix].has_ended() {
             return false;
         }
@@ -168,14 +168,14 @@ impl Facts {
             || node
                 .outgoing
                 .iter()
-                .any(|edge| self.is_open(graph, *edge) && graph.edge(*edge).leaves.iter().all(left))
+                .any(|edge| self.is_open(graph, *edge) && graph.flow().edge(*edge).leaves.iter().all(left))
     }
 
     /// Whether an edge is to be resolved: not yet, or only in an earlier pass of its source. The latter is so in
     /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
     pub(crate) fn is_open(&self, graph: &Graph, edge: EdgeIx) -> bool {
         let state = self.edges[edge];
-        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.edge(edge).from].pass
+        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.flow().edge(edge).from].pass
     }
 
     /// An older version skipped this node in the first pass of a loop that it follows.
@@ -200,23 +200,23 @@ impl Facts {
 
     pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32, nodes: &[NodeId]) {
         let Some((edge, to)) = find_edge(graph, from, to) else { return };
-        let Some(cycle) = &graph.edge(edge).cycle else { return };
+        let Some(cycle) = &graph.flow().edge(edge).cycle else { return };
         if iteration <= self.edges[edge].iterations {
             return;
         }
-        let source = &self.nodes[graph.edge(edge).from];
+        let source = &self.nodes[graph.flow().edge(edge).from];
         let follows_work = source.follows_work || source.status != NodeStatus::Reused;
-        let named: Vec<NodeIx> = nodes.iter().filter_map(|id| graph.find(id.as_str())).collect();
+        let named: Vec<NodeIx> = nodes.iter().filter_map(|id| graph.flow().find(id.as_str())).collect();
         let body = if named.is_empty() { &cycle.direct } else { &named };
-        let mut inside = vec![false; graph.nodes.len()];
+        let mut inside = vec![false; graph.flow().nodes.len()];
         body.iter().for_each(|ix| inside[ix.0 as usize] = true);
         for &ix in body {
-            for &incoming in &graph.node(ix).incoming {
-                if inside[graph.edge(incoming).from.0 as usize] {
+            for &incoming in &graph.flow().node(ix).incoming {
+                if inside[graph.flow().edge(incoming).from.0 as usize] {
                     self.edges[incoming].status = EdgeStatus::Pending;
                 }
             }
-            for &inner in &graph.node(ix).loops {
+            for &inner in &graph.flow().node(ix).loops {
                 self.edges[inner].status = EdgeStatus::Pending;
             }
         }
@@ -236,7 +236,7 @@ impl Facts {
             }
         }
         self.nodes[to].sent_back = true;
-        self.touched.extend(body.iter().copied().chain([graph.edge(edge).from, to]));
+        self.touched.extend(body.iter().copied().chain([graph.flow().edge(edge).from, to]));
     }
 
     /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
@@ -262,8 +262,8 @@ impl Facts {
 
     fn count_edges(&mut self, graph: &Graph, ix: NodeIx) {
         let (mut unresolved, mut fired, mut tainted) = (0, 0, false);
-        for &incoming in &graph.node(ix).incoming {
-            let source = &self.nodes[graph.edge(incoming).from];
+        for &incoming in &graph.flow().node(ix).incoming {
+            let source = &self.nodes[graph.flow().edge(incoming).from];
             match self.edges[incoming].status {
                 EdgeStatus::Fired => fired += 1,
                 EdgeStatus::Skipped => tainted |= source.tainted,
@@ -286,14 +286,14 @@ pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Du
 }
 
 fn find_edge(graph: &Graph, from: &str, to: &str) -> Option<(EdgeIx, NodeIx)> {
-    let (from, to) = (graph.find(from)?, graph.find(to)?);
-    let node = graph.node(from);
+    let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
+    let node = graph.flow().node(from);
     // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
-    let target = graph.node(to);
+    let target = graph.flow().node(to);
     let candidates =
         if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
     let found = candidates.iter().chain(&node.loops).copied().find(|&edge| {
-        let edge = graph.edge(edge);
+        let edge = graph.flow().edge(edge);
         edge.from == from && edge.to == to
     })?;
     Some((found, to))

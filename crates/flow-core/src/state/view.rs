@@ -71,7 +71,7 @@ impl Facts {
     /// The budgets that are used up, each with its size and what was spent: the flow's under no node.
     pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<NodeIx>, String)> {
         let flow = self.exceeded(graph).map(|limit| (None, limit));
-        let nodes = (0..graph.nodes.len()).map(|at| NodeIx(at as u32));
+        let nodes = (0..graph.flow().nodes.len()).map(|at| NodeIx(at as u32));
         let nodes = nodes.filter_map(|ix| Some((Some(ix), self.node_exceeded(graph, ix)?)));
         flow.into_iter().chain(nodes).collect()
     }
@@ -103,8 +103,8 @@ impl Facts {
         let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
         let mut found = BTreeSet::new();
         while let Some(ix) = next.pop() {
-            for &edge in &graph.node(ix).incoming {
-                let from = graph.edge(edge).from;
+            for &edge in &graph.flow().node(ix).incoming {
+                let from = graph.flow().edge(edge).from;
                 let source = &self.nodes[from];
                 let is_skipped = self.edges[edge].status == EdgeStatus::Skipped;
                 if !is_skipped || !source.tainted || !seen.insert(from) {

@@ -58,7 +58,7 @@ impl LastState {
 
     /// The ids of all nodes in their order, with the places of the nodes.
     fn nodes(&self) -> impl Iterator<Item = (&NodeId, usize)> {
-        let nodes = self.run.graph().nodes.iter().enumerate();
+        let nodes = self.run.graph().flow().nodes.iter().enumerate();
         let mut nodes: Vec<_> = nodes.map(|(at, node)| (&node.id, at)).collect();
         nodes.sort_unstable();
         nodes.into_iter()
@@ -66,7 +66,7 @@ impl LastState {
 
     /// The place of a node.
     fn find(&self, node: &str) -> Option<usize> {
-        self.run.graph().find(node).map(|ix| ix.0 as usize)
+        self.run.graph().flow().find(node).map(|ix| ix.0 as usize)
     }
 
     fn output(&self, at: usize) -> Option<&Value> {

@@ -100,7 +100,7 @@ fn record(graph: &Graph, session: SessionId) -> SessionRecord {
 
 /// The session, then each node.
 fn all(graph: &Graph) -> Vec<About> {
-    let nodes = (0..graph.nodes.len()).map(|at| About::Node(NodeIx(at as u32)));
+    let nodes = (0..graph.flow().nodes.len()).map(|at| About::Node(NodeIx(at as u32)));
     std::iter::once(About::Session).chain(nodes).collect()
 }
 
@@ -300,7 +300,7 @@ async fn sessions_that_rest_run_out_or_died() {
 #[test]
 fn a_node_that_is_ready_waits_for_a_place() {
     let (graph, record, log) = case("fan_out_merge");
-    let about = About::Node(graph.find("style").unwrap());
+    let about = About::Node(graph.flow().find("style").unwrap());
     let explanation = explain(&graph, &record, &log[..20], about);
     assert_eq!(
         (explanation.standing.text.as_str(), explanation.standing.seq),

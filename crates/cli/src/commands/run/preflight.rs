@@ -18,7 +18,7 @@ pub(super) fn check(
             Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
         );
     }
-    graph.nodes.iter().try_for_each(|node| check_node(node, providers, &invocation.env))
+    graph.flow().nodes.iter().try_for_each(|node| check_node(node, providers, &invocation.env))
 }
 
 fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {

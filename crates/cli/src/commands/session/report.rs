@@ -105,14 +105,14 @@ impl<'a> Report<'a> {
     /// The flow's result as text: what its last nodes said.
     pub(super) fn print(&self, graph: &Graph) {
         let mut last = Vec::new();
-        for (at, node) in graph.nodes.iter().enumerate() {
+        for (at, node) in graph.flow().nodes.iter().enumerate() {
             if node.outgoing.is_empty() {
                 self.collect(graph, NodeIx(u32::try_from(at).unwrap_or(u32::MAX)), &mut last);
             }
         }
         let only = last.len() == 1;
         for node in last {
-            let id = &graph.node(node).id;
+            let id = &graph.flow().node(node).id;
             let Some(output) = self.result.outputs.get(id) else { continue };
             let text = words(output);
             let text = text.trim_matches('\n').trim_end();
@@ -126,7 +126,7 @@ impl<'a> Report<'a> {
 
     /// A node that has something to say, or those before one that only directs.
     fn collect(&self, graph: &Graph, node: NodeIx, last: &mut Vec<NodeIx>) {
-        let spec = graph.node(node);
+        let spec = graph.flow().node(node);
         let complete = self
             .result
             .nodes
@@ -137,7 +137,7 @@ impl<'a> Report<'a> {
         }
         if spec.node_type.starts_with("control.") {
             for edge in &spec.incoming {
-                self.collect(graph, graph.edge(*edge).from, last);
+                self.collect(graph, graph.flow().edge(*edge).from, last);
             }
         } else {
             last.push(node);

@@ -56,7 +56,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         let entry = sessions::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let graph = sessions::graph(&record)?;
-        let id = graph.node(why::find(&graph, name)?).id.to_string();
+        let id = graph.flow().node(why::find(&graph, name)?).id.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
         let mut attempts = Vec::new();
         log.iter().for_each(|envelope| fold(&mut attempts, &id, envelope));

@@ -224,7 +224,7 @@ mod tests {
         }
         let compiled = thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
             let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
-            compile(&loaded, &builtin_catalog([])).map(|compiled| compiled.graph.nodes.len())
+            compile(&loaded, &builtin_catalog([])).map(|compiled| compiled.graph.flow().nodes.len())
         });
         let nodes = compiled.unwrap().join().unwrap();
         assert_eq!(nodes.map_err(|problems| problems.to_string()), Ok(NODES));

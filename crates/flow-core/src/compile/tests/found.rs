@@ -58,7 +58,7 @@ nodes:
     let flow = json!({ "input": graph.input });
     let empty = json!({});
     let scope = Scope { outputs: &[], flow: &flow, state: &empty, locals: &empty };
-    let inputs: Vec<_> = graph.nodes.iter().map(|node| node.input.resolve(&scope).unwrap()).collect();
+    let inputs: Vec<_> = graph.flow().nodes.iter().map(|node| node.input.resolve(&scope).unwrap()).collect();
     assert_eq!(
         inputs,
         [

@@ -101,7 +101,7 @@ fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
     message(&mut sim, "two");
     let run_id = sim.run.state().nodes[crate::NodeIx(0)].run().unwrap().run_id.clone();
     let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
-    sim.emit(Some(NodePath::root(&graph.nodes[0].id)), event);
+    sim.emit(Some(NodePath::root(&graph.flow().nodes[0].id)), event);
     let mut crashed = resumed(&sim, None);
     crashed.drive(talk);
     assert_eq!(crashed.starts("a"), ["2 c-a: two\n\none"]);

@@ -139,7 +139,7 @@ nodes:
   - { id: after, type: control.noop, dependsOn: [note] }
   - { id: b, type: talk.agent, dependsOn: [a], input: { prompt: go } }
 ";
-    let world = |start: &StartNode, run: &Run| match run.graph().node(start.node).id.as_str() {
+    let world = |start: &StartNode, run: &Run| match run.graph().flow().node(start.node).id.as_str() {
         "a" | "b" => turns(2, Some(0.5))(start, run),
         _ => vec![Step::End(AttemptEnd::Output(json!({})))],
     };
@@ -306,7 +306,7 @@ fn what_was_spent_survives_crashes_and_snapshots() {
                 assert!(same || outcome == Outcome::Paused, "{outcome:?} after {cut}\n{}", story(&sim.log));
                 let outputs = sim.run.state().outputs.iter().flatten().count();
                 assert!(
-                    outcome != Outcome::Success || outputs == sim.run.graph().nodes.len(),
+                    outcome != Outcome::Success || outputs == sim.run.graph().flow().nodes.len(),
                     "{}",
                     story(&sim.log)
                 );

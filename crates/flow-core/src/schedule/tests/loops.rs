@@ -288,7 +288,7 @@ fn compiled(text: &str) -> Option<Arc<Graph>> {
 
 /// As the plain interpreter has it: what each node does.
 fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
-    let id = run.graph().node(start.node).id.as_str();
+    let id = run.graph().flow().node(start.node).id.as_str();
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
         || (id.starts_with("odd") && start.path.pass() == 1);
@@ -316,7 +316,9 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
         let node = &state.nodes[crate::NodeIx(at as u32)];
         let status = match node.status {
             NodeStatus::Complete => "complete",
-            NodeStatus::Failed if graph.nodes[at].policy.on_failure == OnFailure::Continue => "handled",
+            NodeStatus::Failed if graph.flow().nodes[at].policy.on_failure == OnFailure::Continue => {
+                "handled"
+            }
             NodeStatus::Failed => "failed",
             NodeStatus::Skipped => "skipped",
             _ => "pending",
@@ -326,16 +328,16 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
             .map(|output| output.get("value").and_then(Value::as_str).unwrap_or("f").to_owned());
         (status, node.pass, node.attempts, output)
     };
-    (outcome, (0..graph.nodes.len()).map(end).collect())
+    (outcome, (0..graph.flow().nodes.len()).map(end).collect())
 }
 
 /// An edge out of a loop is resolved once, in the last pass: the loop fires no more, unless an outer one begins anew.
 fn exits_are_final(flow: &Flow, sim: &Sim) -> Result<(), TestCaseError> {
     let graph = sim.run.graph();
-    let mut resolved = vec![EdgeStatus::Pending; graph.edges.len()];
+    let mut resolved = vec![EdgeStatus::Pending; graph.flow().edges.len()];
     let find = |from: &str, to: &str| {
-        let ends = (graph.find(from), graph.find(to));
-        graph.edges.iter().position(|edge| (Some(edge.from), Some(edge.to)) == ends)
+        let ends = (graph.flow().find(from), graph.flow().find(to));
+        graph.flow().edges.iter().position(|edge| (Some(edge.from), Some(edge.to)) == ends)
     };
     for envelope in &sim.log {
         match &envelope.event {
@@ -345,8 +347,8 @@ fn exits_are_final(flow: &Flow, sim: &Sim) -> Result<(), TestCaseError> {
                 resolved[at] = EdgeStatus::Fired;
             }
             Event::LoopIterate { nodes, .. } => {
-                for (at, edge) in graph.edges.iter().enumerate() {
-                    let inside = |ix: crate::graph::NodeIx| nodes.contains(&graph.node(ix).id);
+                for (at, edge) in graph.flow().edges.iter().enumerate() {
+                    let inside = |ix: crate::graph::NodeIx| nodes.contains(&graph.flow().node(ix).id);
                     if edge.cycle.is_some() && inside(edge.from) || inside(edge.from) && inside(edge.to) {
                         resolved[at] = EdgeStatus::Pending;
                     }
@@ -418,11 +420,11 @@ fn random_flows_have_loops_of_every_kind() {
             refused += 1;
             continue;
         };
-        let cycles: Vec<_> = graph.edges.iter().filter_map(|edge| edge.cycle.as_ref()).collect();
+        let cycles: Vec<_> = graph.flow().edges.iter().filter_map(|edge| edge.cycle.as_ref()).collect();
         nested += u32::from(cycles.iter().any(|cycle| !cycle.inner.is_empty()));
         overlapping += u32::from(cycles.iter().any(|cycle| cycle.quiet.len() > cycle.body.len()));
         long += u32::from(cycles.iter().any(|cycle| cycle.body.len() > cycle.direct.len()));
-        assert_eq!(graph.node(crate::graph::NodeIx(0)).id.as_str(), name(&flow, 0));
+        assert_eq!(graph.flow().node(crate::graph::NodeIx(0)).id.as_str(), name(&flow, 0));
     }
     assert!(
         nested > 50 && overlapping > 3 && long > 15 && refused < 120,

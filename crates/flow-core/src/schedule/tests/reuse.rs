@@ -133,7 +133,7 @@ fn what_changed_runs_again_and_what_follows_it() {
     ));
     assert_eq!(planned(&longer, &all), ["a Reused", "b Reused", "c Reused", "side Reused", "d Runs(New)"]);
     let mut asked = all;
-    asked.run_again(NodePath::root(&sim.run.graph().nodes[1].id));
+    asked.run_again(NodePath::root(&sim.run.graph().flow().nodes[1].id));
     assert_eq!(planned(sim.run.graph(), &asked), ["a Reused", "b Runs(Asked)", "c Undecided", "side Reused"]);
 }
 
@@ -219,7 +219,7 @@ fn a_fork_takes_over_what_was_done_by_then() {
 fn a_fork_at_a_node_keeps_what_does_not_depend_on_it() {
     let looped = ran(LOOP);
     let mut again = reusable(&looped, usize::MAX);
-    let second = NodePath::root(&looped.run.graph().nodes[1].id).with_pass(2);
+    let second = NodePath::root(&looped.run.graph().flow().nodes[1].id).with_pass(2);
     again.run_again(second);
     assert_eq!(
         planned(looped.run.graph(), &again),

@@ -466,7 +466,7 @@ pub(super) fn story(log: &[Envelope]) -> String {
 /// Nodes whose id says how they fare: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
 /// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
 pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
-    let id = run.graph().node(start.node).id.as_str();
+    let id = run.graph().flow().node(start.node).id.as_str();
     let state = &run.state().nodes[start.node];
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
