@@ -45,5 +45,6 @@ pub use schedule::{
 pub use source::{Change, FlowSource, IncludedFile, Loaded};
 pub use spec::{flow_schema, parse_time};
 pub use state::{
-    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, NodeState, SnapshotError, wait_before_retry,
+    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, NodeState, SessionFacts, SnapshotError, Waits,
+    wait_before_retry,
 };

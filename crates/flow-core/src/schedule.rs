@@ -243,7 +243,7 @@ impl Run {
 
     /// As `apply`, with only what counts of an envelope.
     fn take(&mut self, seq: u64, at: Timestamp, task: Option<&NodePath>, event: &Event) {
-        if seq > self.facts.last_seq {
+        if seq > self.facts.session.last_seq {
             self.facts.take(&self.graph, seq, at, task, event);
             self.agenda.update(&self.graph, &self.facts);
             self.facts.touched.clear();
@@ -253,7 +253,7 @@ impl Run {
     /// Puts the next decision into `actions`, which is empty before; it stays so if there is nothing to do
     /// until something happens. Every emitted event must be applied before this is called again.
     pub fn next(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.facts.status == SessionStatus::Idle {
+        if self.facts.session.status == SessionStatus::Idle {
             actions.push(emit(Event::HarnessStart { name: self.graph.name.clone() }));
             return;
         }
@@ -261,7 +261,7 @@ impl Run {
             actions.push(emit(Event::PhaseStart { name: self.graph.phase.clone(), phase_number: Some(1) }));
             return;
         }
-        if self.facts.outcome.is_some() || self.facts.status == SessionStatus::Paused {
+        if self.facts.session.outcome.is_some() || self.facts.session.status == SessionStatus::Paused {
             return;
         }
         if self.facts.phase_ended {
@@ -271,8 +271,8 @@ impl Run {
             return self.finish(outcome, error, now, actions);
         }
         self.looked_at = now;
-        if self.held_at != self.facts.last_seq {
-            self.held_at = self.facts.last_seq;
+        if self.held_at != self.facts.session.last_seq {
+            self.held_at = self.facts.session.last_seq;
             self.held.clear();
         }
         self.look_at_time(now, actions);
@@ -320,8 +320,9 @@ impl Run {
     /// When to ask again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let node = self.agenda.next_timer(self.looked_at);
-        let flow =
-            self.flow_deadline().filter(|_| self.facts.ending.is_none() && self.facts.outcome.is_none());
+        let flow = self
+            .flow_deadline()
+            .filter(|_| self.facts.ending.is_none() && self.facts.session.outcome.is_none());
         node.into_iter().chain(flow).min()
     }
 
@@ -368,7 +369,7 @@ impl Run {
 
     fn flow_deadline(&self) -> Option<Timestamp> {
         let left = self.graph.flow().policy.timeout?.saturating_sub(self.facts.used);
-        Some(self.facts.started_at? + self.facts.rested + left)
+        Some(self.facts.started_at()? + self.facts.rested + left)
     }
 
     /// Cancels attempts whose time is up, and ends the run if its own is.

@@ -17,12 +17,14 @@
 //! | `loop:iterate` | any, if in the body | pending, one pass further |
 //! | `edge:fired` of an edge that an earlier pass had skipped | skipped | pending, one pass further |
 //!
-//! A fact that does not fit where the node stands is late or a duplicate and changes nothing.
+//! A fact that does not fit where the node stands is late or a duplicate and changes nothing. What concerns the session
+//! as a whole is in [`SessionFacts`], which a store folds too.
 
 mod agent;
 mod budget;
 mod node;
 mod rest;
+mod session;
 mod snapshot;
 mod transition;
 mod view;
@@ -30,9 +32,8 @@ mod view;
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome,
-    PauseCause, Prompt, PromptKind, ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp, Usage,
-    WaitingOn,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
+    ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,6 +42,7 @@ pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
+pub use session::{SessionFacts, Waits};
 pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
 
@@ -91,9 +93,9 @@ pub const FACTS: &[&str] = &[
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    pub(crate) status: SessionStatus,
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) session: SessionFacts,
+    /// When a session that an earlier process began elsewhere was resumed in this log.
+    pub(crate) continued_at: Option<Timestamp>,
     /// The time of the newest fact, and how long the session lay still between two processes.
     pub(crate) last_at: Timestamp,
     pub(crate) rested: Duration,
@@ -102,19 +104,13 @@ pub struct Facts {
     pub(crate) duration_ms: u64,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
-    pub(crate) last_seq: u64,
     /// How often something has come to an end: an attempt, or a turn of an agent.
     pub(crate) progress: u64,
     pub(crate) nodes: IndexVec<NodeIx, NodeState>,
     pub(crate) edges: IndexVec<EdgeIx, EdgeState>,
     #[serde(with = "optional")]
     pub(crate) outputs: IndexVec<NodeIx, Option<Arc<Value>>>,
-    pub(crate) prompts: Vec<Prompt>,
-    pub(crate) usage: Usage,
-    pub(crate) cost_usd: f64,
-    /// Whether some turn's price is unknown, so that the sum is too.
-    pub(crate) unpriced: bool,
-    /// Whether it was so when the session last went on, and was said then.
+    /// Whether some price was unknown already when the session was last resumed.
     pub(crate) unpriced_before: bool,
     /// The most that one attempt of an agent has cost.
     pub(crate) dearest: f64,
@@ -126,8 +122,6 @@ pub struct Facts {
     pub(crate) carried: Option<Spending>,
     /// Budgets that were raised since the session began.
     pub(crate) raised: BudgetRaise,
-    /// Why the session is paused, unless a person or a program paused it.
-    pub(crate) paused_by: Option<PauseCause>,
     /// Set from the wish to pause until the session goes on.
     pub(crate) pausing: Option<Pause>,
     /// Why the run must end before its time: the first cause counts.
@@ -171,31 +165,24 @@ impl Facts {
             .map(|node| NodeState { pass: 1, unresolved: node.incoming.len() as u32, ..NodeState::default() })
             .collect();
         Self {
-            status: SessionStatus::Idle,
-            outcome: None,
-            started_at: None,
+            session: SessionFacts::default(),
+            continued_at: None,
             last_at: Timestamp::default(),
             rested: Duration::ZERO,
             used: Duration::ZERO,
             duration_ms: 0,
             phase_begun: false,
             phase_ended: false,
-            last_seq: 0,
             progress: 0,
             nodes,
             edges: graph.flow().edges.iter().map(|_| EdgeState::default()).collect(),
             outputs: graph.flow().nodes.iter().map(|_| None).collect(),
-            prompts: Vec::new(),
-            usage: Usage::default(),
-            cost_usd: 0.0,
-            unpriced: false,
             unpriced_before: false,
             dearest: 0.0,
             told_tokens: 0,
             budget_told: false,
             carried: None,
             raised: BudgetRaise::default(),
-            paused_by: None,
             pausing: None,
             ending: None,
             ended_by: None,
@@ -222,27 +209,22 @@ impl Facts {
         task: Option<&NodePath>,
         event: &Event,
     ) {
-        if seq <= self.last_seq {
+        if seq <= self.session.last_seq {
             return;
         }
-        self.last_seq = seq;
+        let answered = match event {
+            Event::SessionReply { prompt_id, .. } => self.session.prompt(prompt_id).cloned(),
+            _ => None,
+        };
+        self.session.take(seq, at, task, event);
         let was_ending = self.ending.is_some();
         self.touched.clear();
         match event {
-            Event::HarnessStart { .. } => {
-                if self.started_at.is_none() {
-                    self.status = SessionStatus::Running;
-                    self.started_at = Some(at);
-                }
-            }
+            Event::HarnessStart { .. } | Event::FlowWaiting { .. } => {}
             Event::PhaseStart { .. } => self.phase_begun = true,
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
-            Event::HarnessComplete { outcome, duration_ms, .. } => {
-                self.outcome = Some(*outcome);
-                self.duration_ms = *duration_ms;
-                self.status = SessionStatus::of_outcome(*outcome);
-            }
+            Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
             Event::TaskStart { attempt, .. } => {
                 if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending, NodeStatus::Waiting]) {
                     self.start(graph, ix, *attempt, at);
@@ -281,7 +263,7 @@ impl Facts {
             }
             Event::TaskReused { result, session_id, .. } => {
                 if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.reuse(graph, ix, result, session_id.as_ref());
+                    self.reuse(ix, result, session_id.as_ref());
                 }
             }
             Event::EdgeFired { from, to } => {
@@ -305,11 +287,11 @@ impl Facts {
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
             }
-            Event::SessionReply { prompt_id, content, choice } => {
-                self.reply(graph, prompt_id, content, choice.as_deref());
+            Event::SessionReply { content, choice, .. } => {
+                self.reply(graph, answered.as_ref(), content, choice.as_deref());
             }
             Event::SessionPause { reason } => {
-                if self.status != SessionStatus::Paused {
+                if self.session.status != SessionStatus::Paused {
                     self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
                 }
             }
@@ -319,14 +301,11 @@ impl Facts {
                 });
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
-            Event::FlowPaused { node_ids, cause, .. } => self.pause(graph, node_ids, *cause),
+            Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
             Event::FlowResumed { node_ids, message, messages, budget } => {
                 self.raised.merge(budget);
                 self.resume(graph, node_ids, message, messages, at);
             }
-            // An answer may have come between the decision to wait and its event; then there is nothing to wait for.
-            Event::FlowWaiting { on: WaitingOn::Input, .. } if self.waits_for_input().next().is_none() => {}
-            Event::FlowWaiting { .. } => self.status = SessionStatus::Waiting,
             Event::FlowEnding { outcome, error } => {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
             }
@@ -374,29 +353,22 @@ impl Facts {
         node.status = NodeStatus::Skipped;
         node.skipped = Some(reason);
         node.tainted = reason == SkipReason::Failure;
-        node.settles = self.last_seq;
+        node.settles = self.session.last_seq;
         self.outputs[ix] = None;
         self.touched.push(ix);
     }
 
-    fn reuse(
-        &mut self,
-        graph: &Graph,
-        ix: NodeIx,
-        result: &Arc<Value>,
-        session_id: Option<&ProviderSessionId>,
-    ) {
+    fn reuse(&mut self, ix: NodeIx, result: &Arc<Value>, session_id: Option<&ProviderSessionId>) {
         let node = &mut self.nodes[ix];
         node.status = NodeStatus::Reused;
         node.needs_confirmation = false;
-        node.settles = self.last_seq;
+        node.settles = self.session.last_seq;
         if let Some(session_id) = session_id {
             node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
         }
         self.outputs[ix] = Some(result.clone());
         self.touched.push(ix);
-        self.forget_prompts(graph, ix);
-        self.wake();
+        self.forget_prompts(ix);
     }
 
     /// Ends the run before its time, unless it ends already.
@@ -406,7 +378,7 @@ impl Facts {
 
     /// The time that the session took so far, rests aside.
     fn used(&self) -> Duration {
-        let here = self.started_at.map_or(Duration::ZERO, |started| self.last_at.since(started));
+        let here = self.started_at().map_or(Duration::ZERO, |started| self.last_at.since(started));
         self.used + here.saturating_sub(self.rested)
     }
 
@@ -430,11 +402,6 @@ impl Facts {
         }
     }
 
-    /// The questions to people that keep the flow waiting.
-    pub(crate) fn waits_for_input(&self) -> impl Iterator<Item = &Prompt> {
-        self.prompts.iter().filter(|prompt| prompt.kind == PromptKind::Input)
-    }
-
     pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
         let (node, pass) = task?.node_and_pass();
         let ix = graph.flow().find(node)?;
@@ -444,13 +411,6 @@ impl Facts {
     fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {
         let ix = self.find(graph, task)?;
         expected.contains(&self.nodes[ix].status).then_some(ix)
-    }
-
-    /// What was waiting goes on.
-    fn wake(&mut self) {
-        if self.status == SessionStatus::Waiting {
-            self.status = SessionStatus::Running;
-        }
     }
 }
 

@@ -23,8 +23,8 @@ pub use inspan_flow_core::{
     wait_before_retry,
 };
 pub use inspan_store::{
-    Answered, Batch, Deleted, Digest, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
-    MemoryStore, Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SqliteOptions, SqliteStore,
+    Answered, Batch, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness, MemoryStore,
+    Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions, SqliteStore,
     StoreError, TransferError, Verdict, VerifyReport, Waits,
 };
 pub use load::{FlowError, load};

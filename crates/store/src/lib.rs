@@ -1,6 +1,5 @@
 //! Stores for sessions: the contract of a run store, a store in memory and a store in SQLite.
 
-mod digest;
 mod memory;
 mod owner;
 mod sqlite;
@@ -12,9 +11,8 @@ use std::{path::PathBuf, sync::Arc};
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
 
-pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionRecord};
+pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionFacts, SessionRecord, Waits};
 
-pub use digest::{Digest, Waits};
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use sqlite::{
@@ -234,7 +232,7 @@ pub struct SessionEntry {
     /// When it was made.
     pub created_at: Timestamp,
     /// What its events amount to.
-    pub digest: Digest,
+    pub digest: SessionFacts,
     /// The process that runs it: the newest owner that has not released its lease.
     pub owner: Option<Owner>,
     /// Whether the owner may still be alive.
@@ -254,7 +252,7 @@ impl SessionEntry {
             session,
             flow: String::new(),
             created_at: Timestamp::default(),
-            digest: Digest::default(),
+            digest: SessionFacts::default(),
             owner: None,
             liveness: Liveness::Gone,
             unanswered: 0,

@@ -14,8 +14,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Answered, Batch, Digest, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
-    SessionEntry, SessionRecord, StoreError, Verdict,
+    Answered, Batch, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
+    SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
 };
 
 /// Sessions in memory.
@@ -33,7 +33,7 @@ struct StoredSession {
     epoch: u64,
     owner: Option<Owner>,
     log: Vec<Arc<Envelope>>,
-    digest: Digest,
+    digest: SessionFacts,
     posted: Vec<(PostedCommand, Option<Verdict>)>,
 }
 
@@ -94,7 +94,7 @@ impl StoredSession {
                 return Err(StoreError::Conflict { session, expected, actual: event.seq });
             }
         }
-        batch.events.iter().for_each(|event| self.digest.take(event));
+        batch.events.iter().for_each(|event| self.digest.apply(event));
         self.log.extend_from_slice(batch.events);
         for Answered { number, verdict } in batch.answers {
             let posted = self.posted.iter_mut().find(|(command, _)| command.number == *number);
@@ -170,7 +170,7 @@ impl RunStore for MemoryStore {
             epoch: 1,
             owner: Some(owner.clone()),
             log: Vec::new(),
-            digest: Digest::default(),
+            digest: SessionFacts::default(),
             posted: Vec::new(),
         };
         sessions.insert(session.clone(), stored);

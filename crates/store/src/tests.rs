@@ -9,8 +9,8 @@ use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
-    Answered, Batch, Digest, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand,
-    RunStore, Select, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError, Verdict,
+    Answered, Batch, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand, RunStore,
+    Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore, StoreError, Verdict,
 };
 use samples::{at, base, event, events, note, record, text};
 
@@ -194,8 +194,8 @@ async fn an_entry_says_where_a_session_stands() {
             3,
             Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 },
         ));
-        let mut digest = Digest::default();
-        log.iter().for_each(|event| digest.take(event));
+        let mut digest = SessionFacts::default();
+        log.iter().for_each(|event| digest.apply(event));
         assert_eq!(digest.status, SessionStatus::Complete);
         store.append(&lease, batch(&log[..2])).await.unwrap();
         store.post(&lease.session, &Command::Send { content: "late".to_owned() }, at(9)).await.unwrap();

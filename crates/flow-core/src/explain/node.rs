@@ -243,7 +243,7 @@ impl Walk<'_> {
 
     fn answered(&mut self, envelope: &Envelope, ix: NodeIx, prompt: &str, answer: &str) {
         let graph = self.graph();
-        let open = self.state().prompts.iter().find(|open| open.prompt_id == *prompt);
+        let open = self.state().prompts().iter().find(|open| open.prompt_id == *prompt);
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
         if of == Some(ix) {
             self.say(
@@ -261,7 +261,7 @@ impl Walk<'_> {
         let node = self.node(ix);
         let path = self.path(ix);
         let how = match node.status {
-            NodeStatus::Running if self.state().status == SessionStatus::Waiting => {
+            NodeStatus::Running if self.state().status() == SessionStatus::Waiting => {
                 "the waiting process has exited; the session was resumed".to_owned()
             }
             NodeStatus::Running => format!(

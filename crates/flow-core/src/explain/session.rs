@@ -131,7 +131,7 @@ impl Walk<'_> {
         let name = self.run.graph().name.clone();
         let state = self.state();
         let over = self.ended().unwrap_or(self.now());
-        let (seq, text) = match (state.outcome, state.status) {
+        let (seq, text) = match (state.outcome(), state.status()) {
             (Some(outcome), _) => (over, format!("`{name}` {}: {}", ended(outcome), self.counts())),
             (None, SessionStatus::Idle) => (self.now(), format!("`{name}` has not started")),
             (None, SessionStatus::Paused) => {

@@ -26,7 +26,7 @@ pub(super) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Replays the whole log, with statements about one node or, without one, about the session.
     pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<NodeIx>) -> Self {
-        let base = run.state().last_seq;
+        let base = run.state().session.last_seq;
         let mut walk = Self { run, log, statements: Vec::new(), reason: String::new(), base };
         for envelope in log.iter().filter(|envelope| envelope.seq > base) {
             match focus {
@@ -124,15 +124,15 @@ impl<'a> Walk<'a> {
 
     /// The newest event so far.
     pub(super) fn now(&self) -> u64 {
-        self.state().last_seq
+        self.state().session.last_seq
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.state().status.has_ended()
+        self.state().status().has_ended()
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.state().status == SessionStatus::Paused
+        self.state().status() == SessionStatus::Paused
     }
 
     /// A statement that rests on an event.

@@ -30,13 +30,13 @@ impl Run {
             return;
         }
         if let Some(budget) = self.facts.budget(&self.graph) {
-            let unpriced = self.facts.unpriced && !self.facts.unpriced_before;
+            let unpriced = self.facts.session.unpriced && !self.facts.unpriced_before;
             if unpriced && self.warn(None, budget, actions) {
                 return;
             }
-            let tokens = self.facts.usage.total();
+            let tokens = self.facts.session.usage.total();
             if tokens != self.facts.told_tokens {
-                let cost_usd = (!self.facts.unpriced).then_some(self.facts.cost_usd);
+                let cost_usd = (!self.facts.session.unpriced).then_some(self.facts.session.cost_usd);
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }

@@ -62,7 +62,7 @@ impl Run {
                 }
             }));
         }
-        let duration_ms = self.facts.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
+        let duration_ms = self.facts.started_at().map_or(0, |started| now.since(started).as_millis() as u64);
         let success = outcome == Outcome::Success;
         actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms }));
         actions.push(Action::Finish);
@@ -72,7 +72,7 @@ impl Run {
     pub(super) fn rest(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         let state = &self.facts;
         let (mut asking, mut doubts) = (0, 0);
-        for prompt in state.waits_for_input() {
+        for prompt in state.session.waits_for_input() {
             let Some(ix) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
             let node = &state.nodes[ix];
             // One that was cut short has asked, and the attempt in its place is about to ask again.
@@ -84,8 +84,8 @@ impl Run {
             return;
         }
         if asking + doubts > 0 {
-            if state.status == SessionStatus::Running {
-                let until = state.waits_for_input().filter_map(|prompt| prompt.deadline).min();
+            if state.session.status == SessionStatus::Running {
+                let until = state.session.waits_for_input().filter_map(|prompt| prompt.deadline).min();
                 actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
             }
             return;
@@ -99,7 +99,10 @@ impl Run {
             let retries = |node: &crate::state::NodeState| {
                 node.status == NodeStatus::Pending && node.retry_at.is_some()
             };
-            if until.is_some() && state.status == SessionStatus::Running && !state.nodes.iter().any(retries) {
+            if until.is_some()
+                && state.session.status == SessionStatus::Running
+                && !state.nodes.iter().any(retries)
+            {
                 actions.push(emit(Event::FlowWaiting { on: WaitingOn::Limit, until }));
             }
             return;

@@ -11,10 +11,10 @@ use crate::graph::{EdgeIx, Join, NodeIx};
 impl Run {
     /// Fires the innermost of the loop edges that are to fire, if all else of its loop has come to its end.
     pub(super) fn go_back(&mut self, actions: &mut Vec<Action>) {
-        if self.going_back.is_empty() || self.going_back_at == self.facts.last_seq {
+        if self.going_back.is_empty() || self.going_back_at == self.facts.session.last_seq {
             return;
         }
-        self.going_back_at = self.facts.last_seq;
+        self.going_back_at = self.facts.session.last_seq;
         let graph = self.graph.clone();
         let rank = |edge: &EdgeIx| graph.flow().edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
         self.going_back.sort_by_key(|edge| Reverse(rank(edge)));

@@ -25,7 +25,7 @@ impl Run {
         budget: &BudgetRaise,
     ) -> Vec<Action> {
         let state = &self.facts;
-        if state.status == SessionStatus::Idle || state.outcome.is_some() {
+        if state.session.status == SessionStatus::Idle || state.session.outcome.is_some() {
             return Vec::new();
         }
         let mut actions = Vec::new();

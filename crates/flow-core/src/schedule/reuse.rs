@@ -258,7 +258,7 @@ impl Run {
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
             if let Action::Emit { task, event } = action {
-                let seq = self.facts.last_seq + 1;
+                let seq = self.facts.session.last_seq + 1;
                 self.take(seq, now, task.as_ref(), &event);
             }
         }
@@ -271,7 +271,7 @@ impl Run {
     }
 
     fn foresee(mut self, now: Timestamp, mut nodes: Vec<Planned>) -> Plan {
-        let mut seq = self.facts.last_seq;
+        let mut seq = self.facts.session.last_seq;
         let mut actions = Vec::new();
         // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
         self.max_concurrency = u32::MAX;

@@ -198,5 +198,5 @@ nodes:
     let mut started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
     started.sort_unstable();
     assert_eq!(started, ["a", "b", "c", "d", "handled", "ok"], "{}", story(&sim.log));
-    assert_eq!(sim.run.state().outcome, Some(inspan_protocol::Outcome::Success), "{}", story(&sim.log));
+    assert_eq!(sim.run.state().outcome(), Some(inspan_protocol::Outcome::Success), "{}", story(&sim.log));
 }

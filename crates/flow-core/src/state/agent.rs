@@ -74,9 +74,6 @@ impl Facts {
         usage: Usage,
         cost_usd: Option<f64>,
     ) {
-        self.usage += usage;
-        self.cost_usd += cost_usd.unwrap_or_default();
-        self.unpriced |= cost_usd.is_none();
         self.progress += 1;
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {

@@ -49,7 +49,8 @@ impl Facts {
     /// What counts against the flow's budget: the earlier sessions that this one continues included.
     pub(crate) fn spent(&self) -> Spending {
         let mut spent = self.carried.unwrap_or_default();
-        spent += Spending { cost_usd: self.cost_usd, tokens: self.usage.total(), unpriced: self.unpriced };
+        let super::SessionFacts { cost_usd, unpriced, usage, .. } = self.session;
+        spent += Spending { cost_usd, tokens: usage.total(), unpriced };
         spent
     }
 

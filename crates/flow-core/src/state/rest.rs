@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{
-    NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
-};
+use inspan_protocol::{NodePath, NodeStatus, Prompt, PromptKind, Reply, Timestamp};
 
 use super::{Facts, node::More};
 use crate::graph::{Effects, Graph, NodeIx, Occupies};
@@ -19,7 +17,6 @@ pub const CONTINUE: &str = "continue";
 
 impl Facts {
     pub(super) fn ask(&mut self, graph: &Graph, prompt: Prompt) {
-        self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())
         {
@@ -27,16 +24,20 @@ impl Facts {
             let asks = node.status == NodeStatus::Running;
             let more = node.more();
             more.asks = asks;
-            more.asked = Some(prompt.clone());
+            more.asked = Some(prompt);
             more.reply = None;
             self.touched.push(ix);
         }
-        self.prompts.push(prompt);
     }
 
-    pub(super) fn reply(&mut self, graph: &Graph, id: &PromptId, content: &str, choice: Option<&str>) {
-        let Some(place) = self.prompts.iter().position(|prompt| prompt.prompt_id == *id) else { return };
-        let prompt = self.prompts.remove(place);
+    pub(super) fn reply(
+        &mut self,
+        graph: &Graph,
+        answered: Option<&Prompt>,
+        content: &str,
+        choice: Option<&str>,
+    ) {
+        let Some(prompt) = answered else { return };
         if prompt.kind == PromptKind::Input
             && let Some(ix) = self.find(graph, prompt.task.as_ref())
         {
@@ -52,22 +53,15 @@ impl Facts {
             }
             self.touched.push(ix);
         }
-        self.wake();
     }
 
-    pub(super) fn forget_prompts(&mut self, graph: &Graph, ix: NodeIx) {
-        if !self.prompts.is_empty() {
-            let id = graph.flow().node(ix).id.as_str();
-            self.prompts.retain(|prompt| prompt.task.as_ref().is_none_or(|task| task.node() != id));
-        }
+    pub(super) fn forget_prompts(&mut self, ix: NodeIx) {
         if let Some(more) = &mut self.nodes[ix].more {
             (more.asked, more.reply) = (None, None);
         }
     }
 
-    pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath], cause: Option<PauseCause>) {
-        self.status = SessionStatus::Paused;
-        self.paused_by = cause;
+    pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath]) {
         self.pausing = None;
         for path in paths {
             if let Some(ix) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
@@ -85,16 +79,14 @@ impl Facts {
         messages: &BTreeMap<NodePath, String>,
         at: Timestamp,
     ) {
-        match self.started_at {
+        match self.started_at() {
             Some(_) => self.rested += at.since(self.last_at),
             // The log begins elsewhere; the time counts from here.
-            None => self.started_at = Some(at),
+            None => self.continued_at = Some(at),
         }
         self.pausing = None;
-        self.paused_by = None;
         self.budget_told = false;
-        self.status = SessionStatus::Running;
-        self.unpriced_before = self.unpriced;
+        self.unpriced_before = self.session.unpriced;
         for ix in self.nodes.places() {
             if let Some(more) = &mut self.nodes[ix].more {
                 more.unpriced_before = more.unpriced;
@@ -108,8 +100,6 @@ impl Facts {
                 more.tell(told);
             }
         }
-        // Permissions were asked for by programs that are gone; questions of the flow are asked again.
-        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
     }
 
     /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
@@ -117,9 +107,6 @@ impl Facts {
         let node = &self.nodes[ix];
         let is_named = node.conversation.is_some() && node.more.as_ref().is_some_and(|more| more.named);
         self.interrupt(graph, ix, is_named.then_some(CONTINUE));
-        let path = self.path(graph, ix);
-        self.prompts.retain(|open| open.kind == PromptKind::Input || open.task.as_ref() != Some(&path));
-        self.wake();
     }
 
     fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {

@@ -68,7 +68,7 @@ impl Facts {
             session_id: session.clone(),
             flow_name: graph.name.clone(),
             flow_hash: graph.hash.clone(),
-            status: self.status,
+            status: self.session.status,
             input: input.clone(),
             outputs: outputs.collect(),
             node_status: nodes().map(|(ix, node)| (path(ix), node.status)).collect(),
@@ -92,11 +92,11 @@ impl Facts {
                 .collect(),
             frames: Vec::new(),
             agent_sessions: agents.collect(),
-            pending_prompts: self.prompts.clone(),
+            pending_prompts: self.session.prompts.clone(),
             spent: Spent {
-                cost_usd: (!self.unpriced).then_some(self.cost_usd),
-                tokens: self.usage.total(),
-                known_usd: self.cost_usd,
+                cost_usd: self.session.known_cost(),
+                tokens: self.session.usage.total(),
+                known_usd: self.session.cost_usd,
                 dearest_usd: self.dearest,
                 carried: self.carried,
             },
@@ -105,7 +105,7 @@ impl Facts {
             failure: self.failure.clone(),
             ending: self.ending.as_ref().map(|ending| ending.outcome),
             state: graph.state.clone(),
-            last_seq: self.last_seq,
+            last_seq: self.session.last_seq,
         }
     }
 
@@ -113,19 +113,19 @@ impl Facts {
     /// snapshot says of nodes and edges that the graph does not have is left out.
     pub(crate) fn restore(graph: &Graph, snapshot: &RunSnapshot) -> Self {
         let mut state = Self::new(graph);
-        state.status = SessionStatus::Paused;
+        state.session.status = SessionStatus::Paused;
         state.phase_begun = snapshot.status != SessionStatus::Idle;
-        state.last_seq = snapshot.last_seq;
-        state.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
-        state.unpriced = snapshot.spent.cost_usd.is_none();
+        state.session.last_seq = snapshot.last_seq;
+        state.session.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
+        state.session.unpriced = snapshot.spent.cost_usd.is_none();
         state.dearest = snapshot.spent.dearest_usd;
         state.carried = snapshot.spent.carried;
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
         state.failure.clone_from(&snapshot.failure);
         state.ending = snapshot.ending.map(|outcome| Ending { outcome, error: snapshot.failure.clone() });
-        state.usage.input_tokens = snapshot.spent.tokens;
-        state.prompts.clone_from(&snapshot.pending_prompts);
+        state.session.usage.input_tokens = snapshot.spent.tokens;
+        state.session.prompts.clone_from(&snapshot.pending_prompts);
         for (path, status) in &snapshot.node_status {
             let Some(ix) = graph.flow().find(path.node()) else { continue };
             let node = &mut state.nodes[ix];

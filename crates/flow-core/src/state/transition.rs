@@ -47,7 +47,6 @@ impl Facts {
         if graph.flow().node(ix).occupies == Occupies::Slot {
             self.slots += 1;
         }
-        self.wake();
     }
 
     pub(super) fn end(&mut self, graph: &Graph, ix: NodeIx, status: NodeStatus, duration_ms: Option<u64>) {
@@ -55,7 +54,7 @@ impl Facts {
         node.status = status;
         node.duration_ms = duration_ms;
         node.deadline = None;
-        node.settles = self.last_seq;
+        node.settles = self.session.last_seq;
         self.touched.push(ix);
         if let Some(more) = &mut node.more {
             more.reserved = 0.0;
@@ -71,9 +70,8 @@ impl Facts {
         // Who was cancelled may go on, and then its question is still open.
         if status != NodeStatus::Cancelled {
             self.progress += 1;
-            self.forget_prompts(graph, ix);
+            self.forget_prompts(ix);
         }
-        self.wake();
     }
 
     pub(super) fn fail(
@@ -90,7 +88,7 @@ impl Facts {
         let policy = &graph.flow().node(ix).policy;
         let node = &mut self.nodes[ix];
         node.failures += 1;
-        node.failed_seq = self.last_seq;
+        node.failed_seq = self.session.last_seq;
         node.error = Some(Box::new(error.clone()));
         if will_retry {
             node.retry_at = Some(at + wait_before_retry(&policy.retry, node.failures, error));
@@ -138,7 +136,7 @@ impl Facts {
         state.pass = pass;
         self.touched.extend([from, to]);
         if cycle.is_some() {
-            held.iter().for_each(|ix| self.nodes[*ix].settles = self.last_seq);
+            held.iter().for_each(|ix| self.nodes[*ix].settles = self.session.last_seq);
             self.touched.extend(held);
             return;
         }

@@ -15,17 +15,17 @@ use crate::graph::{Graph, NodeIx};
 impl Facts {
     /// Where the session stands.
     pub fn status(&self) -> SessionStatus {
-        self.status
+        self.session.status
     }
 
     /// How it ended.
     pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome
+        self.session.outcome
     }
 
     /// When it began.
     pub fn started_at(&self) -> Option<Timestamp> {
-        self.started_at
+        self.session.started_at.or(self.continued_at)
     }
 
     /// The time of its newest event.
@@ -55,12 +55,12 @@ impl Facts {
 
     /// The questions that are open.
     pub fn prompts(&self) -> &[Prompt] {
-        &self.prompts
+        &self.session.prompts
     }
 
     /// The question that a node waits for.
     pub fn asked_by(&self, graph: &Graph, node: NodeIx) -> Option<&Prompt> {
-        self.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(node))
+        self.session.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(node))
     }
 
     /// The first failure that nothing handled.
@@ -78,7 +78,7 @@ impl Facts {
 
     /// Why the session is paused, unless a person or a program paused it.
     pub fn paused_by(&self) -> Option<PauseCause> {
-        self.paused_by
+        self.session.paused_by
     }
 
     /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.
@@ -121,12 +121,12 @@ impl Facts {
 
     /// Tokens of all agents.
     pub fn usage(&self) -> Usage {
-        self.usage
+        self.session.usage
     }
 
     /// What they cost in US dollars; nothing if any price is unknown.
     pub fn cost_usd(&self) -> Option<f64> {
-        (!self.unpriced).then_some(self.cost_usd)
+        self.session.known_cost()
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn append(
         let row = Row { seq, epoch: session.epoch, at, kind: kind.as_bytes(), body: body.as_bytes() };
         let sum = sum::of_event(&session.last_sum, &row);
         insert.execute((session.number, seq, session.epoch, at, kind, sum, body))?;
-        session.digest.take(envelope);
+        session.digest.apply(envelope);
         (session.last_seq, session.last_sum) = (seq, sum);
     }
     if events.is_empty() { Ok(()) } else { session.update_end(connection) }

@@ -15,7 +15,7 @@ use super::{
     session::{self, Session},
     sum::Sum,
 };
-use crate::{Digest, SessionEntry, StoreError};
+use crate::{SessionEntry, SessionFacts, StoreError};
 
 /// A finding counts only if it is made this often: other processes write at the same time.
 const LOOKS: usize = 3;
@@ -185,12 +185,12 @@ fn mend(connection: &Connection) -> Result<(), Fault> {
         if damage.is_none() {
             continue;
         }
-        let mut digest = Digest::default();
+        let mut digest = SessionFacts::default();
         let walked = log::walk(connection, &session, None, session.first_seq, |step| {
             if let Step::Event(row) = step
                 && let Ok(envelope) = log::envelope(&row)
             {
-                digest.take(&envelope);
+                digest.apply(&envelope);
             }
             Ok(ControlFlow::Continue(()))
         });

@@ -9,7 +9,7 @@ use super::{
     fault::{Fault, from_json},
     sum::{self, Sum},
 };
-use crate::{Digest, LEASE, Lease, Liveness, Owner, SessionEntry, SessionRecord, StoreError};
+use crate::{LEASE, Lease, Liveness, Owner, SessionEntry, SessionFacts, SessionRecord, StoreError};
 
 /// The row of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub(super) struct Session {
     pub(super) last_seq: i64,
     /// The sum of the newest event, or of the record while there is no event.
     pub(super) last_sum: Sum,
-    pub(super) digest: Digest,
+    pub(super) digest: SessionFacts,
 }
 
 const COLUMNS: &str = "SELECT number, id, epoch, owner, lease_began, lease_expires, first_seq, last_seq, \
@@ -78,16 +78,16 @@ fn from_row(row: &Row<'_>) -> Result<(Session, Option<Fault>), Fault> {
 }
 
 /// The owner and the digest of a row as far as they can be read, and the fault if one cannot.
-fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, Digest, Option<Fault>) {
+fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, SessionFacts, Option<Fault>) {
     let read_owner = || match row.get::<_, Option<String>>(owner)? {
         Some(owner) => from_json("its owner", owner.as_bytes()).map(Some),
         None => Ok(None),
     };
-    let read_digest = || from_json::<Digest>("its digest", row.get::<_, String>(digest)?.as_bytes());
+    let read_digest = || from_json::<SessionFacts>("its digest", row.get::<_, String>(digest)?.as_bytes());
     match (read_owner(), read_digest()) {
         (Ok(owner), Ok(digest)) => (owner, digest, None),
         (Err(fault), Ok(digest)) => (None, digest, Some(fault)),
-        (owner, Err(fault)) => (owner.unwrap_or_default(), Digest::default(), Some(fault)),
+        (owner, Err(fault)) => (owner.unwrap_or_default(), SessionFacts::default(), Some(fault)),
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str
     let id = record.session.as_str();
     let last_sum = sum::of_record(id, body.as_bytes());
     let first_seq = int(record.first_seq());
-    let digest = Digest::default();
+    let digest = SessionFacts::default();
     let sql = "INSERT INTO sessions (id, flow, created_at, epoch, lease_began, lease_expires, first_seq, \
                last_seq, last_sum, digest) VALUES (:id, :flow, :created, 0, 0, 0, :first, :last, :sum, :digest) \
                ON CONFLICT (id) DO NOTHING";

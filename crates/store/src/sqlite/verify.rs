@@ -16,7 +16,7 @@ use super::{
     session::{Session, count},
     snapshot,
 };
-use crate::{Digest, SessionRecord, StoreError};
+use crate::{SessionFacts, SessionRecord, StoreError};
 
 /// How many findings a report lists; it counts the others.
 const FINDINGS: usize = 1_000;
@@ -219,13 +219,13 @@ fn look(
     if record.session.as_str() != session.id || session::int(record.first_seq()) != session.first_seq {
         return Err(Fault::Broken("its row differs from its record".to_owned()));
     }
-    let mut digest = Some(Digest::default());
+    let mut digest = Some(SessionFacts::default());
     log::walk(connection, session, mark, session.first_seq, |step| {
         match step {
             Step::Event(row) => match log::envelope(&row) {
                 Ok(envelope) if row.epoch <= session.epoch => {
                     sound.events += 1;
-                    digest.iter_mut().for_each(|digest| digest.take(&envelope));
+                    digest.iter_mut().for_each(|digest| digest.apply(&envelope));
                 }
                 Ok(_) => report.find(Some(&session.id), Problem::Altered(count(row.seq))),
                 Err(fault) => report.find(Some(&session.id), Problem::Broken(fault.to_string())),

@@ -223,7 +223,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
     assert_eq!(sim.starts("a"), ["1 -: -", "2 c-a: continue"]);
     let node = &sim.run.state().nodes[crate::NodeIx(0)];
     assert_eq!(
-        (node.failures, sim.now.as_millis(), sim.run.state().outcome),
+        (node.failures, sim.now.as_millis(), sim.run.state().outcome()),
         (0, 3_600_000, Some(Outcome::Success))
     );
 }
@@ -236,11 +236,11 @@ fn a_wait_for_a_limit_can_be_paused_and_stopped() {
     stopped.emit(None, Event::SessionAbort { reason: None });
     stopped.drive(limited);
     stopped.check();
-    assert_eq!((stopped.run.state().outcome, stopped.now.as_millis()), (Some(Outcome::Stopped), 0));
+    assert_eq!((stopped.run.state().outcome(), stopped.now.as_millis()), (Some(Outcome::Stopped), 0));
     sim.emit(None, Event::SessionPause { reason: None });
     sim.drive(limited);
     sim.check();
-    assert_eq!((sim.run.state().status, sim.now.as_millis()), (SessionStatus::Paused, 0));
+    assert_eq!((sim.run.state().status(), sim.now.as_millis()), (SessionStatus::Paused, 0));
     let mut resumed = resumed(&sim, None);
     resumed.drive(limited);
     resumed.check();
@@ -256,7 +256,7 @@ fn a_limit_fails_the_attempt_where_the_author_wants_it() {
     let mut sim = Sim::new(&graph(&text), &[]);
     sim.drive(limited);
     sim.check();
-    assert_eq!(sim.run.state().outcome, Some(Outcome::Failed));
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
     assert!(!story(&sim.log).contains("limit:wait"));
 }
 
@@ -317,7 +317,7 @@ fn a_server_is_waited_for_as_long_as_it_can_mean() {
         sim.drive(asks_to_wait(code, asked));
         sim.check();
         let events = ["limit:wait", "task:failed a"].map(|event| story(&sim.log).contains(event));
-        let outcome = (sim.now.as_millis(), sim.run.state().outcome);
+        let outcome = (sim.now.as_millis(), sim.run.state().outcome());
         let expected = (waited.as_millis() as i64, Some(Outcome::Success));
         assert_eq!(
             (events, outcome),
@@ -340,7 +340,7 @@ fn a_reset_that_nobody_can_mean_is_no_limit() {
         vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Error(error))]
     });
     sim.check();
-    assert_eq!((sim.now.as_millis(), sim.run.state().outcome), (2_000, Some(Outcome::Success)));
+    assert_eq!((sim.now.as_millis(), sim.run.state().outcome()), (2_000, Some(Outcome::Success)));
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_log_with_a_limit_that_nobody_can_mean_goes_on_at_once() {
     let mut resumed = resumed(&sim, None);
     resumed.drive(limited);
     resumed.check();
-    assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome), (0, Some(Outcome::Success)));
+    assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome()), (0, Some(Outcome::Success)));
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn an_output_that_could_not_be_read_again_fails_its_node() {
         let output = (0..levels).fold(json!(1), |value, _| json!([value]));
         sim.drive(|_, _| vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Output(output.clone()))]);
         sim.check();
-        assert_eq!(sim.run.state().outcome, Some(outcome), "{levels} levels");
+        assert_eq!(sim.run.state().outcome(), Some(outcome), "{levels} levels");
         for envelope in &sim.log {
             let text = serde_json::to_string(envelope).unwrap();
             assert!(serde_json::from_str::<inspan_protocol::Envelope>(&text).is_ok(), "{levels} levels");

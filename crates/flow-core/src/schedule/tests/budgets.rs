@@ -42,7 +42,7 @@ fn names(sim: &Sim, name: &str) -> usize {
 /// How the run ended or paused.
 fn outcome(sim: &Sim) -> Outcome {
     let state = sim.run.state();
-    match (state.outcome, state.paused_by()) {
+    match (state.outcome(), state.paused_by()) {
         (Some(outcome), _) => outcome,
         (None, Some(PauseCause::Budget)) => Outcome::Paused,
         (None, cause) => panic!("{cause:?}\n{}", story(&sim.log)),
@@ -299,7 +299,7 @@ fn what_was_spent_survives_crashes_and_snapshots() {
                 sim.drive(turns(4, Some(0.4)));
                 // Turns of an attempt that was cut short are paid for again, and count.
                 let turns = before + names(&sim, "agent:usage");
-                let cost = sim.run.state().cost_usd;
+                let cost = sim.run.state().session.cost_usd;
                 assert!((cost - 0.4 * turns as f64).abs() < 1e-9, "{cost} for {turns} turns");
                 let outcome = outcome(&sim);
                 let same = outcome == super::budgets::outcome(&whole);

@@ -68,7 +68,7 @@ edges:
     );
     // What was skipped in its last pass has no output, whatever it had before.
     assert!(sim.run.state().outputs[crate::NodeIx(1)].is_none());
-    assert_eq!(sim.run.state().outcome, Some(Outcome::Success));
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn an_inner_loop_that_is_entered_anew_forgets_what_it_did() {
         saw,
         ["pick none", "code none", "code#2 review", "pick#2 review#2", "code#3 none", "code#4 review#3"]
     );
-    assert_eq!(sim.run.state().outcome, Some(Outcome::Success));
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
     assert_eq!(course(&sim.log).last().map(String::as_str), Some("end"));
 }
 
@@ -179,7 +179,7 @@ edges:
             "loop `fix -> review` would begin another pass, and its `maxIterations` of 2 is used up (LOOP_EXHAUSTED)"
         )
     );
-    assert_eq!(failed.run.state().outcome, Some(Outcome::Failed));
+    assert_eq!(failed.run.state().outcome(), Some(Outcome::Failed));
 }
 
 #[test]
@@ -267,7 +267,7 @@ edges:
         course(&resumed.log),
         ["review", "-done", "-after", "fix", "fix => review (1)", "review#2", "-fix#2", "done#2", "after#2"]
     );
-    assert_eq!(resumed.run.state().outcome, Some(Outcome::Success));
+    assert_eq!(resumed.run.state().outcome(), Some(Outcome::Success));
 }
 
 /// The graph of a flow, unless its loops overlap beyond sense; every other problem is a fault of the test.
@@ -305,7 +305,7 @@ fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
 
 fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
     let state = sim.run.state();
-    let outcome = match state.outcome {
+    let outcome = match state.outcome() {
         Some(Outcome::Success) => "Success",
         Some(Outcome::Partial) => "Partial",
         Some(Outcome::Failed) => return ("Failed", Vec::new()),

@@ -36,7 +36,7 @@ fn a_log_of_an_older_version_is_the_state_that_it_was() {
     let sim = Sim::new(&graph, &log);
     use NodeStatus::{Complete, Pending};
     assert_eq!(
-        (ends(&sim), sim.run.state().outcome),
+        (ends(&sim), sim.run.state().outcome()),
         (
             vec![(Complete, 3), (Complete, 3), (Complete, 2), (Complete, 2), (Pending, 1)],
             Some(Outcome::Failed)

@@ -150,7 +150,7 @@ impl Sim {
     fn put(&mut self, task: Option<NodePath>, agent: Option<RunId>, event: Event) {
         let is_fact = FACTS.contains(&event.name());
         let context = EventContext { task, agent, ..EventContext::session(self.run.session.clone()) };
-        let last = self.run.facts.last_seq.max(self.log.last().map_or(0, |last| last.seq));
+        let last = self.run.facts.session.last_seq.max(self.log.last().map_or(0, |last| last.seq));
         let envelope = Envelope {
             v: ENVELOPE_VERSION,
             id: self.ids.event_id(self.now),
@@ -399,8 +399,8 @@ impl Sim {
     /// How it ended: the outcome, and every output unless a failure cut the rest short.
     pub(super) fn end(&self) -> String {
         let state = &self.run.facts;
-        let finished = matches!(state.outcome, Some(Outcome::Success | Outcome::Partial));
-        format!("{:?} {:?}", state.outcome, finished.then_some(&state.outputs))
+        let finished = matches!(state.session.outcome, Some(Outcome::Success | Outcome::Partial));
+        format!("{:?} {:?}", state.session.outcome, finished.then_some(&state.outputs))
     }
 
     pub(super) fn check(&self) {
@@ -438,13 +438,13 @@ pub(super) fn facts(state: &Facts) -> String {
         state.nodes,
         state.edges,
         state.outputs,
-        (state.status, state.outcome, state.started_at, state.rested, state.duration_ms),
+        (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms),
         (state.phase_begun, state.phase_ended),
-        (&state.prompts, &state.pausing, &state.failure),
+        (&state.session.prompts, &state.pausing, &state.failure),
         (state.running, state.slots),
-        state.usage,
-        (state.cost_usd, state.unpriced, state.dearest),
-        (state.told_tokens, state.budget_told, state.carried, &state.raised, state.paused_by),
+        state.session.usage,
+        (state.session.cost_usd, state.session.unpriced, state.dearest),
+        (state.told_tokens, state.budget_told, state.carried, &state.raised, state.session.paused_by),
         state.last_at,
         state.ending,
     )

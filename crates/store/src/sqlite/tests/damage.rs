@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Digest, Finding, Gc, Lease, Owner, Problem, RunStore, Select, StoreError,
+    Finding, Gc, Lease, Owner, Problem, RunStore, Select, SessionFacts, StoreError,
     tests::samples::{at, event, events, note, record, text},
 };
 use inspan_protocol::Command;
@@ -323,9 +323,9 @@ async fn the_list_entry_is_what_the_events_amount_to() {
     let place = TestFolder::new();
     let store = place.open();
     let lease = store.create(&record("run-1"), &Owner::of_process(), at(0)).await.unwrap();
-    let mut digest = Digest::default();
+    let mut digest = SessionFacts::default();
     for event in events("run-1", 1..=5) {
-        digest.take(&event);
+        digest.apply(&event);
         append(&store, &lease, &[event]).await.unwrap();
     }
     assert_eq!(store.entry(&lease.session).await.unwrap().digest, digest);

@@ -1,15 +1,15 @@
-//! A summary of a session's events for lists. The store writes it in the transaction that appends the events, so a
-//! list reads no log. The state of a run itself is the fold in `inspan_flow_core`.
+//! The facts of the session as a whole. They need no graph, so a store folds them too, and a list reads no log.
 
 use inspan_protocol::{
-    Envelope, Event, Outcome, PauseCause, Prompt, PromptKind, SessionStatus, Timestamp, Usage, WaitingOn,
+    Envelope, Event, NodePath, Outcome, PauseCause, Prompt, PromptId, PromptKind, SessionStatus, Timestamp,
+    Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
-/// The summary of a session: a fold of its events.
+/// What the events of a session say of the session as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Digest {
+pub struct SessionFacts {
     /// Its status.
     pub status: SessionStatus,
     /// How it ended.
@@ -34,7 +34,7 @@ pub struct Digest {
     pub prompts: Vec<Prompt>,
     /// Known cost in US dollars.
     pub cost_usd: f64,
-    /// Whether some cost is unknown.
+    /// Whether some turn's price is unknown, so that the sum is too.
     pub unpriced: bool,
     /// Tokens of all agents.
     pub usage: Usage,
@@ -51,19 +51,24 @@ pub struct Waits {
     pub until: Option<Timestamp>,
 }
 
-impl Digest {
-    /// Takes the next event of the log.
-    pub fn take(&mut self, envelope: &Envelope) {
-        self.last_seq = envelope.seq;
-        self.updated_at = Some(envelope.timestamp);
-        match &envelope.event {
-            Event::HarnessStart { .. } => {
-                self.started_at = Some(envelope.timestamp);
+impl SessionFacts {
+    /// Applies the next event of the log.
+    pub fn apply(&mut self, envelope: &Envelope) {
+        let Envelope { seq, timestamp, context, event, .. } = envelope;
+        self.take(*seq, *timestamp, context.task.as_ref(), event);
+    }
+
+    pub(super) fn take(&mut self, seq: u64, at: Timestamp, task: Option<&NodePath>, event: &Event) {
+        self.last_seq = seq;
+        self.updated_at = Some(at);
+        match event {
+            Event::HarnessStart { .. } if self.started_at.is_none() => {
                 self.status = SessionStatus::Running;
+                self.started_at = Some(at);
             }
             Event::HarnessComplete { outcome, .. } => {
-                self.outcome = Some(*outcome);
                 self.status = SessionStatus::of_outcome(*outcome);
+                self.outcome = Some(*outcome);
                 self.waits = None;
                 self.prompts.clear();
             }
@@ -71,44 +76,62 @@ impl Digest {
                 self.status = SessionStatus::Paused;
                 self.paused_by = *cause;
             }
+            // An answer may have come between the decision to wait and its event; then there is nothing to wait for.
+            Event::FlowWaiting { on: WaitingOn::Input, .. } if self.waits_for_input().next().is_none() => {}
             Event::FlowWaiting { on, until } => {
                 self.status = SessionStatus::Waiting;
                 self.waits = Some(Waits { on: *on, until: *until });
             }
             Event::FlowResumed { .. } => {
-                self.wake();
+                self.status = SessionStatus::Running;
+                (self.waits, self.paused_by) = (None, None);
                 // The agents that asked for a permission are gone; the flow's questions are asked again.
                 self.prompts.retain(|open| open.kind == PromptKind::Input);
             }
-            Event::TaskStart { .. } => self.wake(),
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskReused { .. } => {
-                self.wake();
-                let task = envelope.context.task.as_ref();
+            Event::TaskStart { .. } | Event::TaskCancelled { .. } => self.wake(),
+            Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskReused { .. }
+            | Event::LimitWait { .. } => {
                 self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
+                self.wake();
+            }
+            Event::TaskInterrupted { .. } => {
+                self.prompts.retain(|open| open.kind == PromptKind::Input || open.task.as_ref() != task);
+                self.wake();
             }
             Event::SessionPrompt(prompt) => {
                 self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
-                self.prompts.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
+                self.prompts.push(Prompt { task: task.cloned(), ..prompt.clone() });
             }
-            Event::SessionReply { prompt_id, .. } => {
+            Event::SessionReply { prompt_id, .. } if self.prompt(prompt_id).is_some() => {
                 self.prompts.retain(|open| open.prompt_id != *prompt_id);
                 self.wake();
             }
             Event::AgentUsage { usage, cost_usd, .. } => {
                 self.usage += *usage;
-                match cost_usd {
-                    Some(cost) => self.cost_usd += cost,
-                    None => self.unpriced = true,
-                }
+                self.cost_usd += cost_usd.unwrap_or_default();
+                self.unpriced |= cost_usd.is_none();
             }
             _ => {}
         }
     }
 
     fn wake(&mut self) {
-        self.status = SessionStatus::Running;
-        self.waits = None;
-        self.paused_by = None;
+        if self.status == SessionStatus::Waiting {
+            self.status = SessionStatus::Running;
+            self.waits = None;
+        }
+    }
+
+    /// The open question with this id.
+    pub(crate) fn prompt(&self, id: &PromptId) -> Option<&Prompt> {
+        self.prompts.iter().find(|open| open.prompt_id == *id)
+    }
+
+    /// The questions to people that keep the flow waiting.
+    pub(crate) fn waits_for_input(&self) -> impl Iterator<Item = &Prompt> {
+        self.prompts.iter().filter(|prompt| prompt.kind == PromptKind::Input)
     }
 
     /// What it cost, unless some of it is unknown.
