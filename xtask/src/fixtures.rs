@@ -20,18 +20,8 @@ struct Shape {
 
 const SHAPES: &[Shape] = &[
     Shape {
-        cases: "fixtures/providers/anthropic/*",
-        needs: &[&["transcript.sse"], &["events.jsonl"]],
-        may_have: &[],
-    },
-    Shape {
-        cases: "fixtures/providers/openai/*",
-        needs: &[&["transcript.sse"], &["events.jsonl"]],
-        may_have: &[],
-    },
-    Shape {
         cases: "fixtures/providers/*/*",
-        needs: &[&["input.json"], &["transcript.jsonl", "transcript.sse"], &["events.jsonl"]],
+        needs: &[&["transcript.jsonl", "transcript.sse"], &["events.jsonl"]],
         may_have: &[],
     },
     Shape {
@@ -59,22 +49,15 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
-/// Single files that are a case of their own, by their folder; the test that reads them finds the orphans there.
-const SINGLE: &[&str] = &[
-    "fixtures/hub/",
-    "fixtures/scenarios/",
-    "fixtures/providers/anthropic/cases.json",
-    "fixtures/providers/anthropic/responses.jsonl",
-    "fixtures/providers/openai/cases.json",
-    "fixtures/providers/openai/responses.jsonl",
-];
+/// Files that hold whole cases. A `*` stands for one folder's name; the test that reads a folder finds the orphans there.
+const SINGLE: &[&str] = &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl"];
 
 /// Finds files that belong to no case, and cases that lack a file.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut cases: BTreeMap<String, (&Shape, Vec<&str>)> = BTreeMap::new();
     for file in workspace.files.iter().filter(|file| file.path.starts_with("fixtures/")) {
-        if file.name() == "README.md" || SINGLE.iter().any(|folder| file.path.starts_with(folder)) {
+        if file.name() == "README.md" || SINGLE.iter().any(|single| is_single(single, &file.path)) {
             continue;
         }
         match SHAPES.iter().find_map(|shape| Some((shape, case(shape, &file.path)?))) {
@@ -105,6 +88,14 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
+/// Whether `path` is this file, or lies in this folder.
+fn is_single(single: &str, path: &str) -> bool {
+    match single.split_once('*') {
+        Some((before, after)) => path.starts_with(before) && path.ends_with(after),
+        None => path.starts_with(single),
+    }
+}
+
 /// The case's folder and the rest of the path, if `path` lies in a case of this shape.
 fn case<'a>(shape: &Shape, path: &'a str) -> Option<(String, &'a str)> {
     let depth = shape.cases.split('/').count();
@@ -127,14 +118,14 @@ mod tests {
         let paths = [
             "fixtures/README.md",
             "fixtures/hub/lag.yaml",
-            "fixtures/providers/claude/basic/input.json",
+            "fixtures/providers/claude/cases.jsonl",
             "fixtures/providers/claude/basic/transcript.jsonl",
             "fixtures/providers/claude/basic/events.jsonl",
             "fixtures/flows/chain/flow.yaml",
             "fixtures/flows/chain/events.jsonl",
             "fixtures/flows/chain/recordings/claude/1.jsonl",
             "fixtures/flows/chain/notes.txt",
-            "fixtures/providers/claude/broken/input.json",
+            "fixtures/providers/claude/broken/notes.md",
             "fixtures/providers/stray.jsonl",
         ];
         let tree = Workspace::of(&paths.map(|path| (path, "")));
@@ -146,6 +137,8 @@ mod tests {
             "fixtures/providers/claude/broken: the case has no transcript.jsonl or transcript.sse: bless it, or remove \
              the case",
             "fixtures/providers/claude/broken: the case has no events.jsonl: bless it, or remove the case",
+            "fixtures/providers/claude/broken/notes.md: no test reads this file: remove it, or add its name to SHAPES in \
+             xtask/src/fixtures.rs",
         ];
         assert_eq!(check(&tree).iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }

@@ -16,11 +16,7 @@ pub(crate) use case::FlowCase;
 use crate::cargo;
 
 /// The tests by which other crates replay their own fixtures.
-const TESTS: [&str; 3] = [
-    "tests::replay::",
-    "tests::recorded_responses_give_their_golden_events",
-    "compile::tests::fixtures_give_their_diagnostics",
-];
+const TESTS: [&str; 2] = ["give_their_golden_events", "compile::tests::fixtures_give_their_diagnostics"];
 
 /// Replays the cases whose names contain `filter`, and says whether all give what they should.
 pub(crate) fn run(

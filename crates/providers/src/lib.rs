@@ -21,6 +21,8 @@ mod prompt;
 #[cfg(test)]
 mod raw_server;
 mod registry;
+#[cfg(test)]
+mod replay;
 mod scripted;
 mod stage;
 mod tools;

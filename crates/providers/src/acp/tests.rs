@@ -1,11 +1,100 @@
 //! Tests of the whole adapter: recorded transcripts, and agents that misbehave.
 
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::decode::{Decoded, Decoder, Wanted};
+use super::wire::AnswerForm;
+use crate::program::tests::Case;
+use crate::replay::check;
+use crate::transport::json_rpc::{Codec, Incoming, LocalId};
+
 #[cfg(target_os = "linux")]
 mod agent;
 #[cfg(target_os = "linux")]
 mod faults;
-mod replay;
 #[cfg(target_os = "linux")]
 mod requests;
 #[cfg(target_os = "linux")]
 mod sessions;
+
+/// One recorded agent in the course of its replay.
+struct Replay<'a> {
+    case: &'a Case,
+    decoder: Decoder,
+    prompts: VecDeque<LocalId>,
+    out: Vec<Value>,
+}
+
+impl Replay<'_> {
+    fn take(&mut self, message: Incoming) {
+        let opened = matches!(&message, Incoming::Answer { id, .. } if Some(*id) == self.case.opened);
+        let decoded = self.decoder.take(message);
+        let ended = decoded.iter().any(|decoded| matches!(decoded, Decoded::TurnEnd(_)));
+        self.out.extend(decoded.into_iter().map(|decoded| line(decoded, self.case)));
+        if (opened || ended)
+            && let Some(prompt) = self.prompts.pop_front()
+        {
+            self.decoder.begin(prompt, AnswerForm::Text);
+        }
+    }
+}
+
+fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+    let session = case.session.clone().unwrap();
+    let decoder = if case.resumed { Decoder::of_resumed(session) } else { Decoder::of_new(session) };
+    let mut replay = Replay { case, decoder, prompts: case.prompts.clone(), out: Vec::new() };
+    let mut codec = Codec::default();
+    for chunk in chunks {
+        codec.push(chunk, |message| replay.take(message));
+    }
+    codec.finish(|message| replay.take(message));
+    if replay.decoder.in_turn() {
+        let (closing, end) = replay.decoder.abandon();
+        replay.out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
+        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        replay.out.push(case.exited(|_, _| None));
+    }
+    replay.out
+}
+
+fn line(decoded: Decoded, case: &Case) -> Value {
+    match decoded {
+        Decoded::Event(event) => json!({ "event": event }),
+        Decoded::Asked { id, question } => json!({ "permissionAsked": {
+            "id": id,
+            "request": question.request,
+            "names": question.names,
+            "paths": question.paths,
+            "command": question.command,
+            "options": question.options,
+        } }),
+        Decoded::Wanted { id, wanted } => json!({ "wanted": { "id": id, "what": wanted_line(&wanted) } }),
+        Decoded::Refused { id, code, message } => {
+            json!({ "refused": { "id": id, "code": code, "message": message } })
+        }
+        Decoded::TurnEnd(end) => case.output(*end, |mut output| {
+            output.session_id = case.session.clone();
+            json!(output)
+        }),
+        Decoded::Fault(error) => json!({ "fault": error }),
+    }
+}
+
+fn wanted_line(wanted: &Wanted) -> Value {
+    match wanted {
+        Wanted::ReadFile(wanted) => json!({ "readFile": wanted }),
+        Wanted::WriteFile(wanted) => json!({ "writeFile": wanted }),
+        Wanted::CreateTerminal(wanted) => json!({ "createTerminal": wanted }),
+        Wanted::TerminalOutput(wanted) => json!({ "terminalOutput": wanted }),
+        Wanted::WaitForTerminal(wanted) => json!({ "waitForTerminal": wanted }),
+        Wanted::KillTerminal(wanted) => json!({ "killTerminal": wanted }),
+        Wanted::ReleaseTerminal(wanted) => json!({ "releaseTerminal": wanted }),
+    }
+}
+
+#[test]
+fn recorded_transcripts_give_their_golden_events() {
+    check("acp", replay);
+}

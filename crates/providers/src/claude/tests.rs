@@ -1,5 +1,49 @@
 //! Tests of the whole adapter: recorded transcripts, and programs that misbehave.
 
+use serde_json::{Value, json};
+
+use super::decode::{Decoded, Decoder};
+use super::error::explain_exit;
+use crate::program::tests::Case;
+use crate::replay::check;
+
 #[cfg(target_os = "linux")]
 mod faults;
-mod replay;
+
+fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+    let mut decoder = Decoder::new();
+    let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
+    decoded.extend(decoder.finish());
+    let ended = decoded.iter().any(|decoded| matches!(decoded, Decoded::TurnEnd(_)));
+    let mut out: Vec<Value> = decoded.into_iter().map(|decoded| line(decoded, case)).collect();
+    if decoder.in_turn() || !ended {
+        let (closing, end) = decoder.abandon();
+        out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
+        out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        out.push(case.exited(|_, stderr| explain_exit(stderr)));
+    }
+    out
+}
+
+fn line(decoded: Decoded, case: &Case) -> Value {
+    match decoded {
+        Decoded::Event(event) => json!({ "event": event }),
+        Decoded::PermissionAsked { request_id, request } => {
+            json!({ "permissionAsked": { "requestId": request_id, "request": request } })
+        }
+        Decoded::Unsupported { request_id, subtype } => {
+            json!({ "unsupported": { "requestId": request_id, "subtype": subtype } })
+        }
+        Decoded::Withdrawn { request_id } => json!({ "withdrawn": { "requestId": request_id } }),
+        Decoded::Answered { request_id, error } => {
+            json!({ "answered": { "requestId": request_id, "error": error } })
+        }
+        Decoded::TurnEnd(end) => case.end(*end),
+        Decoded::Fault(error) => json!({ "fault": error }),
+    }
+}
+
+#[test]
+fn recorded_transcripts_give_their_golden_events() {
+    check("claude", replay);
+}

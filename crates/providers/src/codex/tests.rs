@@ -1,5 +1,96 @@
-//! Tests of the adapter: recorded transcripts, and programs that misbehave.
-//! The real program is tested beside the crate.
+//! Tests of the whole adapter: recorded transcripts, and programs that misbehave.
+
+use inspan_protocol::ProviderSessionId;
+use serde_json::{Value, json};
+
+use super::decode::{Decoded, Decoder, Form};
+use super::error::{explain_exit, refused};
+use super::output::CodexOutput;
+use super::wire::AnswerForm;
+use crate::program::tests::Case;
+use crate::replay::check;
+use crate::transport::json_rpc::{Codec, Incoming};
 
 mod faults;
-mod replay;
+
+/// A process that is read again. Its responses show what it was asked.
+struct Replay<'a> {
+    case: &'a Case,
+    decoder: Decoder,
+    turns: usize,
+    out: Vec<Value>,
+}
+
+impl Replay<'_> {
+    fn take(&mut self, message: Incoming) {
+        if let Incoming::Answer { result, .. } = &message {
+            return match result {
+                Ok(result) => self.response(&serde_json::from_str(result.get()).unwrap()),
+                Err(error) => self.out.push(json!({ "error": refused("the request", error) })),
+            };
+        }
+        for decoded in self.decoder.push(message) {
+            self.turns += usize::from(matches!(decoded, Decoded::TurnEnd(_)));
+            let line = self.line(decoded);
+            self.out.extend(line);
+        }
+    }
+
+    /// The response that opens the thread, or the one that begins a turn.
+    fn response(&mut self, result: &Value) {
+        if let Some(id) = result["thread"]["id"].as_str() {
+            let model = result["model"].as_str().map(str::to_owned);
+            self.decoder.open(ProviderSessionId::from(id), model);
+        }
+        if let Some(turn_id) = result["turn"]["id"].as_str() {
+            self.decoder.begin(if self.case.structured { AnswerForm::Json } else { AnswerForm::Text });
+            self.decoder.named(turn_id);
+        }
+    }
+
+    fn line(&self, decoded: Decoded) -> Option<Value> {
+        Some(match decoded {
+            Decoded::Event(event) => json!({ "event": event }),
+            Decoded::Asked { id, request, form } => {
+                let form = match form {
+                    Form::Decision => json!("decision"),
+                    Form::Permissions(wanted) => json!({ "permissions": wanted }),
+                    Form::Elicitation => json!("elicitation"),
+                };
+                json!({ "permissionAsked": { "requestId": id, "request": request, "form": form } })
+            }
+            Decoded::Unsupported { id, method } => {
+                json!({ "unsupported": { "requestId": id, "method": method } })
+            }
+            Decoded::Elicited { id } => json!({ "elicited": { "requestId": id } }),
+            Decoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
+            // The response to the request has it already.
+            Decoded::TurnStarted { .. } => return None,
+            Decoded::TurnEnd(end) => self.case.output(*end, |output| json!(CodexOutput::new(output))),
+            Decoded::NotBegun(error) => json!({ "error": error }),
+            Decoded::Fault(error) => json!({ "fault": error }),
+        })
+    }
+}
+
+fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+    let mut codec = Codec::default();
+    let mut replay = Replay { case, decoder: Decoder::default(), turns: 0, out: Vec::new() };
+    for chunk in chunks {
+        codec.push(chunk, |message| replay.take(message));
+    }
+    codec.finish(|message| replay.take(message));
+    if replay.decoder.in_turn() || replay.turns == 0 {
+        let (closing, end) = replay.decoder.abandon();
+        let closing: Vec<Value> = closing.into_iter().filter_map(|decoded| replay.line(decoded)).collect();
+        replay.out.extend(closing);
+        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        replay.out.push(case.exited(explain_exit));
+    }
+    replay.out
+}
+
+#[test]
+fn recorded_transcripts_give_their_golden_events() {
+    check("codex", replay);
+}

@@ -1,6 +1,6 @@
 //! Recorded streams that are harmed anywhere, and bytes that never were a stream.
 
-use inspan_testkit::{case_folders, corrupt, fixture_dir, random_chunks};
+use inspan_testkit::{corrupt, random_chunks};
 use proptest::prelude::*;
 
 use super::super::decode::{Decoded, Decoder, Response};
@@ -8,10 +8,8 @@ use crate::api::stream::ResponseDecoder;
 
 /// The streams of the recorded cases.
 fn streams() -> &'static [Vec<u8>] {
-    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
-        let cases = case_folders(fixture_dir().join("providers/anthropic")).unwrap();
-        cases.iter().map(|case| std::fs::read(case.join("transcript.sse")).unwrap()).collect()
-    });
+    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
+        std::sync::LazyLock::new(|| crate::replay::transcripts("anthropic"));
     &ALL
 }
 

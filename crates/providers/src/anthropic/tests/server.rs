@@ -26,7 +26,6 @@ impl world::Vendor for TestApi {
     type Input = AnthropicInput;
     type Output = TurnOutput;
 
-    const SHORT: usize = 4096;
     const KEY: (&'static str, &'static str) = ("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789");
     const PATH: &'static str = "/v1/messages";
     const HEADER: (&'static str, &'static str) = ("x-api-key", "");

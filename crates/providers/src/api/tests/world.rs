@@ -25,8 +25,6 @@ pub(crate) trait Vendor {
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
 
-    /// Recorded streams up to this many bytes are also cut in two at every byte.
-    const SHORT: usize;
     /// The variable of the key, and a key that may stand nowhere but in the head of a request.
     const KEY: (&'static str, &'static str);
     /// Where the vendor is asked.

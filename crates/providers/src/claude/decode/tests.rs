@@ -1,7 +1,7 @@
 //! Tests of the decoder beyond what the recorded transcripts show.
 
 use inspan_protocol::ErrorCode;
-use inspan_testkit::{case_folders, corrupt, fixture_dir, split_everywhere};
+use inspan_testkit::{corrupt, split_everywhere};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -304,10 +304,8 @@ fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
 
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
-    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
-        let cases = case_folders(fixture_dir().join("providers/claude")).unwrap();
-        cases.iter().map(|case| std::fs::read(case.join("transcript.jsonl")).unwrap()).collect()
-    });
+    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
+        std::sync::LazyLock::new(|| crate::replay::transcripts("claude"));
     &ALL
 }
 

@@ -100,11 +100,6 @@ fn feed(bytes: &[u8], size: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn transcripts() -> Vec<Vec<u8>> {
-    let cases = inspan_testkit::case_folders(inspan_testkit::fixture_dir().join("providers/openai")).unwrap();
-    cases.iter().map(|case| std::fs::read(case.join("transcript.sse")).unwrap()).collect()
-}
-
 proptest! {
     #[test]
     fn no_bytes_harm_it(bytes in prop::collection::vec(any::<u8>(), 0..2048), size in 1usize..64) {
@@ -142,7 +137,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
-        let all = transcripts();
+        let all = crate::replay::transcripts("openai");
         let mut bytes = which.get(&all).clone();
         if !bytes.is_empty() {
             for (place, byte) in changes {

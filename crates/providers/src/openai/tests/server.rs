@@ -26,7 +26,6 @@ impl world::Vendor for TestApi {
     type Input = OpenAiInput;
     type Output = OpenAiOutput;
 
-    const SHORT: usize = 2048;
     const KEY: (&'static str, &'static str) = ("OPENAI_API_KEY", "sk-proj-planted-0123456789");
     const PATH: &'static str = "/v1/responses";
     const HEADER: (&'static str, &'static str) = ("authorization", "Bearer ");

@@ -8,14 +8,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::server::World;
 use crate::api::tests::world::{scripted, told};
-
-/// The body of a recorded error.
-fn recorded_error(case: &str) -> String {
-    let table = inspan_testkit::fixture_dir().join("providers/openai/responses.jsonl");
-    let rows: Vec<Value> = inspan_testkit::read_jsonl(table).unwrap();
-    let row = rows.iter().find(|row| row["case"] == case).unwrap();
-    row["body"].as_str().unwrap().to_owned()
-}
+use crate::replay::transcript;
 
 async fn vendor(answer: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
@@ -29,9 +22,7 @@ async fn asked(server: &MockServer) -> Value {
 }
 
 fn stream(case: &str) -> ResponseTemplate {
-    let case = inspan_testkit::fixture_dir().join("providers/openai").join(case);
-    let bytes = std::fs::read(case.join("transcript.sse")).unwrap();
-    ResponseTemplate::new(200).set_body_raw(bytes, "text/event-stream")
+    ResponseTemplate::new(200).set_body_raw(transcript("openai", case), "text/event-stream")
 }
 
 fn sessions(events: &[StreamEvent]) -> Vec<String> {
@@ -93,8 +84,8 @@ async fn a_conversation_that_the_vendor_does_not_have_is_named() {
     let world = World::new(&never.base_url());
     let turn = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
-    let body = recorded_error("http_404_conversation");
-    let server = vendor(ResponseTemplate::new(404).set_body_string(body)).await;
+    let body = transcript("openai", "http_404_conversation");
+    let server = vendor(ResponseTemplate::new(404).set_body_bytes(body)).await;
     let world = World::new(&server.uri());
     let turn = world.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
     assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
