@@ -113,6 +113,11 @@ impl Process {
         self.redactor.text(&tail)
     }
 
+    /// Takes the secrets of its environment out of a text.
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
     /// Why the program was not started, if its guard could not.
     pub fn refused(&self) -> Option<AgentError> {
         Some(not_started(&self.program, &self.handle.refused(&self.stderr())?))

@@ -1,8 +1,6 @@
 //! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the
 //! stdin and stdout of their programs.
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, Environment, ExecutionContext, Handshake, InputProblem, Probe, Provider,
@@ -10,11 +8,9 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
+use crate::input::{self, Assistant};
 use crate::output::TurnOutput;
-use crate::program::pool::Pool;
-use crate::program::session::Session;
-use crate::program::{self, Call};
-use crate::prompt::{self as input_prompt, Assistant};
+use crate::program::{Call, ProgramProvider};
 use crate::transport::stall;
 
 mod agent;
@@ -45,7 +41,7 @@ use preset::Preset;
 #[derive(Debug)]
 pub struct AcpProvider {
     preset: &'static Preset,
-    pool: Arc<Pool<Session<AcpAgent>>>,
+    programs: ProgramProvider<AcpAgent>,
 }
 
 impl AcpProvider {
@@ -70,7 +66,7 @@ impl AcpProvider {
     }
 
     fn of(preset: &'static Preset) -> Self {
-        Self { preset, pool: program::pool() }
+        Self { preset, programs: ProgramProvider::new() }
     }
 }
 
@@ -104,7 +100,7 @@ impl Provider for AcpProvider {
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        input_prompt::check(input, Assistant::Refused)
+        input::check(input, Assistant::Refused)
     }
 
     fn setup(&self) -> Setup {
@@ -127,9 +123,9 @@ impl Provider for AcpProvider {
 
     fn execute(&self, input: AcpInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
         let preset = self.preset;
-        program::execute(&self.pool, preset.provider, context, move |context| {
+        self.programs.execute(preset.provider, context, move |context| {
             let options = input.options.unwrap_or_default();
-            let blocks = input_prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
             Ok(Call {
                 launch: Launch::new(preset, &options, context)?,
                 stall: stall(options.stall_timeout_ms),
@@ -145,12 +141,10 @@ impl Provider for AcpProvider {
         if preset.program.is_none() {
             return Box::pin(std::future::ready(Ok(Handshake::Nobody)));
         }
-        program::handshake::<AcpAgent>(context, |context| {
-            Launch::new(preset, &AcpOptions::default(), context)
-        })
+        self.programs.handshake(context, |context| Launch::new(preset, &AcpOptions::default(), context))
     }
 
     fn shutdown(&self) -> BoxFuture<'static, ()> {
-        program::shut_down(&self.pool)
+        self.programs.shut_down()
     }
 }

@@ -264,7 +264,7 @@ macro_rules! api_provider {
             }
 
             fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {
-                $crate::prompt::check(input, $crate::prompt::Assistant::Earlier)
+                $crate::input::check(input, $crate::input::Assistant::Earlier)
             }
 
             fn execute(

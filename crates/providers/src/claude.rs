@@ -1,20 +1,13 @@
 //! The provider `claude`: the real Claude Code program, driven over its stream of JSON lines.
 
-use std::sync::Arc;
-
-use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ContentBlock, Environment, ExecutionContext, Handshake, InputProblem, Probe,
-    ProgramVariables, Provider, ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
+    AgentError, ContentBlock, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities,
 };
-use serde_json::Value;
 
+use crate::input;
 use crate::output::TurnOutput;
 use crate::program::info::{ProgramInfo, folder, key_in, login_in};
-use crate::program::pool::Pool;
-use crate::program::session::Session;
-use crate::program::{self, Call};
-use crate::prompt::{self, Assistant};
+use crate::program::{Call, program_provider};
 use crate::transport::stall;
 
 mod agent;
@@ -64,83 +57,28 @@ fn login(environment: &Environment) -> Option<String> {
         .or_else(|| login_in(&folder(environment, "CLAUDE_CONFIG_DIR", ".claude")?.join(".credentials.json")))
 }
 
-/// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
-/// minute between its turns, four at once at most.
-#[derive(Debug)]
-pub struct ClaudeProvider {
-    pool: Arc<Pool<Session<ClaudeAgent>>>,
+program_provider! {
+    /// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
+    /// minute between its turns, four at once at most.
+    ClaudeProvider for ClaudeAgent, ClaudeInput => TurnOutput, PROGRAM, ProviderCapabilities {
+        streaming: true,
+        structured_output: true,
+        permissions: true,
+        tools: true,
+        host_tools: false,
+        thinking: true,
+        images: true,
+        cost: true,
+        native_steer: false,
+    }, call
 }
 
-impl ClaudeProvider {
-    /// A provider without any process yet.
-    pub fn new() -> Self {
-        Self { pool: program::pool() }
-    }
+fn call(input: ClaudeInput, context: &ExecutionContext) -> Result<Call<ClaudeAgent>, AgentError> {
+    let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+    call_with(blocks, &input.options.unwrap_or_default(), context)
 }
 
-impl Default for ClaudeProvider {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Provider for ClaudeProvider {
-    type Input = ClaudeInput;
-    type Output = TurnOutput;
-
-    fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: PROGRAM.provider.to_owned(),
-            display_name: PROGRAM.name.to_owned(),
-            capabilities: ProviderCapabilities {
-                streaming: true,
-                structured_output: true,
-                permissions: true,
-                tools: true,
-                host_tools: false,
-                thinking: true,
-                images: true,
-                cost: true,
-                native_steer: false,
-            },
-        }
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
-    }
-
-    fn setup(&self) -> Setup {
-        PROGRAM.setup()
-    }
-
-    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
-        PROGRAM.find(None, environment, None).map(drop)
-    }
-
-    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
-        let environment = environment.clone();
-        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
-    }
-
-    fn execute(&self, input: ClaudeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        program::execute(&self.pool, PROGRAM.provider, context, move |context| {
-            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            call(blocks, &input.options.unwrap_or_default(), context)
-        })
-    }
-
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        // The program answers `initialize` before it would ask a model.
-        program::handshake::<ClaudeAgent>(context, |context| Launch::new(&ClaudeOptions::default(), context))
-    }
-
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        program::shut_down(&self.pool)
-    }
-}
-
-fn call(
+fn call_with(
     blocks: Vec<ContentBlock>,
     options: &ClaudeOptions,
     context: &ExecutionContext,

@@ -1,22 +1,14 @@
 //! The provider `codex`: the real Codex program, driven over the JSON-RPC of its app server.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use futures::StreamExt;
-use futures::future::{BoxFuture, ready};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Handshake, InputProblem, Probe, ProgramVariables,
-    Provider, ProviderCapabilities, ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream,
-    Setup, StreamEvent, Supervisor,
+    AgentError, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities, ProviderSessionId,
 };
-use serde_json::Value;
 
+use crate::error::invalid;
+use crate::input;
+use crate::output::vendor_output;
 use crate::program::info::{ProgramInfo, folder, key_in, login_in};
-use crate::program::pool::Pool;
-use crate::program::session::Session;
-use crate::program::{self, Call};
-use crate::prompt::{self, Assistant};
+use crate::program::{Call, program_provider};
 use crate::transport::stall;
 
 mod agent;
@@ -26,14 +18,12 @@ mod decode;
 mod error;
 mod launch;
 mod options;
-mod output;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod wire;
 
 pub use options::{ApprovalPolicy, CodexInput, CodexOptions, SandboxMode};
-pub use output::CodexOutput;
 
 use agent::{CodexAgent, Prompt};
 use launch::Launch;
@@ -83,114 +73,36 @@ fn configured_login(environment: &Environment) -> Option<String> {
         .then(|| format!("as {} says", config.display()))
 }
 
-/// Drives Codex. One call is one turn of one conversation; the process of a conversation is kept warm for a minute
-/// between its turns, four at once at most.
-#[derive(Debug)]
-pub struct CodexProvider {
-    pool: Arc<Pool<Session<CodexAgent>>>,
-    shown: Arc<ShownWarnings>,
-}
-
-/// Warnings about the user's machine and settings that were passed on. Every process repeats them, and once is enough.
-#[derive(Debug, Default)]
-struct ShownWarnings(Mutex<BTreeSet<String>>);
-
-/// How many different ones are remembered.
-const SHOWN_LIMIT: usize = 256;
-
-impl ShownWarnings {
-    /// Whether an event is to be passed on.
-    fn is_new(&self, event: &StreamEvent) -> bool {
-        let StreamEvent::Warning { code, message } = event else { return true };
-        if code != "configWarning" {
-            return true;
-        }
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        !shown.contains(message) && (shown.len() >= SHOWN_LIMIT || shown.insert(message.clone()))
+vendor_output! {
+    /// The end of one turn: what every provider gives, and the same again under the names that belong to Codex.
+    CodexOutput {
+        /// The answer; the same as `text`.
+        code,
+        /// The conversation, to continue; the same as `sessionId`.
+        session_token
     }
 }
 
-impl CodexProvider {
-    /// A provider without any process yet.
-    pub fn new() -> Self {
-        Self { pool: program::pool(), shown: Arc::default() }
-    }
-}
-
-impl Default for CodexProvider {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Provider for CodexProvider {
-    type Input = CodexInput;
-    type Output = CodexOutput;
-
-    fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: PROGRAM.provider.to_owned(),
-            display_name: PROGRAM.name.to_owned(),
-            capabilities: ProviderCapabilities {
-                streaming: true,
-                structured_output: true,
-                permissions: true,
-                tools: false,
-                host_tools: false,
-                thinking: true,
-                images: true,
-                cost: false,
-                native_steer: true,
-            },
-        }
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
-    }
-
-    fn setup(&self) -> Setup {
-        PROGRAM.setup()
-    }
-
-    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
-        PROGRAM.find(None, environment, None).map(drop)
-    }
-
-    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
-        let environment = environment.clone();
-        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
-    }
-
-    fn execute(&self, input: CodexInput, context: ExecutionContext) -> ProviderStream<CodexOutput> {
-        let shown = Arc::clone(&self.shown);
-        let stream =
-            program::execute(&self.pool, PROGRAM.provider, context, move |context| call(input, context));
-        let own = move |item| {
-            ready(match item {
-                Ok(ProviderItem::Event(event)) => {
-                    shown.is_new(&event).then_some(Ok(ProviderItem::Event(event)))
-                }
-                Ok(ProviderItem::Output(output)) => Some(Ok(ProviderItem::Output(CodexOutput::new(output)))),
-                Err(error) => Some(Err(error)),
-            })
-        };
-        stream.filter_map(own).boxed()
-    }
-
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        program::handshake::<CodexAgent>(context, |context| Launch::new(&CodexOptions::default(), context))
-    }
-
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        program::shut_down(&self.pool)
-    }
+program_provider! {
+    /// Drives Codex. One call is one turn of one conversation; the process of a conversation is kept warm for a minute
+    /// between its turns, four at once at most.
+    CodexProvider for CodexAgent, CodexInput => CodexOutput, PROGRAM, ProviderCapabilities {
+        streaming: true,
+        structured_output: true,
+        permissions: true,
+        tools: false,
+        host_tools: false,
+        thinking: true,
+        images: true,
+        cost: false,
+        native_steer: true,
+    }, call
 }
 
 fn call(input: CodexInput, context: &ExecutionContext) -> Result<Call<CodexAgent>, AgentError> {
     let resume = earlier(&input)?;
     let options = input.options.unwrap_or_default();
-    let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+    let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
     Ok(Call {
         prompt: Prompt::new(wire::user_input(&blocks)?, &options),
         launch: Launch::new(&options, context)?,
@@ -204,8 +116,7 @@ fn earlier(input: &CodexInput) -> Result<Option<ProviderSessionId>, AgentError> 
     let resume = input.options.as_ref().and_then(|options| options.resume.clone());
     match (input.session_token.clone(), resume) {
         (Some(token), Some(resume)) if token != resume => {
-            let message = "`sessionToken` and `options.resume` name two conversations; give one of them";
-            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+            Err(invalid("`sessionToken` and `options.resume` name two conversations; give one of them"))
         }
         (token, resume) => Ok(token.or(resume)),
     }

@@ -6,6 +6,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::not_found;
+
 mod folder;
 
 pub use folder::FolderStore;
@@ -92,14 +94,11 @@ pub trait ConversationClaim: Send {
     fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError>;
 }
 
-pub(crate) fn not_found(session: &ProviderSessionId) -> AgentError {
-    let message = format!("no such conversation: {session}");
-    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
-}
-
-pub(crate) fn busy(session: &ProviderSessionId) -> AgentError {
-    let message = format!("the conversation {session} is busy with another turn");
-    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy)
+/// A random UUID, which no vendor has seen before. A vendor keeps conversations under it forever and on other machines too, so a counted one
+/// would not do; nothing that a test compares depends on it.
+#[expect(clippy::disallowed_methods, reason = "the vendor's names must be unique beyond this program")]
+pub(crate) fn fresh_id() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// A conversation held by a turn, off the threads that must not block.

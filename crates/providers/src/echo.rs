@@ -13,8 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::input::{self, Assistant};
 use crate::output::TurnOutput;
-use crate::prompt::{self, Assistant};
 use crate::stage::{Played, Stage, turn_after, words};
 
 /// The provider's type.
@@ -100,14 +100,14 @@ impl Provider for EchoProvider {
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
+        input::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: EchoInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
         let stream = async_stream::try_stream! {
             let options = input.options.unwrap_or_default();
-            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            let text = prompt::text(&blocks);
+            let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            let text = input::text(&blocks);
             let turn = turn_after(TYPE, options.resume.as_ref())?;
             let session_id = ProviderSessionId::from(format!("{TYPE}-{turn}"));
             let mut stage = Stage::new(context);

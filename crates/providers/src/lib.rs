@@ -8,16 +8,15 @@ mod api;
 mod claude;
 mod codex;
 mod conversation;
-mod cost;
+mod decode;
 mod echo;
-mod ids;
+mod error;
+mod input;
 mod instructed;
-mod nearest;
 mod openai;
 mod opencode;
 mod output;
 mod program;
-mod prompt;
 #[cfg(test)]
 mod raw_server;
 mod registry;
@@ -27,8 +26,6 @@ mod scripted;
 mod stage;
 mod tools;
 mod transport;
-mod turn_text;
-mod warned;
 
 pub use acp::{AcpInput, AcpOptions, AcpProvider};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache};

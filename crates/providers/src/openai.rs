@@ -9,6 +9,7 @@
 use inspan_protocol::ProviderCapabilities;
 
 use crate::api::api_provider;
+use crate::output::vendor_output;
 
 mod api;
 mod decode;
@@ -16,7 +17,6 @@ mod error;
 mod history;
 mod options;
 mod outcome;
-mod output;
 mod request;
 mod schema;
 #[cfg(test)]
@@ -24,9 +24,18 @@ mod tests;
 mod wire;
 
 pub use options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
-pub use output::OpenAiOutput;
 
 use api::Responses;
+
+vendor_output! {
+    /// The end of one turn, with the names that users of this vendor know beside those that all providers have.
+    OpenAiOutput {
+        /// The answer: the same as `text`.
+        content,
+        /// The conversation, to continue it: the same as `sessionId`.
+        thread_id
+    }
+}
 
 api_provider! {
     /// Calls the Responses API. One call is one turn of one conversation, with as many requests as its tools need.

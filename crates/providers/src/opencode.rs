@@ -1,22 +1,13 @@
 //! The provider `opencode`: the real OpenCode program, driven as a server on loopback with its stream of events.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::BoxFuture;
-use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, Handshake, InputProblem, Probe, ProgramVariables, Provider,
-    ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
-};
-use serde_json::Value;
+use inspan_protocol::{AgentError, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities};
 
+use crate::input;
 use crate::output::TurnOutput;
 use crate::program::info::{ProgramInfo, key_in, login_in};
-use crate::program::pool::{Limits, Pool};
-use crate::program::session::Session;
-use crate::program::{self, Call};
-use crate::prompt::{self, Assistant};
+use crate::program::{Call, program_provider};
 use crate::transport::stall;
 
 mod agent;
@@ -36,11 +27,6 @@ pub use options::{OpenCodeInput, OpenCodeOptions};
 
 use agent::{OpenCodeAgent, Prompt};
 use launch::Launch;
-
-/// How long a server is kept after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
-const WARM_FOR: Duration = Duration::from_secs(30);
-/// Servers kept at once.
-const WARM_LIMIT: usize = 2;
 
 /// The program.
 const PROGRAM: ProgramInfo = ProgramInfo {
@@ -93,89 +79,33 @@ fn login(environment: &Environment) -> Option<String> {
         .or_else(|| key_in(environment, &keys))
 }
 
-/// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
-/// minute between its turns, two at once at most.
-#[derive(Debug)]
-pub struct OpenCodeProvider {
-    pool: Arc<Pool<Session<OpenCodeAgent>>>,
+program_provider! {
+    /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
+    /// minute between its turns, two at once at most.
+    OpenCodeProvider for OpenCodeAgent, OpenCodeInput => TurnOutput, PROGRAM, ProviderCapabilities {
+        streaming: true,
+        structured_output: true,
+        permissions: true,
+        tools: true,
+        host_tools: false,
+        thinking: false,
+        images: true,
+        cost: true,
+        native_steer: false,
+    }, call
 }
 
-impl OpenCodeProvider {
-    /// A provider without any server yet.
-    pub fn new() -> Self {
-        Self { pool: Pool::new(Limits { warm_for: WARM_FOR, warm: WARM_LIMIT, ..Limits::default() }) }
-    }
-}
-
-impl Default for OpenCodeProvider {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Provider for OpenCodeProvider {
-    type Input = OpenCodeInput;
-    type Output = TurnOutput;
-
-    fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: PROGRAM.provider.to_owned(),
-            display_name: PROGRAM.name.to_owned(),
-            capabilities: ProviderCapabilities {
-                streaming: true,
-                structured_output: true,
-                permissions: true,
-                tools: true,
-                host_tools: false,
-                thinking: false,
-                images: true,
-                cost: true,
-                native_steer: false,
-            },
-        }
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
-    }
-
-    fn setup(&self) -> Setup {
-        PROGRAM.setup()
-    }
-
-    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
-        PROGRAM.find(None, environment, None).map(drop)
-    }
-
-    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
-        let environment = environment.clone();
-        Box::pin(async move { Probe::Program(PROGRAM.probe(&environment, supervisor).await) })
-    }
-
-    fn execute(&self, input: OpenCodeInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
-        program::execute(&self.pool, PROGRAM.provider, context, move |context| {
-            let options = input.options.unwrap_or_default();
-            let blocks = prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
-            Ok(Call {
-                prompt: Prompt {
-                    message: request::prompt(&blocks, &options)?,
-                    title: request::title(&blocks),
-                    max_turns: options.max_turns,
-                },
-                launch: Launch::new(&options, context)?,
-                stall: stall(options.stall_timeout_ms),
-                resume: options.resume,
-            })
-        })
-    }
-
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        program::handshake::<OpenCodeAgent>(context, |context| {
-            Launch::new(&OpenCodeOptions::default(), context)
-        })
-    }
-
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        program::shut_down(&self.pool)
-    }
+fn call(input: OpenCodeInput, context: &ExecutionContext) -> Result<Call<OpenCodeAgent>, AgentError> {
+    let options = input.options.unwrap_or_default();
+    let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+    Ok(Call {
+        prompt: Prompt {
+            message: request::prompt(&blocks, &options)?,
+            title: request::title(&blocks),
+            max_turns: options.max_turns,
+        },
+        launch: Launch::new(&options, context)?,
+        stall: stall(options.stall_timeout_ms),
+        resume: options.resume,
+    })
 }

@@ -1,7 +1,7 @@
 //! What every provider here gives at the end of a turn, so that a node can change its provider without changing its
 //! readers.
 
-use inspan_protocol::{OutputFacts, ProviderOutput, ProviderSessionId, StopReason, Usage};
+use inspan_protocol::{OutputFacts, ProviderOutput, ProviderSessionId, StopReason, StreamEvent, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,5 +84,74 @@ impl ProviderOutput for TurnOutput {
             cost_usd: self.cost_usd,
             num_turns: self.num_turns,
         }
+    }
+}
+
+/// The most, in US dollars, that is believed. More is a fault of whoever counts, as is less than nothing.
+const MOST: f64 = 1_000_000.0;
+
+/// The cost if it can be one, else the warning that it is unknown.
+pub(crate) fn plausible(usd: f64) -> Result<f64, StreamEvent> {
+    if (0.0..=MOST).contains(&usd) {
+        return Ok(usd);
+    }
+    let message = format!("the agent says that it cost {usd:e} USD, which cannot be; the cost is unknown");
+    Err(StreamEvent::Warning { code: "implausibleCost".to_owned(), message })
+}
+
+/// An output that has the answer and the conversation again under the vendor's own names.
+macro_rules! vendor_output {
+    ($(#[$doc:meta])* $name:ident { $(#[$text_doc:meta])* $text:ident, $(#[$session_doc:meta])* $session:ident }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize, ::schemars::JsonSchema)]
+        #[serde(rename_all = "camelCase")]
+        #[non_exhaustive]
+        pub struct $name {
+            $(#[$text_doc])*
+            pub $text: String,
+            $(#[$session_doc])*
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub $session: Option<::inspan_protocol::ProviderSessionId>,
+            /// What the outputs of all providers have.
+            #[serde(flatten)]
+            pub turn: $crate::output::TurnOutput,
+        }
+
+        impl From<$crate::output::TurnOutput> for $name {
+            fn from(turn: $crate::output::TurnOutput) -> Self {
+                Self { $text: turn.text.clone(), $session: turn.session_id.clone(), turn }
+            }
+        }
+
+        impl ::inspan_protocol::ProviderOutput for $name {
+            fn session_id(&self) -> Option<::inspan_protocol::ProviderSessionId> {
+                self.turn.session_id()
+            }
+
+            fn facts(&self) -> ::inspan_protocol::OutputFacts {
+                self.turn.facts()
+            }
+        }
+    };
+}
+
+pub(crate) use vendor_output;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_a_number_that_can_be_a_price() {
+        for cost in [0.0, 0.0004, 999_999.0] {
+            assert_eq!(plausible(cost), Ok(cost));
+        }
+        for cost in [-0.01, 1e308, 1_000_001.0, f64::INFINITY, f64::NAN] {
+            assert!(plausible(cost).is_err(), "{cost}");
+        }
+        let told = plausible(1e308).unwrap_err();
+        let message =
+            "the agent says that it cost 1e308 USD, which cannot be; the cost is unknown".to_owned();
+        assert_eq!(told, StreamEvent::Warning { code: "implausibleCost".to_owned(), message });
     }
 }

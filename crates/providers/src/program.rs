@@ -1,12 +1,13 @@
 //! The runtime of agent CLIs: one process for each conversation, kept warm between its turns, and one loop for every
 //! turn. A vendor implements [`Agent`]: how its program is started and spoken to, and what its messages mean.
 
-use std::fmt::Debug;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
 use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, Handshake, ProviderItem, ProviderSessionId, ProviderStream,
     Redactor, StopReason, StreamEvent,
@@ -37,10 +38,8 @@ pub(crate) trait Agent: Send + Sized + 'static {
     type Prompt: Send + Sync;
     /// What one read from the program brings.
     type Frame: Send;
-    /// What the decoder makes of it.
-    type Decoded: Send;
-    /// How a turn ended.
-    type End: TurnEnd;
+    /// What decodes its turns.
+    type Decoder: TurnDecoder;
     /// A request of the program that waits for its answer.
     type Request: Send;
     /// The answer before it is written.
@@ -48,6 +47,12 @@ pub(crate) trait Agent: Send + Sized + 'static {
 
     /// How long the program may take from its start until the conversation is open.
     const OPENING: Duration;
+
+    /// How many processes are kept warm, and for how long.
+    const LIMITS: Limits = Limits::DEFAULT;
+
+    /// The code of a warning about the user's machine that every process repeats; each such message is passed on once.
+    const REPEATED_WARNING: Option<&str> = None;
 
     /// Whether a process with this launch may serve more than one turn.
     fn reuse(_launch: &Self::Launch) -> Reuse {
@@ -106,7 +111,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     /// Acts on what was decoded. An error means that the program can no longer be spoken to.
     fn handle(
         &mut self,
-        decoded: Self::Decoded,
+        decoded: Decoded<Self>,
         turn: &mut Turn<Self>,
     ) -> impl Future<Output = Result<Handled<Self>, AgentError>> + Send;
 
@@ -131,17 +136,11 @@ pub(crate) trait Agent: Send + Sized + 'static {
         std::future::ready(())
     }
 
-    /// Whether a tool is running.
-    fn in_tool(&self) -> bool;
-
-    /// Ends a turn that the program will not end: queues what closes its tools, and returns what it came to until now.
-    fn abandon(&mut self, turn: &mut Turn<Self>) -> Self::End;
+    /// The decoder; none between turns if each turn has its own.
+    fn decoder(&mut self) -> Option<&mut Self::Decoder>;
 
     /// The process.
     fn process(&self) -> &Process;
-
-    /// Takes the secrets of this process out of a text.
-    fn redactor(&self) -> &Redactor;
 
     /// Ends the process and everything that it started.
     fn end(&mut self, how: Ending) -> impl Future<Output = Exit> + Send {
@@ -160,6 +159,25 @@ pub(crate) trait Agent: Send + Sized + 'static {
             exit::died(self.process(), exit, Self::explain_exit)
         }
     }
+}
+
+/// What the decoder of an agent makes of a frame.
+pub(crate) type Decoded<A> = <<A as Agent>::Decoder as TurnDecoder>::Decoded;
+/// How a turn of an agent ended.
+pub(crate) type End<A> = <<A as Agent>::Decoder as TurnDecoder>::End;
+
+/// The decoder of a program's output, as far as the runtime needs it.
+pub(crate) trait TurnDecoder: Send {
+    /// One thing that the program reports.
+    type Decoded: Send;
+    /// How a turn ended.
+    type End: TurnEnd;
+
+    /// Whether a tool has been called and has not answered.
+    fn in_tool(&self) -> bool;
+
+    /// Ends a turn that the program will not end: returns what closes its tools, and what it came to until now.
+    fn abandon(&mut self) -> (Vec<Self::Decoded>, Self::End);
 }
 
 /// How a process is ended.
@@ -185,7 +203,7 @@ impl Ending {
 }
 
 /// How a turn ended in the vendor's words.
-pub(crate) trait TurnEnd: Send {
+pub(crate) trait TurnEnd: Default + Send {
     /// The stop reason, or the error, of a turn that the program ended.
     fn judge(&self, cancelled: Cancelled) -> Result<StopReason, AgentError>;
 
@@ -252,16 +270,96 @@ pub(crate) struct Call<A: Agent> {
     pub(crate) prompt: A::Prompt,
 }
 
-/// Runs one turn: takes the warm process of the conversation or starts one, sends the prompt, and reads until the turn
-/// ends.
-pub(crate) fn execute<A: Agent>(
-    pool: &Arc<Pool<Session<A>>>,
-    provider: &'static str,
+/// A provider that runs an agent CLI: its processes, and what it has passed on.
+pub(crate) struct ProgramProvider<A: Agent> {
+    pool: Arc<Pool<Session<A>>>,
+    shown: Arc<ShownWarnings>,
+}
+
+impl<A: Agent> fmt::Debug for ProgramProvider<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramProvider").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl<A: Agent> ProgramProvider<A> {
+    /// A provider without any process yet.
+    pub(crate) fn new() -> Self {
+        Self::with_limits(A::LIMITS)
+    }
+
+    /// As [`Self::new`], with other limits of its processes.
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self { pool: Pool::new(limits), shown: Arc::default() }
+    }
+
+    /// Runs one turn: takes the warm process of the conversation or starts one, sends the prompt, and reads until the
+    /// turn ends.
+    pub(crate) fn execute<O: From<TurnOutput> + Send + 'static>(
+        &self,
+        provider: &'static str,
+        context: ExecutionContext,
+        prepare: impl FnOnce(&ExecutionContext) -> Result<Call<A>, AgentError> + Send + 'static,
+    ) -> ProviderStream<O> {
+        let shown = Arc::clone(&self.shown);
+        let convert = move |item: Result<ProviderItem<TurnOutput>, AgentError>| {
+            let item = match item {
+                Ok(ProviderItem::Event(event)) if !shown.is_new::<A>(&event) => None,
+                Ok(ProviderItem::Event(event)) => Some(Ok(ProviderItem::Event(event))),
+                Ok(ProviderItem::Output(output)) => Some(Ok(ProviderItem::Output(O::from(output)))),
+                Err(error) => Some(Err(error.from_provider(provider))),
+            };
+            std::future::ready(item)
+        };
+        turn_items(Arc::clone(&self.pool), context, prepare).filter_map(convert).boxed()
+    }
+
+    /// Starts a program, exchanges greetings and ends it; no conversation is opened.
+    pub(crate) fn handshake(
+        &self,
+        context: ExecutionContext,
+        launch: impl FnOnce(&ExecutionContext) -> Result<A::Launch, AgentError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+        Box::pin(async move {
+            let launch = launch(&context)?;
+            Session::<A>::greet(&launch, &context).await?;
+            Ok(Handshake::Vendor)
+        })
+    }
+
+    /// Ends all processes.
+    pub(crate) fn shut_down(&self) -> BoxFuture<'static, ()> {
+        let pool = Arc::clone(&self.pool);
+        Box::pin(async move { pool.shut_down().await })
+    }
+}
+
+/// Warnings that every process repeats and that were passed on once.
+#[derive(Debug, Default)]
+struct ShownWarnings(Mutex<BTreeSet<String>>);
+
+/// How many different ones are remembered.
+const SHOWN_LIMIT: usize = 256;
+
+impl ShownWarnings {
+    /// Whether an event is to be passed on.
+    fn is_new<A: Agent>(&self, event: &StreamEvent) -> bool {
+        let StreamEvent::Warning { code, message } = event else { return true };
+        if A::REPEATED_WARNING != Some(code) {
+            return true;
+        }
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !shown.contains(message) && (shown.len() >= SHOWN_LIMIT || shown.insert(message.clone()))
+    }
+}
+
+/// The items of one turn.
+fn turn_items<A: Agent>(
+    pool: Arc<Pool<Session<A>>>,
     context: ExecutionContext,
     prepare: impl FnOnce(&ExecutionContext) -> Result<Call<A>, AgentError> + Send + 'static,
-) -> ProviderStream<TurnOutput> {
-    let pool = Arc::clone(pool);
-    let stream = async_stream::try_stream! {
+) -> impl Stream<Item = Result<ProviderItem<TurnOutput>, AgentError>> + Send {
+    async_stream::try_stream! {
         let began = Instant::now();
         let (context, _listening) = pool.listen(context);
         let call = prepare(&context)?;
@@ -298,8 +396,7 @@ pub(crate) fn execute<A: Agent>(
         // Before the last item, because the caller may stop reading there.
         lease.give_back(call.launch);
         yield last.map_err(|error| error.with("sessionId", id.as_str()))?;
-    };
-    stream.map(move |item: Result<_, AgentError>| item.map_err(|error| error.from_provider(provider))).boxed()
+    }
 }
 
 /// A session of the conversation that is ready for a turn: the warm one, or a new process.
@@ -314,7 +411,7 @@ async fn ready<A: Agent>(
             A::check_id(id)?;
             Conversation::Resumed(id.clone())
         }
-        None => Conversation::New(ProviderSessionId::from(crate::ids::fresh())),
+        None => Conversation::New(ProviderSessionId::from(crate::conversation::fresh_id())),
     };
     let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;
@@ -326,30 +423,95 @@ async fn ready<A: Agent>(
     Ok(lease)
 }
 
-/// Starts a program, exchanges greetings and ends it; no conversation is opened.
-pub(crate) fn handshake<A: Agent>(
-    context: ExecutionContext,
-    launch: impl FnOnce(&ExecutionContext) -> Result<A::Launch, AgentError> + Send + 'static,
-) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-    Box::pin(async move {
-        let launch = launch(&context)?;
-        Session::<A>::greet(&launch, &context).await?;
-        Ok(Handshake::Vendor)
-    })
-}
-
-/// A pool with the usual limits.
-pub(crate) fn pool<A: Agent>() -> Arc<Pool<Session<A>>> {
-    Pool::new(Limits::default())
-}
-
-/// Ends all processes of a provider.
-pub(crate) fn shut_down<A: Agent>(pool: &Arc<Pool<Session<A>>>) -> BoxFuture<'static, ()> {
-    let pool = Arc::clone(pool);
-    Box::pin(async move { pool.shut_down().await })
-}
-
 /// The milliseconds since then.
 fn elapsed_ms(since: Instant) -> u64 {
     since.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
 }
+
+/// A public provider over an [`Agent`]: its program, its capabilities, and how a call is made of an input.
+macro_rules! program_provider {
+    (
+        $(#[$doc:meta])*
+        $provider:ident for $agent:ty, $input:ty => $output:ty, $program:expr, $capabilities:expr, $call:path
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $provider($crate::program::ProgramProvider<$agent>);
+
+        impl $provider {
+            /// A provider without any process yet.
+            pub fn new() -> Self {
+                Self($crate::program::ProgramProvider::new())
+            }
+        }
+
+        impl Default for $provider {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+
+        impl ::inspan_protocol::Provider for $provider {
+            type Input = $input;
+            type Output = $output;
+
+            fn descriptor(&self) -> ::inspan_protocol::ProviderDescriptor {
+                ::inspan_protocol::ProviderDescriptor {
+                    provider_type: $program.provider.to_owned(),
+                    display_name: $program.name.to_owned(),
+                    capabilities: $capabilities,
+                }
+            }
+
+            fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {
+                $crate::input::check(input, $crate::input::Assistant::Refused)
+            }
+
+            fn setup(&self) -> ::inspan_protocol::Setup {
+                $program.setup()
+            }
+
+            fn check_setup(
+                &self,
+                environment: &::inspan_protocol::Environment,
+            ) -> Result<(), ::inspan_protocol::AgentError> {
+                $program.find(None, environment, None).map(drop)
+            }
+
+            fn probe(
+                &self,
+                environment: &::inspan_protocol::Environment,
+                supervisor: Option<::inspan_protocol::Supervisor>,
+            ) -> ::futures::future::BoxFuture<'static, ::inspan_protocol::Probe> {
+                let environment = environment.clone();
+                Box::pin(async move {
+                    ::inspan_protocol::Probe::Program($program.probe(&environment, supervisor).await)
+                })
+            }
+
+            fn execute(
+                &self,
+                input: $input,
+                context: ::inspan_protocol::ExecutionContext,
+            ) -> ::inspan_protocol::ProviderStream<$output> {
+                self.0.execute($program.provider, context, move |context| $call(input, context))
+            }
+
+            fn handshake(
+                &self,
+                context: ::inspan_protocol::ExecutionContext,
+            ) -> ::futures::future::BoxFuture<
+                'static,
+                Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError>,
+            > {
+                self.0.handshake(context, |context| Launch::new(&Default::default(), context))
+            }
+
+            fn shutdown(&self) -> ::futures::future::BoxFuture<'static, ()> {
+                self.0.shut_down()
+            }
+        }
+    };
+}
+
+pub(crate) use program_provider;

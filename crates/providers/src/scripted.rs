@@ -13,8 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::input::{self, Assistant};
 use crate::output::{PermissionDenial, TurnOutput};
-use crate::prompt::{self, Assistant};
 use crate::stage::{Played, Stage, turn_after, words};
 
 /// The provider's type.
@@ -173,13 +173,13 @@ impl Provider for ScriptedProvider {
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        prompt::check(input, Assistant::Refused)
+        input::check(input, Assistant::Refused)
     }
 
     fn execute(&self, input: ScriptedInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
         let stream = async_stream::try_stream! {
             let options = input.options;
-            prompt::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
+            input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
             let turn = turn_after(TYPE, options.resume.as_ref())?;
             let steps = usize::try_from(turn - 1).ok().and_then(|index| options.turns.get(index)).ok_or_else(|| {
                 let message = format!("the script has {} turns, and this is turn {turn}", options.turns.len());

@@ -6,6 +6,8 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
 use tokio::time::{Instant, sleep_until};
 
+use crate::error::not_our_id;
+
 /// The longest that anything waits.
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -73,10 +75,7 @@ pub(crate) fn turn_after(provider: &str, session: Option<&ProviderSessionId>) ->
     let Some(session) = session else { return Ok(1) };
     let last: Option<u64> =
         session.as_str().strip_prefix(provider).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
-    last.and_then(|last| last.checked_add(1)).ok_or_else(|| {
-        let message = format!("no such conversation: `{session}` is no id of this provider");
-        AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
-    })
+    last.and_then(|last| last.checked_add(1)).ok_or_else(|| not_our_id(session))
 }
 
 /// The words of a text, each with the white space after it; put together they are the text.

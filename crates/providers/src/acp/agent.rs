@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ContentBlock, ExecutionContext, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+    AgentError, ContentBlock, ExecutionContext, ProviderSessionId, StreamEvent, Supervisor,
 };
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder, TurnEnd};
+use super::decode::{Decoded, Decoder};
 use super::files::Refusal;
 use super::launch::Launch;
 use super::options::AcpOptions;
@@ -39,7 +39,6 @@ pub(super) struct AcpAgent {
     pub(super) policy: Policy,
     /// What was allowed in the turn in progress.
     pub(super) granted: Granted,
-    redactor: Redactor,
     supervisor: Option<Supervisor>,
 }
 
@@ -72,7 +71,7 @@ impl AcpAgent {
             root: &self.launch.root,
             environment: &self.launch.environment,
             supervisor: self.supervisor.clone(),
-            redactor: &self.redactor,
+            redactor: self.peer.process().redactor(),
         };
         self.terminals.create(wanted, &surroundings)
     }
@@ -82,8 +81,7 @@ impl Agent for AcpAgent {
     type Launch = Launch;
     type Prompt = Prompt;
     type Frame = Incoming;
-    type Decoded = Decoded;
-    type End = TurnEnd;
+    type Decoder = Decoder;
     type Request = Open;
     type Answer = Outcome;
 
@@ -95,7 +93,6 @@ impl Agent for AcpAgent {
         conversation: &Conversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let redactor = launch.redactor();
         let peer = Peer::start(
             Start {
                 program: launch.program.clone(),
@@ -104,7 +101,7 @@ impl Agent for AcpAgent {
                 cwd: Some(launch.root.clone()),
                 supervisor: context.supervisor.clone(),
             },
-            redactor.clone(),
+            launch.redactor(),
         )?;
         Ok(Self {
             peer,
@@ -117,7 +114,6 @@ impl Agent for AcpAgent {
             warnings: Vec::new(),
             policy: Policy::default(),
             granted: Granted::default(),
-            redactor,
             supervisor: context.supervisor.clone(),
         })
     }
@@ -212,22 +208,12 @@ impl Agent for AcpAgent {
         self.withdraw(turn)
     }
 
-    fn in_tool(&self) -> bool {
-        self.decoder.in_tool()
-    }
-
-    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
-        let (closing, end) = self.decoder.abandon();
-        turn.extend(closing);
-        end
+    fn decoder(&mut self) -> Option<&mut Decoder> {
+        Some(&mut self.decoder)
     }
 
     fn process(&self) -> &Process {
         self.peer.process()
-    }
-
-    fn redactor(&self) -> &Redactor {
-        &self.redactor
     }
 
     /// Ends what it runs through us, too.

@@ -15,8 +15,9 @@ use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEve
 use serde_json::Value;
 
 use super::wire;
+use crate::decode::{Warned, head};
+use crate::program::TurnDecoder;
 use crate::transport::json_rpc::{Incoming, LOST, LocalId, RemoteId};
-use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
@@ -107,11 +108,6 @@ impl Decoder {
     /// Whether the agent sent anything of the conversation before the first turn.
     pub(super) fn has_history(&self) -> bool {
         self.has_history
-    }
-
-    /// Whether a tool runs.
-    pub(super) fn in_tool(&self) -> bool {
-        self.turn.tools.any_open()
     }
 
     /// Takes one message.
@@ -240,6 +236,22 @@ impl Decoder {
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
         out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    }
+}
+
+impl TurnDecoder for Decoder {
+    type Decoded = Decoded;
+    type End = TurnEnd;
+
+    fn in_tool(&self) -> bool {
+        self.turn.tools.any_open()
+    }
+
+    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        let end = self.turn_end();
+        (out, end)
     }
 }
 

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::decode::TurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
+use crate::error::{first_line, sentence};
 use crate::instructed;
 use crate::output::TurnOutput;
-use crate::program::exit::{first_line, sentence};
 use crate::program::{self, Cancelled};
 use crate::transport::json_rpc::{METHOD_NOT_FOUND, RpcError};
 
@@ -188,14 +188,14 @@ fn words(error: &RpcError) -> String {
 fn lead(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::Auth => "the agent has no login or key that is accepted",
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
         ErrorCode::Network => "the agent could not ask its model",
-        ErrorCode::Timeout => "the vendor did not answer in time",
         ErrorCode::InvalidRequest => "the request was refused",
+        ErrorCode::Billing
+        | ErrorCode::RateLimited
+        | ErrorCode::Overloaded
+        | ErrorCode::ModelNotFound
+        | ErrorCode::ContextLength
+        | ErrorCode::Timeout => crate::error::lead(code),
         _ => "the agent gave up",
     }
 }

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
+use crate::error::invalid;
+use crate::input::check_output_schema;
 use crate::transport::environment::{fits, for_program};
 use crate::transport::program::{Wanted, directory, find, not_a_directory};
 
@@ -77,10 +79,7 @@ impl Launch {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let root = root(options.cwd.as_deref(), context.cwd.as_deref())?;
-        if let Some(schema) = &options.output_schema {
-            jsonschema::validator_for(schema)
-                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
-        }
+        check_output_schema(options.output_schema.as_ref())?;
         let own = || preset.arguments.iter().map(|&argument| argument.to_owned()).collect();
         let arguments = options.args.clone().unwrap_or_else(own);
         Ok(Self {
@@ -180,10 +179,6 @@ fn server(name: &str, server: &Value) -> Result<Server, AgentError> {
             }
         };
     Ok(Server { name: name.to_owned(), transport, value })
-}
-
-pub(super) fn invalid(message: String) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use inspan_protocol::{AgentError, ContentBlock, StreamEvent};
 use serde_json::{Value, json};
 
-use super::launch::invalid;
 use super::wire::PromptCapabilities;
+use crate::error::invalid;
 
 /// Stands before a prompt that an agent would take for one of its commands.
 const LEAD: &str = "The message follows; it is no command.\n\n";

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::decode::{Decoded, Decoder, Wanted};
 use super::wire::AnswerForm;
-use crate::program::tests::Case;
+use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
 use crate::transport::json_rpc::{Codec, Incoming, LocalId};
 
@@ -51,9 +51,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     }
     codec.finish(|message| replay.take(message));
     if replay.decoder.in_turn() {
-        let (closing, end) = replay.decoder.abandon();
-        replay.out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        replay.out.extend(abandoned(&mut replay.decoder, |decoded| Some(line(decoded, case))));
         replay.out.push(case.exited(|_, _| None));
     }
     replay.out

@@ -1,14 +1,14 @@
 //! The input of a call of the Messages API.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::TurnOptions;
+use crate::input::provider_input;
 use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
@@ -129,22 +129,4 @@ impl AnthropicOptions {
     }
 }
 
-impl ProviderInput for AnthropicInput {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        self.messages = None;
-        self.prompt = Some(message.to_owned());
-        self.options.get_or_insert_default().resume = Some(session.clone());
-    }
-
-    fn facts(&self) -> InputFacts {
-        let Some(options) = &self.options else { return InputFacts::default() };
-        InputFacts {
-            model: options.model.clone(),
-            session: options.resume.clone(),
-            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
-            max_turns: options.max_turns,
-            output_schema: options.output_schema.clone(),
-        }
-    }
-}
+provider_input!(AnthropicInput, |options| options.max_turns);

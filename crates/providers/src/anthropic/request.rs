@@ -1,11 +1,13 @@
 //! The body of a request: the settings, the tools and the conversation.
 
-use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, Message, Role, ThinkingLevel};
+use inspan_protocol::{AgentError, ContentBlock, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
 use super::schema;
+use crate::error::invalid;
+use crate::input::{self, blocks_of};
 use inspan_protocol::ToolSpec;
 
 /// The model unless one is named.
@@ -122,7 +124,7 @@ pub(super) fn body(
                 "the model would think for {budget} tokens, which has to be {LEAST_BUDGET} at least and less than \
                  `maxTokens`, {max_tokens}"
             );
-            return Err(invalid(&message));
+            return Err(invalid(message));
         }
         body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
     }
@@ -164,7 +166,7 @@ pub(super) fn body(
         let block = &mut body["messages"][message]["content"][block];
         *block = marked(block.take(), cache.as_ref());
     }
-    serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
+    serde_json::to_vec(&body).map_err(|error| invalid(format!("the request is no JSON: {error}")))
 }
 
 /// A tool in the vendor's form.
@@ -239,24 +241,10 @@ fn tokens(level: ThinkingLevel) -> u32 {
 
 /// The messages of a turn in the vendor's form.
 pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError> {
-    let messages = match (&input.prompt, &input.messages) {
-        (Some(prompt), None) => vec![Message::user(prompt.as_str())],
-        (None, Some(messages)) => messages.clone(),
-        (Some(_), Some(_)) => {
-            return Err(invalid("`prompt` and `messages` are both given; give one of them"));
-        }
-        (None, None) => return Err(invalid("neither `prompt` nor `messages` is given")),
-    };
-    if messages.last().is_some_and(|message| message.role != Role::User) {
-        return Err(invalid("the last of `messages` has to be the user's"));
-    }
+    let messages = input::messages(input.prompt.as_deref(), input.messages.as_deref())?;
     let mut all: Vec<Value> = Vec::new();
     for message in &messages {
-        let blocks = match &message.content {
-            Content::Text(text) => vec![ContentBlock::Text { text: text.clone() }],
-            Content::Blocks(blocks) => blocks.clone(),
-        };
-        let blocks: Vec<Value> = blocks
+        let blocks: Vec<Value> = blocks_of(&message.content)
             .iter()
             .filter_map(|block| self::block(block, message.role).transpose())
             .collect::<Result<_, _>>()?;
@@ -265,9 +253,6 @@ pub(super) fn messages(input: &AnthropicInput) -> Result<Vec<Value>, AgentError>
         }
         let role = if message.role == Role::User { "user" } else { "assistant" };
         all.push(json!({ "role": role, "content": blocks }));
-    }
-    if all.is_empty() {
-        return Err(invalid("`messages` is empty"));
     }
     Ok(all)
 }
@@ -314,10 +299,6 @@ pub(super) fn media_block(block: &ContentBlock) -> Option<Value> {
 /// A text as a block, unless it says nothing.
 pub(super) fn text_block(text: &str) -> Option<Value> {
     (!text.trim().is_empty()).then(|| json!({ "type": "text", "text": text }))
-}
-
-fn invalid(message: &str) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

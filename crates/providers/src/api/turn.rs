@@ -119,7 +119,10 @@ impl<A: Api> Turn<A> {
         let shared = A::turn_options(options);
         let account = Account::of::<A>(&context.env)?;
         let messages = A::messages(input)?;
-        let session = shared.resume.cloned().unwrap_or_else(|| ProviderSessionId::from(crate::ids::fresh()));
+        let session = shared
+            .resume
+            .cloned()
+            .unwrap_or_else(|| ProviderSessionId::from(crate::conversation::fresh_id()));
         let mut stored = match A::history_owner(&session) {
             HistoryOwner::Inspan => {
                 StoredConversation::claim(A::PROVIDER, &session, shared.resume, store, &context).await?

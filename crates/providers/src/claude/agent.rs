@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ContentBlock, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest,
-    ProviderSessionId, Redactor,
+    AgentError, ContentBlock, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest,
+    ProviderSessionId,
 };
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder, TurnEnd};
+use super::decode::{Decoded, Decoder};
 use super::error::explain_exit;
 use super::launch::Launch;
 use super::options::ClaudeOptions;
 use super::wire;
+use crate::error::not_our_id;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Received, Turn};
@@ -28,7 +29,6 @@ use inspan_process::{Exit, Process, Start, Stdin};
 pub(super) struct ClaudeAgent {
     process: Process,
     decoder: Decoder,
-    redactor: Redactor,
     /// Exists as long as the process may read it.
     _mcp_config: Option<PrivateFile>,
 }
@@ -76,8 +76,7 @@ impl Agent for ClaudeAgent {
     type Launch = Launch;
     type Prompt = Prompt;
     type Frame = Vec<u8>;
-    type Decoded = Decoded;
-    type End = TurnEnd;
+    type Decoder = Decoder;
     type Request = Question;
     type Answer = PermissionDecision;
 
@@ -89,13 +88,7 @@ impl Agent for ClaudeAgent {
 
     /// The program would take another text for a title, or for an option.
     fn check_id(id: &ProviderSessionId) -> Result<(), AgentError> {
-        if uuid::Uuid::try_parse(id.as_str()).is_err() {
-            let message = format!("no such conversation: `{id}` is no id of this provider");
-            return Err(
-                AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
-            );
-        }
-        Ok(())
+        uuid::Uuid::try_parse(id.as_str()).map(drop).map_err(|_| not_our_id(id))
     }
 
     fn start(
@@ -110,7 +103,6 @@ impl Agent for ClaudeAgent {
         if let Some(file) = &mcp_config {
             arguments.push(format!("--mcp-config={}", file.0.display()));
         }
-        let redactor = launch.redactor();
         let process = Process::start(
             Start {
                 program: launch.program.clone(),
@@ -119,10 +111,10 @@ impl Agent for ClaudeAgent {
                 cwd: launch.cwd.clone(),
                 supervisor: context.supervisor.clone(),
             },
-            redactor.clone(),
+            launch.redactor(),
         )?;
         let decoder = Decoder::with_session(conversation.id().clone());
-        Ok(Self { process, decoder, redactor, _mcp_config: mcp_config })
+        Ok(Self { process, decoder, _mcp_config: mcp_config })
     }
 
     async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {
@@ -141,7 +133,7 @@ impl Agent for ClaudeAgent {
                     // An unknown conversation ends the program with a result before it is asked anything.
                     Decoded::TurnEnd(end) => {
                         let message = "the program ended a turn before it began";
-                        return Err(conclude(*end, Cancelled::No, &self.redactor)
+                        return Err(conclude(*end, Cancelled::No, self.process().redactor())
                             .err()
                             .unwrap_or_else(|| AgentError::new(ErrorCode::Protocol, message)));
                     }
@@ -234,22 +226,12 @@ impl Agent for ClaudeAgent {
         interrupt(&self.process.stdin())
     }
 
-    fn in_tool(&self) -> bool {
-        self.decoder.in_tool()
-    }
-
-    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
-        let (closing, end) = self.decoder.abandon();
-        turn.extend(closing);
-        end
+    fn decoder(&mut self) -> Option<&mut Decoder> {
+        Some(&mut self.decoder)
     }
 
     fn process(&self) -> &Process {
         &self.process
-    }
-
-    fn redactor(&self) -> &Redactor {
-        &self.redactor
     }
 
     fn explain_exit(_: Exit, stderr: &str) -> Option<AgentError> {
@@ -284,7 +266,7 @@ struct PrivateFile(PathBuf);
 impl PrivateFile {
     fn new(content: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
         let folder = PathBuf::from(context.env.get("TMPDIR").unwrap_or("/tmp"));
-        let path = folder.join(format!("inspan-{}.json", crate::ids::fresh()));
+        let path = folder.join(format!("inspan-{}.json", crate::conversation::fresh_id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]

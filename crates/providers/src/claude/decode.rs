@@ -11,8 +11,6 @@
 //! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
 //!   start; what comes out is this turn's share.
 
-use std::collections::BTreeMap;
-
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
 };
@@ -20,10 +18,10 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::wire;
+use crate::decode::{OpenTools, TurnText, Warned, head};
 use crate::output::PermissionDenial;
+use crate::program::TurnDecoder;
 use crate::transport::lines::{Line, LineSplitter};
-use crate::turn_text::TurnText;
-use crate::warned::{Warned, head};
 
 mod control;
 mod end;
@@ -133,8 +131,7 @@ struct Turn {
     stop_reason: Option<String>,
     usage: Usage,
     message_usage: Usage,
-    /// Tools that have not answered, with the line of their call.
-    open_tools: BTreeMap<String, u64>,
+    open_tools: OpenTools,
     warned: Warned,
     resets_at: Option<Timestamp>,
 }
@@ -187,38 +184,6 @@ impl Decoder {
     /// Whether a turn has begun and not ended.
     pub fn in_turn(&self) -> bool {
         self.turn.begun
-    }
-
-    /// Whether a tool has been called and has not answered.
-    pub fn in_tool(&self) -> bool {
-        !self.turn.open_tools.is_empty()
-    }
-
-    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
-    pub fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
-        let mut out = Vec::new();
-        self.close_tools(&mut out);
-        if self.turn.message_usage != Usage::default() {
-            self.count_streamed();
-        }
-        let turn = std::mem::take(&mut self.turn);
-        let mut usage = turn.usage;
-        usage += turn.message_usage;
-        if usage != Usage::default() {
-            out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
-        }
-        let end = TurnEnd {
-            error: turn.error,
-            stop_reason: turn.stop_reason,
-            full_text: turn.text.into_text(),
-            session_id: self.session.clone(),
-            model: turn.model,
-            num_turns: turn.messages,
-            usage,
-            resets_at: turn.resets_at,
-            ..TurnEnd::default()
-        };
-        (out, end)
     }
 
     fn take(&mut self, line: Line<'_>, out: &mut Vec<Decoded>) {
@@ -281,15 +246,9 @@ impl Decoder {
     }
 
     fn close_tools(&mut self, out: &mut Vec<Decoded>) {
-        let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
-        open.sort_by_key(|(_, line)| *line);
-        for (tool_use_id, _) in open {
+        for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
-            out.push(Decoded::Event(StreamEvent::ToolComplete {
-                tool_use_id,
-                result: Value::String("the turn ended before the tool answered".to_owned()),
-                is_error: true,
-            }));
+            out.push(Decoded::Event(event));
         }
     }
 
@@ -307,6 +266,41 @@ impl Decoder {
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
         out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    }
+}
+
+impl TurnDecoder for Decoder {
+    type Decoded = Decoded;
+    type End = TurnEnd;
+
+    fn in_tool(&self) -> bool {
+        !self.turn.open_tools.is_empty()
+    }
+
+    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        if self.turn.message_usage != Usage::default() {
+            self.count_streamed();
+        }
+        let turn = std::mem::take(&mut self.turn);
+        let mut usage = turn.usage;
+        usage += turn.message_usage;
+        if usage != Usage::default() {
+            out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
+        }
+        let end = TurnEnd {
+            error: turn.error,
+            stop_reason: turn.stop_reason,
+            full_text: turn.text.into_text(),
+            session_id: self.session.clone(),
+            model: turn.model,
+            num_turns: turn.messages,
+            usage,
+            resets_at: turn.resets_at,
+            ..TurnEnd::default()
+        };
+        (out, end)
     }
 }
 

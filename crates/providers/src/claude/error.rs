@@ -7,8 +7,9 @@ use inspan_protocol::{
 use serde_json::{Map, Value};
 
 use super::decode::TurnEnd;
+use crate::error::{in_use, not_found, sentence};
 use crate::output::TurnOutput;
-use crate::program::exit::{last_line, sentence};
+use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
 
 impl program::TurnEnd for TurnEnd {
@@ -111,15 +112,7 @@ fn lead(code: ErrorCode) -> &'static str {
         ErrorCode::Auth => {
             "no key or login is accepted (log in by running `claude`, or set ANTHROPIC_API_KEY)"
         }
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
-        ErrorCode::Network => "the connection to the vendor failed",
-        ErrorCode::Timeout => "the vendor did not answer in time",
-        ErrorCode::InvalidRequest => "the vendor refused the request",
-        _ => "the turn failed",
+        code => crate::error::lead(code),
     }
 }
 
@@ -165,14 +158,10 @@ fn reset_in(text: &str) -> Option<Timestamp> {
 pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
     let last = last_line(stderr);
     if stderr.contains("is already in use") && stderr.contains("Session ID") {
-        let message = format!("the conversation is in use by another process: {last}");
-        return Some(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy));
+        return Some(in_use(&last));
     }
     if is_unknown_session(stderr) {
-        let message = format!("no such conversation: {last}");
-        return Some(
-            AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound),
-        );
+        return Some(not_found(last));
     }
     if last.contains("unknown option") || last.contains("cannot be used with root") {
         let message = format!("the program does not take these options: {last}");

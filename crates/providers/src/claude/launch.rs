@@ -4,12 +4,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId, Redactor, ThinkingLevel,
+    AgentError, Environment, ExecutionContext, ProviderSessionId, Redactor, ThinkingLevel,
 };
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::ClaudeOptions;
+use crate::error::invalid;
+use crate::input::{check_max_turns, check_output_schema};
 use crate::program::Conversation;
 use crate::program::pool::Reuse;
 use crate::transport::environment::for_program;
@@ -122,10 +125,8 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         }
         flag("max-budget-usd", Some(budget.to_string()));
     }
-    if options.max_turns == Some(0) {
-        return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
-    }
-    flag("permission-mode", options.permission_mode.map(|mode| mode.as_str().to_owned()));
+    check_max_turns(options.max_turns)?;
+    flag("permission-mode", options.permission_mode.map(word));
     let (thinking, effort) = match options.thinking {
         None => (None, None),
         Some(ThinkingLevel::Off) => (Some("disabled"), None),
@@ -152,11 +153,13 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         flag("add-dir", Some(directory.clone()));
     }
     let sources = options.setting_sources.as_ref();
-    flag(
-        "setting-sources",
-        sources.map(|list| list.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(",")),
-    );
+    flag("setting-sources", sources.map(|list| list.iter().map(word).collect::<Vec<_>>().join(",")));
     Ok(arguments)
+}
+
+/// The program's word for a choice, which is ours too.
+fn word(choice: impl Serialize) -> String {
+    json!(choice).as_str().unwrap_or_default().to_owned()
 }
 
 fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(String, String)> {
@@ -180,12 +183,8 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
         |name: &str, value: Option<Value>| value.map(|value| request.insert(name.to_owned(), value));
     put("systemPrompt", options.system_prompt.clone().map(Value::from));
     put("appendSystemPrompt", options.append_system_prompt.clone().map(Value::from));
-    if let Some(schema) = &options.output_schema {
-        // The program passes over a schema that is none without a word.
-        jsonschema::validator_for(schema)
-            .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
-        put("jsonSchema", Some(schema.clone()));
-    }
+    check_output_schema(options.output_schema.as_ref())?;
+    put("jsonSchema", options.output_schema.clone());
     Ok(Value::Object(request))
 }
 
@@ -204,10 +203,6 @@ fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
         }
     }
     Ok(Some(json!({ "mcpServers": servers }).to_string()))
-}
-
-fn invalid(message: String) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! What a call of Claude Code takes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::input::provider_input;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -122,20 +123,6 @@ pub enum PermissionMode {
     Auto,
 }
 
-impl PermissionMode {
-    /// The program's word.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::AcceptEdits => "acceptEdits",
-            Self::Plan => "plan",
-            Self::DontAsk => "dontAsk",
-            Self::BypassPermissions => "bypassPermissions",
-            Self::Auto => "auto",
-        }
-    }
-}
-
 /// A settings file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -149,33 +136,4 @@ pub enum SettingSource {
     Local,
 }
 
-impl SettingSource {
-    /// The program's word.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Project => "project",
-            Self::Local => "local",
-        }
-    }
-}
-
-impl ProviderInput for ClaudeInput {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        self.messages = None;
-        self.prompt = Some(message.to_owned());
-        self.options.get_or_insert_default().resume = Some(session.clone());
-    }
-
-    fn facts(&self) -> InputFacts {
-        let Some(options) = &self.options else { return InputFacts::default() };
-        InputFacts {
-            model: options.model.clone(),
-            session: options.resume.clone(),
-            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
-            max_turns: options.max_turns,
-            output_schema: options.output_schema.clone(),
-        }
-    }
-}
+provider_input!(ClaudeInput, |options| options.max_turns);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::agent::{ClaudeAgent, Prompt, interrupt};
 use super::options::ClaudeOptions;
-use crate::conversation::busy;
+use crate::error::busy;
 use crate::output::TurnOutput;
 use crate::program::pool::Session as _;
 use crate::program::session::{NotReady, Session};
@@ -46,7 +46,7 @@ impl ClaudeSession {
     /// # Errors
     /// The options do not fit, the program is missing, or it does not start or answer in time.
     pub async fn create(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let id = ProviderSessionId::from(crate::ids::fresh());
+        let id = ProviderSessionId::from(crate::conversation::fresh_id());
         Self::open(Conversation::New(id), options, context).await
     }
 
@@ -69,7 +69,7 @@ impl ClaudeSession {
         options: &ClaudeOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let call = super::call(Vec::new(), options, context)?;
+        let call = super::call_with(Vec::new(), options, context)?;
         let session = Session::open(&call, &conversation, context, Instant::now()).await.map_err(failed)?;
         Ok(Self {
             id: session.id().clone(),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::decode::{Decoded, Decoder};
 use super::error::explain_exit;
-use crate::program::tests::Case;
+use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
 
 #[cfg(target_os = "linux")]
@@ -17,9 +17,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     let ended = decoded.iter().any(|decoded| matches!(decoded, Decoded::TurnEnd(_)));
     let mut out: Vec<Value> = decoded.into_iter().map(|decoded| line(decoded, case)).collect();
     if decoder.in_turn() || !ended {
-        let (closing, end) = decoder.abandon();
-        out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        out.extend(abandoned(&mut decoder, |decoded| Some(line(decoded, case))));
         out.push(case.exited(|_, stderr| explain_exit(stderr)));
     }
     out

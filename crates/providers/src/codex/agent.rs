@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, ExecutionContext, PermissionDecision, ProviderSessionId, Redactor, StreamEvent, Supervisor,
+    AgentError, ExecutionContext, PermissionDecision, ProviderSessionId, StreamEvent, Supervisor,
 };
 use serde_json::{Value, json};
 
 use super::consent::{Question, elicitation};
-use super::decode::{Decoded, Decoder, TurnEnd};
+use super::decode::{Decoded, Decoder};
 use super::error::{explain_exit, refused};
 use super::launch::{Key, Launch, Store};
 use super::options::CodexOptions;
@@ -17,7 +17,7 @@ use super::wire;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Interruption, Received, Turn};
-use crate::program::{Agent, Call, Conversation, Ending};
+use crate::program::{Agent, Call, Conversation, Ending, TurnDecoder as _};
 use crate::transport::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
 use inspan_process::{Exit, Process, Start};
 
@@ -30,7 +30,6 @@ pub(super) struct CodexAgent {
     pub(super) decoder: Decoder,
     pub(super) session: ProviderSessionId,
     pub(super) store: Store,
-    redactor: Redactor,
     supervisor: Option<Supervisor>,
     /// Warnings that came between turns and belong to the next one.
     early: Vec<StreamEvent>,
@@ -75,7 +74,6 @@ pub(super) enum Frame {
 
 impl CodexAgent {
     fn launched(launch: &Launch, store: Store, supervisor: Option<Supervisor>) -> Result<Self, AgentError> {
-        let redactor = launch.redactor();
         let peer = Peer::start(
             Start {
                 program: launch.program.clone(),
@@ -84,14 +82,13 @@ impl CodexAgent {
                 cwd: launch.cwd.clone(),
                 supervisor: supervisor.clone(),
             },
-            redactor.clone(),
+            launch.redactor(),
         )?;
         Ok(Self {
             peer,
             decoder: Decoder::default(),
             session: ProviderSessionId::from(""),
             store,
-            redactor,
             supervisor,
             early: Vec::new(),
             turn: Current::default(),
@@ -125,7 +122,7 @@ impl CodexAgent {
                     // It begins the next turn, and so does all that comes after it.
                     Err(error) => {
                         let message = format!("the message could not join the turn: {}", error.message);
-                        turn.warn("notSteered", self.redactor.text(&message));
+                        turn.warn("notSteered", self.process().redactor().text(&message));
                     }
                 }
             }
@@ -165,12 +162,12 @@ impl Agent for CodexAgent {
     type Launch = Launch;
     type Prompt = Prompt;
     type Frame = Frame;
-    type Decoded = Decoded;
-    type End = TurnEnd;
+    type Decoder = Decoder;
     type Request = Question;
     type Answer = PermissionDecision;
 
     const OPENING: Duration = Duration::from_secs(60);
+    const REPEATED_WARNING: Option<&str> = Some("configWarning");
 
     fn start(launch: &Launch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
         let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
@@ -268,7 +265,7 @@ impl Agent for CodexAgent {
     async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
         match decoded {
             Decoded::Event(StreamEvent::Warning { code, message }) => {
-                let message = self.redactor.text(&message);
+                let message = self.process().redactor().text(&message);
                 return Ok(Handled::Event(StreamEvent::Warning { code, message }));
             }
             Decoded::Event(event) => return Ok(Handled::Event(event)),
@@ -330,22 +327,12 @@ impl Agent for CodexAgent {
         }
     }
 
-    fn in_tool(&self) -> bool {
-        self.decoder.in_tool()
-    }
-
-    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
-        let (closing, end) = self.decoder.abandon();
-        turn.extend(closing);
-        end
+    fn decoder(&mut self) -> Option<&mut Decoder> {
+        Some(&mut self.decoder)
     }
 
     fn process(&self) -> &Process {
         self.peer.process()
-    }
-
-    fn redactor(&self) -> &Redactor {
-        &self.redactor
     }
 
     fn explain_exit(exit: Exit, stderr: &str) -> Option<AgentError> {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::AgentError;
 use serde_json::{Map, Value};
+
+use crate::error::invalid;
 
 /// The overrides as `key=value`, each value in TOML. Nested objects become dotted keys as far as their keys can stand
 /// in one, because an object as a value would replace all that the user's own configuration has there.
@@ -89,10 +91,6 @@ pub(super) fn mcp_servers(servers: &BTreeMap<String, Value>) -> Result<Option<Va
         out.insert(name.clone(), Value::Object(server));
     }
     Ok((!out.is_empty()).then_some(Value::Object(out)))
-}
-
-fn invalid(message: String) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

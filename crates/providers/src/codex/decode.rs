@@ -19,9 +19,9 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use super::wire;
+use crate::decode::{OpenTools, TurnText, Warned, head};
+use crate::program::TurnDecoder;
 use crate::transport::json_rpc::{Incoming, RemoteId};
-use crate::turn_text::TurnText;
-use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
@@ -124,9 +124,7 @@ struct Turn {
     /// Thoughts and messages that streamed.
     streamed: BTreeSet<String>,
     last_streamed: Option<(String, u64)>,
-    /// Tools that have not answered, in the order of their calls.
-    open_tools: BTreeMap<String, u64>,
-    calls: u64,
+    open_tools: OpenTools,
     /// Tools that were called since the last request to the model was answered, and before.
     called: Called,
     /// What each tool was called with, for those who ask about it.
@@ -187,11 +185,6 @@ impl Decoder {
         self.turn.phase == Phase::Begun
     }
 
-    /// Whether a tool has been called and has not answered.
-    pub(super) fn in_tool(&self) -> bool {
-        !self.turn.open_tools.is_empty()
-    }
-
     /// Whether the model was asked as often as it may be, and would be asked again.
     pub(super) fn exhausted(&self, max_turns: u32) -> bool {
         let turn = &self.turn;
@@ -209,13 +202,6 @@ impl Decoder {
             Incoming::Answer { .. } => {}
         }
         out
-    }
-
-    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
-    pub(super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
-        let mut out = Vec::new();
-        self.close_tools(&mut out);
-        (out, self.end(Status::Failed, None, 0.0))
     }
 
     fn notification(&mut self, method: &str, params: &str, out: &mut Vec<Decoded>) {
@@ -286,15 +272,9 @@ impl Decoder {
     }
 
     fn close_tools(&mut self, out: &mut Vec<Decoded>) {
-        let mut open: Vec<_> = std::mem::take(&mut self.turn.open_tools).into_iter().collect();
-        open.sort_by_key(|(_, call)| *call);
-        for (tool_use_id, _) in open {
+        for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
-            out.push(Decoded::Event(StreamEvent::ToolComplete {
-                tool_use_id,
-                result: Value::String("the turn ended before the tool answered".to_owned()),
-                is_error: true,
-            }));
+            out.push(Decoded::Event(event));
         }
     }
 
@@ -321,6 +301,21 @@ impl Decoder {
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
         out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    }
+}
+
+impl TurnDecoder for Decoder {
+    type Decoded = Decoded;
+    type End = TurnEnd;
+
+    fn in_tool(&self) -> bool {
+        !self.turn.open_tools.is_empty()
+    }
+
+    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        self.close_tools(&mut out);
+        (out, self.end(Status::Failed, None, 0.0))
     }
 }
 

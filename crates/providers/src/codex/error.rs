@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::decode::{Status, TurnEnd};
 use super::wire::{AnswerForm, TurnError};
+use crate::error::{first_line, in_use, lead, not_found, sentence};
 use crate::output::TurnOutput;
-use crate::program::exit::{Exit, first_line, sentence};
+use crate::program::exit::Exit;
 use crate::program::{self, Cancelled};
 use crate::transport::json_rpc::RpcError;
 
@@ -71,8 +72,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     let info = Info::of(error);
     let text = vendor_text(&error.message);
     let (code, kind) = code(&info, error, &text);
-    let lead = lead(code);
-    let mut out = AgentError::new(code, sentence(lead, &text));
+    let mut out = AgentError::new(code, sentence(lead(code), &text));
     if let Some(kind) = kind {
         out = out.with_kind(kind);
     }
@@ -183,22 +183,6 @@ fn vendor_text(message: &str) -> String {
     inner.unwrap_or_else(|| message.to_owned())
 }
 
-fn lead(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::Auth => "no key or login is accepted",
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
-        ErrorCode::Network => "the connection to the vendor failed",
-        ErrorCode::Timeout => "the vendor did not answer in time",
-        ErrorCode::InvalidRequest => "the vendor refused the request",
-        ErrorCode::Refused => "the request was refused",
-        _ => "the turn failed",
-    }
-}
-
 /// The wait in `Please try again in 11.054s.` or `… in 350ms.`
 fn retry_after(message: &str) -> Option<Duration> {
     let (_, rest) = message.split_once("try again in ")?;
@@ -221,12 +205,10 @@ fn retry_after(message: &str) -> Option<Duration> {
 pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
     let words = first_line(&error.message);
     if words.contains("no rollout found") || words.contains("invalid session id") {
-        let message = format!("no such conversation: {words}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound);
+        return not_found(words);
     }
     if words.contains("already has an active writer") {
-        let message = format!("the conversation is in use by another process: {words}");
-        return AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy);
+        return in_use(&words);
     }
     // What JSON-RPC leaves to the server, this one uses to say that it has too much to do.
     if error.code == -32001 {

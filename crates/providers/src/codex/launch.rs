@@ -4,11 +4,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor, ThinkingLevel};
+use inspan_protocol::{AgentError, Environment, ExecutionContext, Redactor, ThinkingLevel};
 use serde_json::{Map, Value, json};
 
 use super::options::CodexOptions;
 use super::{PROGRAM, config};
+use crate::input::{check_max_turns, check_output_schema};
 use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
@@ -80,13 +81,8 @@ impl fmt::Debug for Launch {
 impl Launch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &CodexOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
-        if options.max_turns == Some(0) {
-            return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
-        }
-        if let Some(schema) = &options.output_schema {
-            jsonschema::validator_for(schema)
-                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
-        }
+        check_max_turns(options.max_turns)?;
+        check_output_schema(options.output_schema.as_ref())?;
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
         let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let chosen = options.config.as_ref().map(config::overrides).transpose()?.unwrap_or_default();
@@ -172,10 +168,6 @@ fn effort(thinking: ThinkingLevel) -> &'static str {
         ThinkingLevel::Xhigh => "xhigh",
         _ => "medium",
     }
-}
-
-fn invalid(message: String) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

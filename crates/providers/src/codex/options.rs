@@ -1,12 +1,13 @@
 //! What a call of Codex takes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::input::input_facts;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -124,15 +125,8 @@ impl ProviderInput for CodexInput {
     }
 
     fn facts(&self) -> InputFacts {
-        let session = self.session_token.clone();
-        let Some(options) = &self.options else { return InputFacts { session, ..InputFacts::default() } };
-        InputFacts {
-            model: options.model.clone(),
-            session: session.or_else(|| options.resume.clone()),
-            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
-            max_turns: options.max_turns,
-            output_schema: options.output_schema.clone(),
-        }
+        let options = self.options.clone().unwrap_or_default();
+        let facts = input_facts!(options, options.max_turns);
+        InputFacts { session: self.session_token.clone().or(facts.session), ..facts }
     }
 }

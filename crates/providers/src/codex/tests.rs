@@ -3,11 +3,11 @@
 use inspan_protocol::ProviderSessionId;
 use serde_json::{Value, json};
 
+use super::CodexOutput;
 use super::decode::{Decoded, Decoder, Form};
 use super::error::{explain_exit, refused};
-use super::output::CodexOutput;
 use super::wire::AnswerForm;
-use crate::program::tests::Case;
+use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
 use crate::transport::json_rpc::{Codec, Incoming};
 
@@ -31,8 +31,7 @@ impl Replay<'_> {
         }
         for decoded in self.decoder.push(message) {
             self.turns += usize::from(matches!(decoded, Decoded::TurnEnd(_)));
-            let line = self.line(decoded);
-            self.out.extend(line);
+            self.out.extend(line(decoded, self.case));
         }
     }
 
@@ -47,30 +46,30 @@ impl Replay<'_> {
             self.decoder.named(turn_id);
         }
     }
+}
 
-    fn line(&self, decoded: Decoded) -> Option<Value> {
-        Some(match decoded {
-            Decoded::Event(event) => json!({ "event": event }),
-            Decoded::Asked { id, request, form } => {
-                let form = match form {
-                    Form::Decision => json!("decision"),
-                    Form::Permissions(wanted) => json!({ "permissions": wanted }),
-                    Form::Elicitation => json!("elicitation"),
-                };
-                json!({ "permissionAsked": { "requestId": id, "request": request, "form": form } })
-            }
-            Decoded::Unsupported { id, method } => {
-                json!({ "unsupported": { "requestId": id, "method": method } })
-            }
-            Decoded::Elicited { id } => json!({ "elicited": { "requestId": id } }),
-            Decoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
-            // The response to the request has it already.
-            Decoded::TurnStarted { .. } => return None,
-            Decoded::TurnEnd(end) => self.case.output(*end, |output| json!(CodexOutput::new(output))),
-            Decoded::NotBegun(error) => json!({ "error": error }),
-            Decoded::Fault(error) => json!({ "fault": error }),
-        })
-    }
+fn line(decoded: Decoded, case: &Case) -> Option<Value> {
+    Some(match decoded {
+        Decoded::Event(event) => json!({ "event": event }),
+        Decoded::Asked { id, request, form } => {
+            let form = match form {
+                Form::Decision => json!("decision"),
+                Form::Permissions(wanted) => json!({ "permissions": wanted }),
+                Form::Elicitation => json!("elicitation"),
+            };
+            json!({ "permissionAsked": { "requestId": id, "request": request, "form": form } })
+        }
+        Decoded::Unsupported { id, method } => {
+            json!({ "unsupported": { "requestId": id, "method": method } })
+        }
+        Decoded::Elicited { id } => json!({ "elicited": { "requestId": id } }),
+        Decoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
+        // The response to the request has it already.
+        Decoded::TurnStarted { .. } => return None,
+        Decoded::TurnEnd(end) => case.output(*end, |output| json!(CodexOutput::from(output))),
+        Decoded::NotBegun(error) => json!({ "error": error }),
+        Decoded::Fault(error) => json!({ "fault": error }),
+    })
 }
 
 fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
@@ -81,10 +80,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     }
     codec.finish(|message| replay.take(message));
     if replay.decoder.in_turn() || replay.turns == 0 {
-        let (closing, end) = replay.decoder.abandon();
-        let closing: Vec<Value> = closing.into_iter().filter_map(|decoded| replay.line(decoded)).collect();
-        replay.out.extend(closing);
-        replay.out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        replay.out.extend(abandoned(&mut replay.decoder, |decoded| line(decoded, case)));
         replay.out.push(case.exited(explain_exit));
     }
     replay.out

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId};
 
-use super::{Conversation, ConversationClaim, ConversationStore, VERSION, busy, not_found};
+use super::{Conversation, ConversationClaim, ConversationStore, VERSION};
+use crate::error::{busy, not_found};
 
 /// The largest conversation that is kept; vendors take no larger request.
 const LIMIT: u64 = 32 * 1024 * 1024;

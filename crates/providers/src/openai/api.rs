@@ -4,16 +4,17 @@ use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSes
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
+use super::OpenAiOutput;
 use super::decode::{Decoder, Response};
 use super::history::History;
 use super::options::{OpenAiInput, OpenAiOptions};
 use super::outcome;
-use super::output::OpenAiOutput;
 use super::request::{self, Settings, Thread};
 use super::schema::Form;
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, HistoryOwner, Prepared, TurnOptions, Verdict};
 use crate::conversation::Conversation;
+use crate::error::not_found;
 
 const KEY: &str = "OPENAI_API_KEY";
 pub(super) const BASE_URL: &str = "OPENAI_BASE_URL";
@@ -117,9 +118,8 @@ impl Api for Responses {
         if matches!(self.thread, Thread::Own(_)) || error.code != ErrorCode::InvalidRequest || !named {
             return error;
         }
-        let message = format!("no such conversation: {session}");
-        AgentError { detail: error.detail, ..AgentError::new(ErrorCode::InvalidRequest, message) }
-            .with_kind(ErrorKind::SessionNotFound)
+        let not_found = not_found(session);
+        AgentError { detail: error.detail, ..not_found }.with_kind(ErrorKind::SessionNotFound)
     }
 }
 

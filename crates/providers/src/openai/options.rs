@@ -1,16 +1,16 @@
 //! The input of a call of the Responses API.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId, ThinkingLevel,
+    AgentError, ErrorCode, InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::TurnOptions;
+use crate::input::input_facts;
 use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
@@ -169,13 +169,11 @@ impl ProviderInput for OpenAiInput {
 
     fn facts(&self) -> InputFacts {
         let options = self.options.clone().unwrap_or_default();
+        let facts = input_facts!(options, options.max_turns);
         InputFacts {
-            model: self.model.clone().or(options.model),
-            session: self.thread_id.clone().or(options.resume),
-            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
-            max_turns: options.max_turns,
-            output_schema: options.output_schema,
+            model: self.model.clone().or(facts.model),
+            session: self.thread_id.clone().or(facts.session),
+            ..facts
         }
     }
 }

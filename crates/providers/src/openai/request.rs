@@ -1,14 +1,14 @@
 //! The body of a request: the settings and the conversation.
 
-use inspan_protocol::{
-    AgentError, Content, ContentBlock, ErrorCode, Message, ProviderSessionId, Role, ThinkingLevel,
-};
+use inspan_protocol::{AgentError, Content, ContentBlock, Message, ProviderSessionId, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::decode::message as answer;
 use super::options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
 use super::schema::Form;
+use crate::error::invalid;
+use crate::input::{self, blocks_of};
 use inspan_protocol::ToolSpec;
 
 /// The model unless one is named.
@@ -142,7 +142,7 @@ pub(super) fn body(
     if !offered.is_empty() {
         body["tools"] = offered.iter().map(tool).collect();
     }
-    serde_json::to_vec(&body).map_err(|error| invalid(&format!("the request is no JSON: {error}")))
+    serde_json::to_vec(&body).map_err(|error| invalid(format!("the request is no JSON: {error}")))
 }
 
 /// A tool as it is offered to the model. The schema is not enforced, because it may need more than the vendor supports; the
@@ -190,22 +190,8 @@ fn effort(level: ThinkingLevel, model: &str) -> &'static str {
 
 /// The messages of a turn in the vendor's form.
 pub(super) fn messages(input: &OpenAiInput) -> Result<Vec<Value>, AgentError> {
-    let messages = match (&input.prompt, &input.messages) {
-        (Some(prompt), None) => vec![Message::user(prompt.as_str())],
-        (None, Some(messages)) => messages.clone(),
-        (Some(_), Some(_)) => {
-            return Err(invalid("`prompt` and `messages` are both given; give one of them"));
-        }
-        (None, None) => return Err(invalid("neither `prompt` nor `messages` is given")),
-    };
-    if messages.last().is_some_and(|message| message.role != Role::User) {
-        return Err(invalid("the last of `messages` has to be the user's"));
-    }
-    let items: Vec<Value> = messages.iter().map(message).collect::<Result<_, _>>()?;
-    if items.is_empty() {
-        return Err(invalid("`messages` is empty"));
-    }
-    Ok(items)
+    let messages = input::messages(input.prompt.as_deref(), input.messages.as_deref())?;
+    messages.iter().map(message).collect()
 }
 
 fn message(message: &Message) -> Result<Value, AgentError> {
@@ -221,12 +207,10 @@ fn message(message: &Message) -> Result<Value, AgentError> {
         };
         return answer(&texts, None).ok_or_else(empty);
     }
-    let blocks = match &message.content {
-        Content::Text(text) => vec![ContentBlock::Text { text: text.clone() }],
-        Content::Blocks(blocks) => blocks.clone(),
-    };
-    let blocks: Vec<Value> =
-        blocks.iter().filter_map(|block| self::block(block).transpose()).collect::<Result<_, _>>()?;
+    let blocks: Vec<Value> = blocks_of(&message.content)
+        .iter()
+        .filter_map(|block| self::block(block).transpose())
+        .collect::<Result<_, _>>()?;
     if blocks.is_empty() {
         return Err(empty());
     }
@@ -262,10 +246,6 @@ pub(super) fn block(block: &ContentBlock) -> Result<Option<Value>, AgentError> {
 
 fn text_block(text: &str) -> Option<Value> {
     (!text.trim().is_empty()).then(|| json!({ "type": "input_text", "text": text }))
-}
-
-fn invalid(message: &str) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

@@ -4,17 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId, Redactor, Timestamp,
+    AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId, Timestamp,
 };
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::consent::{CHANGED, Question};
-use super::decode::{Decoded, Decoder, Follows, QuestionAnswer, TurnEnd};
-use super::error::{explain_exit, retrying, unknown_session};
+use super::decode::{Decoded, Decoder, Follows, QuestionAnswer};
+use super::error::{explain_exit, retrying};
 use super::launch::Launch;
 use super::rules::Rule;
 use super::server::{Base, is_id};
+use crate::error::not_found;
+use crate::program::pool::Limits;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, Received, Turn};
@@ -22,13 +24,16 @@ use crate::program::{Agent, Call, Conversation, Ending};
 use crate::transport::http::{Answer, Broken, Clocks, Http};
 use inspan_process::{Exit, Process, Start};
 
+/// How long a server is kept after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
+const WARM_FOR: Duration = Duration::from_secs(30);
+/// Servers kept at once.
+const WARM_LIMIT: usize = 2;
 /// How long the stream of events may take to begin.
 const CONNECT: Duration = Duration::from_secs(15);
 
 /// The process, and what its server is asked with.
 pub(super) struct OpenCodeAgent {
     pub(super) process: Process,
-    pub(super) redactor: Redactor,
     pub(super) http: Http,
     pub(super) base: Base,
     pub(super) session: String,
@@ -113,16 +118,16 @@ impl Agent for OpenCodeAgent {
     type Launch = Launch;
     type Prompt = Prompt;
     type Frame = Vec<u8>;
-    type Decoded = Decoded;
-    type End = TurnEnd;
+    type Decoder = Decoder;
     type Request = Question;
     type Answer = PermissionDecision;
 
     /// The first request waits until the program has loaded all of itself.
     const OPENING: Duration = Duration::from_secs(120);
+    const LIMITS: Limits = Limits { warm_for: WARM_FOR, warm: WARM_LIMIT, ..Limits::DEFAULT };
 
     fn check_id(id: &ProviderSessionId) -> Result<(), AgentError> {
-        if is_id(id.as_str()) { Ok(()) } else { Err(unknown_session(id.as_str())) }
+        if is_id(id.as_str()) { Ok(()) } else { Err(not_found(id)) }
     }
 
     fn start(
@@ -130,8 +135,7 @@ impl Agent for OpenCodeAgent {
         conversation: &Conversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let password = crate::ids::fresh();
-        let redactor = launch.redactor(&password);
+        let password = crate::conversation::fresh_id();
         let mut environment = launch.environment.clone();
         environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
         let process = Process::start(
@@ -142,11 +146,10 @@ impl Agent for OpenCodeAgent {
                 cwd: launch.cwd.clone(),
                 supervisor: context.supervisor.clone(),
             },
-            redactor.clone(),
+            launch.redactor(&password),
         )?;
         Ok(Self {
             process,
-            redactor,
             http: Http::default(),
             base: Base::new(password),
             session: conversation.id().to_string(),
@@ -294,23 +297,12 @@ impl Agent for OpenCodeAgent {
         self.abort(GRACE).await
     }
 
-    fn in_tool(&self) -> bool {
-        self.turn.as_ref().is_some_and(|current| current.decoder.in_tool())
-    }
-
-    fn abandon(&mut self, turn: &mut Turn<Self>) -> TurnEnd {
-        let Some(mut current) = self.turn.take() else { return TurnEnd::default() };
-        let (closing, end) = current.decoder.abandon();
-        turn.extend(closing);
-        end
+    fn decoder(&mut self) -> Option<&mut Decoder> {
+        self.turn.as_mut().map(|current| &mut current.decoder)
     }
 
     fn process(&self) -> &Process {
         &self.process
-    }
-
-    fn redactor(&self) -> &Redactor {
-        &self.redactor
     }
 
     async fn end(&mut self, how: Ending) -> Exit {

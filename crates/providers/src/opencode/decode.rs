@@ -26,8 +26,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::wire;
+use crate::decode::{Warned, head};
+use crate::program::TurnDecoder;
 use crate::transport::sse::SseReader;
-use crate::warned::{Warned, head};
 
 mod ask;
 mod end;
@@ -207,11 +208,6 @@ impl Decoder {
         self.prompt.as_deref().or(self.before.as_deref())
     }
 
-    /// Whether a tool has been called and has not answered.
-    pub(super) fn in_tool(&self) -> bool {
-        self.calls.values().any(Call::is_open)
-    }
-
     fn take(&mut self, data: &str, out: &mut Vec<Decoded>) {
         self.count += 1;
         let envelope: wire::Envelope<'_> = match serde_json::from_str(data) {
@@ -326,6 +322,21 @@ impl Decoder {
     /// Warns of something that is not understood, once in a turn for each kind.
     fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
         out.extend(self.warned.once(code, kind, what).map(Decoded::Event));
+    }
+}
+
+impl TurnDecoder for Decoder {
+    type Decoded = Decoded;
+    type End = TurnEnd;
+
+    fn in_tool(&self) -> bool {
+        self.calls.values().any(Call::is_open)
+    }
+
+    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+        let mut out = Vec::new();
+        let end = self.end(&mut out);
+        (out, end)
     }
 }
 

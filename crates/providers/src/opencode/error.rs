@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::decode::TurnEnd;
 use super::wire::{Failure, FailureData};
+use crate::error::sentence;
 use crate::output::TurnOutput;
-use crate::program::exit::{last_line, sentence};
+use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
 
 impl program::TurnEnd for TurnEnd {
@@ -191,12 +192,6 @@ pub(super) fn refused(what: &str, status: u16, body: &[u8]) -> AgentError {
     AgentError::new(code, sentence(&lead, &words)).with("status", status)
 }
 
-/// The error for a conversation that is not there.
-pub(super) fn unknown_session(session: &str) -> AgentError {
-    let message = format!("no such conversation: {session}");
-    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
-}
-
 /// The error that these words on stderr stand for.
 pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
     let configuration = ["Configuration is invalid", "ConfigInvalidError"];
@@ -209,16 +204,8 @@ pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
 fn lead(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::Auth => "no key or login is accepted (log in with `opencode auth login`)",
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
         ErrorCode::Refused => "the model refused",
-        ErrorCode::Network => "the connection to the vendor failed",
-        ErrorCode::Timeout => "the vendor did not answer in time",
-        ErrorCode::InvalidRequest => "the vendor refused the request",
-        _ => "the turn failed",
+        code => crate::error::lead(code),
     }
 }
 

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, Redactor};
+use inspan_protocol::{AgentError, ExecutionContext, Redactor};
 use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
+use crate::error::invalid;
+use crate::input::{check_max_turns, check_output_schema};
 use crate::transport::environment::for_program;
 use crate::transport::program::directory;
 
@@ -40,14 +42,8 @@ impl fmt::Debug for Launch {
 impl Launch {
     /// Checks the options and makes the server's configuration.
     pub(super) fn new(options: &OpenCodeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
-        if options.max_turns == Some(0) {
-            return Err(invalid("`maxTurns` must be greater than 0".to_owned()));
-        }
-        if let Some(schema) = &options.output_schema {
-            // The program hands any text on as a schema.
-            jsonschema::validator_for(schema)
-                .map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))?;
-        }
+        check_max_turns(options.max_turns)?;
+        check_output_schema(options.output_schema.as_ref())?;
         let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
         let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
         let rules = rules(options)?;
@@ -114,10 +110,6 @@ fn merge(under: &mut Value, over: Value) {
         }
         (under, over) => *under = over,
     }
-}
-
-fn invalid(message: String) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! What a call of OpenCode takes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use inspan_protocol::{InputFacts, Message, MultiTurn, ProviderInput, ProviderSessionId};
+use inspan_protocol::{Message, ProviderSessionId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::input::provider_input;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,22 +87,4 @@ pub struct OpenCodeOptions {
     pub executable: Option<String>,
 }
 
-impl ProviderInput for OpenCodeInput {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        self.messages = None;
-        self.prompt = Some(message.to_owned());
-        self.options.get_or_insert_default().resume = Some(session.clone());
-    }
-
-    fn facts(&self) -> InputFacts {
-        let Some(options) = &self.options else { return InputFacts::default() };
-        InputFacts {
-            model: options.model.clone(),
-            session: options.resume.clone(),
-            multi_turn: if options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: options.idle_timeout_ms.map(Duration::from_millis),
-            max_turns: options.max_turns,
-            output_schema: options.output_schema.clone(),
-        }
-    }
-}
+provider_input!(OpenCodeInput, |options| options.max_turns);

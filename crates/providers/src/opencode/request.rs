@@ -1,10 +1,11 @@
 //! From a turn's words and options to the bodies of the requests that the server takes.
 
-use inspan_protocol::{AgentError, ContentBlock, ErrorCode};
+use inspan_protocol::{AgentError, ContentBlock};
 use serde_json::{Map, Value, json};
 
 use super::options::OpenCodeOptions;
 use super::rules::Rule;
+use crate::error::invalid;
 
 /// The longest title of a conversation, in characters.
 const TITLE: usize = 80;
@@ -16,7 +17,7 @@ pub(super) fn session(rules: &[Rule], title: &str) -> Value {
 
 /// The title of a conversation: the beginning of what is said first.
 pub(super) fn title(blocks: &[ContentBlock]) -> String {
-    let said = crate::prompt::text(blocks);
+    let said = crate::input::text(blocks);
     let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("inspan");
     line.chars().take(TITLE).collect()
 }
@@ -53,12 +54,10 @@ pub(super) fn prompt(blocks: &[ContentBlock], options: &OpenCodeOptions) -> Resu
     Ok(Value::Object(body))
 }
 
-fn invalid(message: &str) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
-}
-
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::ErrorCode;
+
     use super::*;
 
     #[test]

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::OpenCodeAgent;
-use super::error::{explain_exit, refused, unknown_session};
+use super::error::{explain_exit, refused};
 use super::request;
+use crate::error::not_found;
 use crate::program::{Agent, exit, redacted};
 use crate::transport::http::{Answer, Broken, Clocks, Request};
 
@@ -87,7 +88,7 @@ impl OpenCodeAgent {
         let path = format!("session/{}", self.session);
         let (status, body) = self.call(Method::GET, &path, None, CALL).await?;
         if status == 404 {
-            return Err(unknown_session(&self.session));
+            return Err(not_found(&self.session));
         }
         let known = self.judged("look for the conversation", status, &body)?;
         self.directory = known["directory"].as_str().map(str::to_owned);
@@ -125,7 +126,7 @@ impl OpenCodeAgent {
         let path = format!("session/{}/prompt_async", self.session);
         let (status, body) = self.call(Method::POST, &path, Some(message), CALL).await?;
         if status == 404 {
-            return Err(unknown_session(&self.session));
+            return Err(not_found(&self.session));
         }
         self.judged("take the message", status, &body).map(drop)
     }
@@ -165,7 +166,7 @@ impl OpenCodeAgent {
     fn judged(&self, what: &str, status: u16, response: &[u8]) -> Result<Value, AgentError> {
         if !(200..300).contains(&status) {
             let error = refused(what, status, response);
-            return Err(redacted(error, &self.redactor));
+            return Err(redacted(error, self.process.redactor()));
         }
         if response.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Null);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::decode::{Asked, Decoded, Decoder, Follows, QuestionAnswer};
 use super::error::retrying;
-use crate::program::tests::Case;
+use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
 
 mod faults;
@@ -21,9 +21,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
         }
     }
     if !over {
-        let (closing, end) = decoder.abandon();
-        out.extend(closing.into_iter().map(|decoded| line(decoded, case)));
-        out.push(json!({ "abandoned": { "said": end.full_text, "usage": end.usage } }));
+        out.extend(abandoned(&mut decoder, |decoded| Some(line(decoded, case))));
     }
     out
 }

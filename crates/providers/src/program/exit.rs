@@ -39,18 +39,6 @@ pub(crate) fn last_line(text: &str) -> String {
     last.chars().take(300).collect()
 }
 
-/// The vendor's sentence, without the page that may follow it.
-pub(crate) fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(500).collect()
-}
-
-/// A sentence of ours, and the vendor's after it if there is one.
-pub(crate) fn sentence(lead: &str, vendor: &str) -> String {
-    let vendor = first_line(vendor);
-    if vendor.is_empty() { lead.to_owned() } else { format!("{lead}: {vendor}") }
-}
-
 /// As much of stderr as an event should carry.
 fn tail(stderr: &str) -> &str {
     const LIMIT: usize = 8 * 1024;

@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::session::too_long;
-use crate::conversation::busy;
+use crate::error::busy;
 
 /// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
 const WARM_FOR: Duration = Duration::from_secs(60);
@@ -56,10 +56,9 @@ pub(crate) struct Limits {
     pub(crate) busy: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { warm_for: WARM_FOR, warm: WARM_LIMIT, busy: BUSY_LIMIT }
-    }
+impl Limits {
+    /// Those of most programs.
+    pub(crate) const DEFAULT: Self = Self { warm_for: WARM_FOR, warm: WARM_LIMIT, busy: BUSY_LIMIT };
 }
 
 /// All sessions of one provider.

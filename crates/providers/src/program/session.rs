@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::pool::{self, Reuse};
 use super::turn::{Item, Turn};
 use super::{Agent, Call, Conversation, Ending, exit, redacted};
-use crate::conversation::busy;
+use crate::error::busy;
 
 /// One conversation and its process. Dropping it kills the process and everything it started.
 pub(crate) struct Session<A: Agent> {
@@ -71,7 +71,7 @@ impl<A: Agent> Session<A> {
 
     /// Starts the program, exchanges greetings and ends it.
     pub(super) async fn greet(launch: &A::Launch, context: &ExecutionContext) -> Result<(), AgentError> {
-        let conversation = Conversation::New(ProviderSessionId::from(crate::ids::fresh()));
+        let conversation = Conversation::New(ProviderSessionId::from(crate::conversation::fresh_id()));
         let mut agent = A::start(launch, &conversation, context)?;
         let greeted = bounded::<A, _>(agent.greet(launch), context, Instant::now()).await;
         match greeted {
@@ -163,7 +163,7 @@ async fn give_up<A: Agent>(agent: &mut A, failure: Opening) -> NotReady {
     agent.end(how).await;
     match failure {
         Opening::Failed(error) | Opening::TooSlow(error) => {
-            NotReady::Failed(redacted(error, agent.redactor()))
+            NotReady::Failed(redacted(error, agent.process().redactor()))
         }
         Opening::Cancelled => NotReady::Cancelled,
     }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use inspan_protocol::{AgentError, ProviderSessionId, Redactor};
+use inspan_protocol::{AgentError, ProviderSessionId, Redactor, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::output::TurnOutput;
 use crate::program::exit::{Exit, exited};
-use crate::program::{Cancelled, TurnEnd, conclude};
+use crate::program::{Cancelled, TurnDecoder, TurnEnd, conclude};
 
 #[cfg(target_os = "linux")]
 pub(crate) mod fake;
@@ -64,4 +64,15 @@ impl Case {
         let exit = Exit { code: self.exit.code, signal: self.exit.signal };
         json!({ "error": exited(exit, &self.stderr, explain) })
     }
+}
+
+/// What comes of a turn that its process left open.
+pub(crate) fn abandoned<D: TurnDecoder, L: IntoIterator<Item = Value>>(
+    decoder: &mut D,
+    line: impl FnMut(D::Decoded) -> L,
+) -> Vec<Value> {
+    let (closing, end) = decoder.abandon();
+    let output = end.output(StopReason::Aborted);
+    let end = json!({ "abandoned": { "said": output.text, "usage": output.usage } });
+    closing.into_iter().flat_map(line).chain([end]).collect()
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
-use super::{Agent, Cancelled, TurnEnd, conclude, elapsed_ms, exit};
+use super::{Agent, Cancelled, Decoded, End, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
 use crate::output::{PermissionDenial, TurnOutput};
 
 /// How long an interrupted turn may take to end by itself.
@@ -47,7 +47,7 @@ pub(crate) enum Handled<A: Agent> {
     Nothing,
     Event(StreamEvent),
     /// The program ended the turn.
-    End(Box<A::End>),
+    End(Box<End<A>>),
     /// The program did not take the prompt; it can take another one.
     Refused(AgentError),
     /// The program broke its protocol; nothing after it can be relied on.
@@ -72,7 +72,7 @@ pub(crate) struct Turn<A: Agent> {
 
 /// What the turn does next.
 enum Step<A: Agent> {
-    Decoded(A::Decoded),
+    Decoded(Decoded<A>),
     Event(StreamEvent),
     Last(Item),
 }
@@ -128,7 +128,7 @@ impl<A: Agent> Turn<A> {
     }
 
     /// Queues what was decoded.
-    pub(crate) fn extend(&mut self, decoded: impl IntoIterator<Item = A::Decoded>) {
+    pub(crate) fn extend(&mut self, decoded: impl IntoIterator<Item = Decoded<A>>) {
         self.queue.extend(decoded.into_iter().map(Step::Decoded));
     }
 
@@ -254,12 +254,13 @@ impl<A: Agent> Turn<A> {
     }
 
     /// When the program has been silent for too long.
-    fn silence_ends(&self, agent: &A) -> Option<Instant> {
+    fn silence_ends(&self, agent: &mut A) -> Option<Instant> {
         // A person may take any time; the broker that asks has its own deadline.
         if self.requests.iter().any(A::waits_for_person) {
             return None;
         }
-        let works = agent.in_tool() || !self.requests.is_empty();
+        let in_tool = agent.decoder().is_some_and(|decoder| decoder.in_tool());
+        let works = in_tool || !self.requests.is_empty();
         let limit = if works { self.stall.max(TOOL_SILENCE) } else { self.stall };
         self.last_heard.checked_add(limit)
     }
@@ -282,7 +283,7 @@ impl<A: Agent> Turn<A> {
             }
             Ok(Handled::Refused(error)) => {
                 session.state = State::Idle;
-                Some(Err(super::redacted(error, session.agent.redactor())))
+                Some(Err(super::redacted(error, session.agent.process().redactor())))
             }
             Ok(Handled::Fault(error)) => {
                 session.break_off().await;
@@ -308,8 +309,8 @@ impl<A: Agent> Turn<A> {
         }
     }
 
-    fn conclude(&mut self, end: A::End, session: &Session<A>) -> Item {
-        let redactor = session.agent.redactor();
+    fn conclude(&mut self, end: End<A>, session: &Session<A>) -> Item {
+        let redactor = session.agent.process().redactor();
         let output = match std::mem::replace(&mut self.phase, Phase::Running) {
             Phase::Running | Phase::Closing { .. } => conclude(end, Cancelled::No, redactor),
             Phase::Stopping { why: Interruption::Cancelled, .. } => conclude(end, Cancelled::Yes, redactor),
@@ -334,7 +335,8 @@ impl<A: Agent> Turn<A> {
             None => true,
         };
         let exit = session.break_off().await;
-        let end = session.agent.abandon(self);
+        let (closing, end) = session.agent.decoder().map(|decoder| decoder.abandon()).unwrap_or_default();
+        self.extend(closing);
         let item = match &self.phase {
             Phase::Running => Err(match cause {
                 Some(error) if !exited => error,

@@ -32,14 +32,6 @@ pub(in super::super) struct TurnEnd {
 }
 
 impl Decoder {
-    /// Ends a turn that the agent will not end: closes its tools, and says what it came to until now.
-    pub(in super::super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
-        let mut out = Vec::new();
-        self.close_tools(&mut out);
-        let end = self.turn_end();
-        (out, end)
-    }
-
     /// The answer to the prompt ends the turn.
     pub(super) fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<Decoded>) {
         let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
@@ -97,7 +89,7 @@ impl Decoder {
     }
 
     /// What the turn came to, and no turn after it.
-    fn turn_end(&mut self) -> TurnEnd {
+    pub(super) fn turn_end(&mut self) -> TurnEnd {
         self.prompt = None;
         let turn = std::mem::take(&mut self.turn);
         TurnEnd {
@@ -110,7 +102,7 @@ impl Decoder {
         }
     }
 
-    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+    pub(super) fn close_tools(&mut self, out: &mut Vec<Decoded>) {
         let events = self.turn.tools.close();
         self.tell(events, out);
     }

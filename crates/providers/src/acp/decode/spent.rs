@@ -4,7 +4,7 @@ use inspan_protocol::{StreamEvent, Usage};
 use serde_json::Value;
 
 use super::super::wire;
-use crate::cost::plausible;
+use crate::output::plausible;
 
 /// What the session cost, as its agent counts it: since it began, and in some agents since their process began.
 #[derive(Debug, Default)]

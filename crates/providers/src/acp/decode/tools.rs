@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::wire::{Location, ToolCall};
 use super::{Question, text_of};
+use crate::decode::unanswered;
 
 /// Ends that are remembered, so that an agent that tells one twice ends no tool twice.
 const ENDED_LIMIT: usize = 4096;
@@ -104,11 +105,7 @@ impl Tools {
         let mut events = Vec::new();
         for (id, mut tool) in open {
             events.extend(tool.start(&id));
-            events.push(StreamEvent::ToolComplete {
-                tool_use_id: id,
-                result: Value::String("the turn ended before the tool answered".to_owned()),
-                is_error: true,
-            });
+            events.push(unanswered(id));
         }
         events
     }

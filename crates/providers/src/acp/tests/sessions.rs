@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::super::{AcpOptions, AcpProvider, preset};
 use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, runs, wait_until, warnings};
-use crate::program::pool::{Limits, Pool};
+use crate::program::ProgramProvider;
+use crate::program::pool::Limits;
 
 /// What an agent sends of an earlier conversation when it loads it.
 const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;
@@ -288,8 +289,8 @@ async fn processes_stay_warm_between_turns() {
             .replace(r#""agentCapabilities":{}"#, r#""agentCapabilities":{"loadSession":true}"#)
             .replace("\nwhile hear", &format!("\n{HISTORY}\nwhile hear"))
     ));
-    let limits = Limits { warm_for: Duration::from_millis(1500), ..Limits::default() };
-    let provider = AcpProvider { preset: &preset::ANY, pool: Pool::new(limits) };
+    let limits = Limits { warm_for: Duration::from_millis(1500), ..Limits::DEFAULT };
+    let provider = AcpProvider { preset: &preset::ANY, programs: ProgramProvider::with_limits(limits) };
     run(&provider, options(), fake.context()).await.1.unwrap();
     run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
     let pids = fake.pids();

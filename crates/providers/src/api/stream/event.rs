@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, ErrorCode};
 use serde::Deserialize;
 
-pub(crate) use crate::warned::{Warned, head};
+pub(crate) use crate::decode::{Warned, head};
 
 /// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.
 pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {

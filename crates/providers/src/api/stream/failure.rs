@@ -46,22 +46,14 @@ pub(crate) fn page(body: &[u8]) -> String {
     }
 }
 
-/// Our text for a code, and the beginning of the vendor's message.
-pub(crate) fn sentence(code: ErrorCode, words: &str) -> String {
+/// Our text for a code, and the vendor's message after it.
+pub(crate) fn sentence(code: ErrorCode, vendor: &str) -> String {
     let lead = match code {
         ErrorCode::Auth => "the key is not accepted",
-        ErrorCode::Billing => "the account cannot pay",
-        ErrorCode::RateLimited => "too many requests or a usage limit",
-        ErrorCode::Overloaded => "the vendor's server failed",
-        ErrorCode::ModelNotFound => "no such model",
-        ErrorCode::ContextLength => "the conversation is too long for the model",
-        ErrorCode::Timeout => "the vendor did not answer in time",
-        ErrorCode::InvalidRequest => "the vendor refused the request",
         ErrorCode::Refused => "the vendor refused to answer",
-        _ => "the turn failed",
+        code => crate::error::lead(code),
     };
-    let words: String = words.lines().next().unwrap_or_default().trim().chars().take(500).collect();
-    if words.is_empty() { lead.to_owned() } else { format!("{lead}: {words}") }
+    crate::error::sentence(lead, vendor)
 }
 
 #[cfg(test)]

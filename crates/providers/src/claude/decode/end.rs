@@ -4,8 +4,8 @@ use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 
 use super::super::wire;
 use super::{Decoded, Decoder, TurnEnd};
-use crate::cost::plausible;
 use crate::output::PermissionDenial;
+use crate::output::plausible;
 
 /// The counters of the process at the end of the last turn.
 #[derive(Clone, Copy, Debug, Default)]

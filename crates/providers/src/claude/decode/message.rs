@@ -120,11 +120,12 @@ impl Decoder {
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<Decoded>) {
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
             let id = block.tool_use_id.as_deref().unwrap_or_default();
-            let Some((tool_use_id, _)) = self.turn.open_tools.remove_entry(id) else {
+            if !self.turn.open_tools.answer(id) {
                 let what = "passed over the answer of a tool that was never called:";
                 self.warn_once("unknownTool", id, what, out);
                 continue;
-            };
+            }
+            let tool_use_id = id.to_owned();
             self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
             out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
@@ -152,7 +153,7 @@ impl Decoder {
 
     fn tool_start(&mut self, block: wire::Block<'_>, out: &mut Vec<Decoded>) {
         let tool_use_id = block.id.map(wire::Str::into_string).unwrap_or_default();
-        if self.turn.open_tools.insert(tool_use_id.clone(), self.line).is_some() {
+        if !self.turn.open_tools.open(&tool_use_id) {
             return;
         }
         self.turn.text.boundary();

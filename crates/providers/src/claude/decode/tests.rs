@@ -98,7 +98,7 @@ fn unknown_kinds_are_warned_of_once_in_a_turn() {
 fn warnings_have_a_bound() {
     let mut decoder = Decoder::new();
     let lines: Vec<String> = (0..1000).map(|n| json!({ "type": format!("kind_{n}") }).to_string()).collect();
-    assert_eq!(events(all(&mut decoder, &lines)).len(), crate::warned::LIMIT);
+    assert_eq!(events(all(&mut decoder, &lines)).len(), crate::decode::LIMIT);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of the command line.
 
+use inspan_protocol::ErrorCode;
 use serde_json::json;
 
 use super::super::options::ClaudeInput;

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use super::super::launch::Launch;
 use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
-use crate::program::pool::{Limits, Pool};
+use crate::program::ProgramProvider;
+use crate::program::pool::Limits;
 use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
 
 /// Answers the greeting, then reads the prompt.
@@ -286,13 +287,13 @@ fn willing() -> Fake {
 }
 
 fn provider(limits: Limits) -> ClaudeProvider {
-    ClaudeProvider { pool: Pool::new(limits) }
+    ClaudeProvider(ProgramProvider::with_limits(limits))
 }
 
 #[tokio::test]
 async fn processes_stay_warm_for_their_time_and_in_their_number() {
     let fake = willing();
-    let limits = Limits { warm_for: Duration::from_millis(1500), warm: 2, ..Limits::default() };
+    let limits = Limits { warm_for: Duration::from_millis(1500), warm: 2, ..Limits::DEFAULT };
     let provider = provider(limits);
     let mut sessions = Vec::new();
     for _ in 0..3 {
@@ -326,7 +327,7 @@ async fn processes_stay_warm_for_their_time_and_in_their_number() {
 #[tokio::test]
 async fn one_conversation_takes_one_turn_at_a_time() {
     let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
-    let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::default() });
+    let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
     let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
     let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };
     let input = ClaudeInput {

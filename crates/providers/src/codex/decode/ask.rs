@@ -83,10 +83,9 @@ impl Decoder {
     /// The call that has this name and input and has not answered.
     fn waiting(&self, tool: &str, input: &Value) -> Option<String> {
         let turn = &self.turn;
-        let open = turn
-            .open_tools
-            .keys()
-            .filter(|id| turn.inputs.get(*id).is_some_and(|(name, given)| name == tool && given == input));
-        open.max_by_key(|id| turn.open_tools[*id]).cloned()
+        let asked =
+            |id: &String| turn.inputs.get(id).is_some_and(|(name, given)| name == tool && given == input);
+        let open = turn.open_tools.iter().filter(|(id, _)| asked(id));
+        open.max_by_key(|(_, place)| *place).map(|(id, _)| id.clone())
     }
 }

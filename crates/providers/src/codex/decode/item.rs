@@ -65,7 +65,7 @@ impl Decoder {
                 if !self.turn.inputs.contains_key(&*item.id) {
                     self.call(&item, name, input, out);
                 }
-                if self.turn.open_tools.remove(&*item.id).is_none() {
+                if !self.turn.open_tools.answer(&item.id) {
                     return;
                 }
                 self.turn.text.boundary();
@@ -105,10 +105,9 @@ impl Decoder {
 
     fn call(&mut self, item: &wire::Item<'_>, tool_name: String, input: Value, out: &mut Vec<Decoded>) {
         let tool_use_id = item.id.to_string();
-        self.turn.calls += 1;
         self.turn.called.now += 1;
         self.turn.text.boundary();
-        self.turn.open_tools.insert(tool_use_id.clone(), self.turn.calls);
+        self.turn.open_tools.open(&tool_use_id);
         self.turn.inputs.insert(tool_use_id.clone(), (tool_name.clone(), input.clone()));
         out.push(Decoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));
     }

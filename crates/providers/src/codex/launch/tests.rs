@@ -1,5 +1,6 @@
 //! Tests of the command line and the parameters of a thread.
 
+use inspan_protocol::ErrorCode;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
-use crate::program::pool::{Limits, Pool};
+use crate::program::ProgramProvider;
+use crate::program::pool::Limits;
 use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
@@ -358,10 +359,8 @@ async fn a_warm_process_serves_the_same_launch_only() {
     let turn = format!("read -r line; say {BEGUN}; say {DONE}");
     let again = turn.replace("\"id\":5", "\"id\":6");
     let fake = fake(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
-    let provider = CodexProvider {
-        pool: Pool::new(Limits { warm_for: Duration::from_secs(30), ..Limits::default() }),
-        shown: Arc::default(),
-    };
+    let limits = Limits { warm_for: Duration::from_secs(30), ..Limits::DEFAULT };
+    let provider = CodexProvider(ProgramProvider::with_limits(limits));
     let first = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap();
     let resume = CodexOptions { resume: first.session_token.clone(), ..CodexOptions::default() };
     assert_eq!(run(&provider, resume.clone(), fake.context()).await.1.unwrap().code, "done");

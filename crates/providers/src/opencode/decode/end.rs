@@ -1,11 +1,12 @@
 //! The end of a turn: when it is there, and what the turn came to.
 
-use inspan_protocol::{StreamEvent, Usage};
+use inspan_protocol::Usage;
 use serde_json::Value;
 
 use super::super::wire;
 use super::part::Kind;
 use super::{Decoded, Decoder};
+use crate::decode::unanswered;
 
 /// How a turn ended, in the program's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,14 +45,7 @@ impl Decoder {
         }
     }
 
-    /// Ends a turn that the program will not end: closes its tools, and says what it came to until now.
-    pub(in super::super) fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
-        let mut out = Vec::new();
-        let end = self.end(&mut out);
-        (out, end)
-    }
-
-    fn end(&mut self, out: &mut Vec<Decoded>) -> TurnEnd {
+    pub(super) fn end(&mut self, out: &mut Vec<Decoded>) -> TurnEnd {
         self.held.clear();
         self.close_tools(out);
         let texts = |of: Option<&str>| {
@@ -81,11 +75,7 @@ impl Decoder {
         let mut open: Vec<_> = calls.into_iter().filter(|(_, call)| call.is_open()).collect();
         open.sort_by_key(|(_, call)| call.order);
         for (tool_use_id, _) in open {
-            out.push(Decoded::Event(StreamEvent::ToolComplete {
-                tool_use_id,
-                result: Value::String("the turn ended before the tool answered".to_owned()),
-                is_error: true,
-            }));
+            out.push(Decoded::Event(unanswered(tool_use_id)));
         }
     }
 }

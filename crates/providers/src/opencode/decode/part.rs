@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::rules::STRUCTURED;
 use super::super::wire;
 use super::{Decoded, Decoder, Follows, Message, Speaker};
-use crate::cost::plausible;
+use crate::output::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, PROGRAM};
 use crate::output::TurnOutput;
-use crate::program::pool::{Limits, Pool};
+use crate::program::ProgramProvider;
+use crate::program::pool::Limits;
 use crate::program::tests::fake::{self, Fake, Turn, parts, wait_until};
 
 const SESSION: &str = "ses_1";
@@ -353,7 +354,7 @@ async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
     let server = server(events(format!("{}{}", said(), ended()))).await;
     let fake = fake_before(&server);
     let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
-    let provider = OpenCodeProvider { pool: Pool::new(limits) };
+    let provider = OpenCodeProvider(ProgramProvider::with_limits(limits));
     let resumed = || OpenCodeOptions { resume: Some(SESSION.into()), ..OpenCodeOptions::default() };
     run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
     // The turn of the recorded stream has the same message of the user, which a second turn would take for late news.

@@ -1,11 +1,16 @@
-//! What a turn says to an agent: a prompt or messages, exactly one of them, as blocks; and what can be wrong with them.
+//! The input of a turn: a prompt or messages, exactly one of them; the options that all adapters share; and what can be
+//! wrong with them.
 
-use inspan_protocol::{AgentError, Content, ContentBlock, ErrorCode, InputProblem, Message, Role};
+use inspan_protocol::{AgentError, Content, ContentBlock, InputProblem, Message, Role};
 use serde_json::Value;
+
+use crate::error::invalid;
 
 const BOTH: &str = "`prompt` and `messages` are both given; give one of them";
 const NEITHER: &str = "neither `prompt` nor `messages` is given";
 const EMPTY: &str = "the prompt is empty";
+const NO_MESSAGE: &str = "`messages` is empty";
+const LAST: &str = "the last of `messages` has to be the user's";
 const ASSISTANT: &str =
     "`messages` may hold messages of the user only; go on in a conversation with `options.resume`";
 
@@ -33,13 +38,13 @@ pub(crate) fn check(input: &Value, assistant: Assistant) -> Vec<InputProblem> {
         (None, Some(_)) => return Vec::new(),
     };
     if messages.is_empty() {
-        return vec![InputProblem::new("/messages", "`messages` is empty")];
+        return vec![InputProblem::new("/messages", NO_MESSAGE)];
     }
     let refused = |(at, message): (usize, &Value)| {
         let is_last = at + 1 == messages.len();
         let message = match (message["role"] == "assistant", assistant) {
             (true, Assistant::Refused) => ASSISTANT,
-            (true, Assistant::Earlier) if is_last => "the last of `messages` has to be the user's",
+            (true, Assistant::Earlier) if is_last => LAST,
             _ => return None,
         };
         Some(InputProblem::new(format!("/messages/{at}/role"), message))
@@ -63,16 +68,11 @@ pub(crate) fn blocks(
                 if message.role != Role::User {
                     return Err(invalid(ASSISTANT));
                 }
-                match &message.content {
-                    Content::Text(text) => blocks.push(ContentBlock::Text { text: text.clone() }),
-                    Content::Blocks(more) => blocks.extend(more.iter().cloned()),
-                }
+                blocks.extend(blocks_of(&message.content));
             }
             blocks
         }
-        (Some(_), Some(_)) => {
-            return Err(invalid(BOTH));
-        }
+        (Some(_), Some(_)) => return Err(invalid(BOTH)),
         (None, None) => return Err(invalid(NEITHER)),
     };
     let says = |block: &ContentBlock| !matches!(block, ContentBlock::Text { text } if text.trim().is_empty());
@@ -87,9 +87,78 @@ pub(crate) fn text(blocks: &[ContentBlock]) -> String {
     Content::Blocks(blocks.to_vec()).text()
 }
 
-fn invalid(message: &str) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, message)
+/// The messages of a turn that may include earlier ones of the assistant. The last one is the user's.
+pub(crate) fn messages(
+    prompt: Option<&str>,
+    messages: Option<&[Message]>,
+) -> Result<Vec<Message>, AgentError> {
+    let messages = match (prompt, messages) {
+        (Some(prompt), None) => vec![Message::user(prompt)],
+        (None, Some(messages)) => messages.to_vec(),
+        (Some(_), Some(_)) => return Err(invalid(BOTH)),
+        (None, None) => return Err(invalid(NEITHER)),
+    };
+    match messages.last() {
+        None => Err(invalid(NO_MESSAGE)),
+        Some(last) if last.role != Role::User => Err(invalid(LAST)),
+        Some(_) => Ok(messages),
+    }
 }
+
+/// The blocks of one message.
+pub(crate) fn blocks_of(content: &Content) -> Vec<ContentBlock> {
+    match content {
+        Content::Text(text) => vec![ContentBlock::Text { text: text.clone() }],
+        Content::Blocks(blocks) => blocks.clone(),
+    }
+}
+
+/// Checks the option `maxTurns`.
+pub(crate) fn check_max_turns(max_turns: Option<u32>) -> Result<(), AgentError> {
+    if max_turns == Some(0) { Err(invalid("`maxTurns` must be greater than 0")) } else { Ok(()) }
+}
+
+/// Checks the option `outputSchema`: agent CLIs ignore an invalid schema, or pass it on.
+pub(crate) fn check_output_schema(schema: Option<&Value>) -> Result<(), AgentError> {
+    let checked = schema.map(jsonschema::validator_for).transpose();
+    checked.map(drop).map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))
+}
+
+/// What the engine reads of an input's options.
+macro_rules! input_facts {
+    ($options:expr, $max_turns:expr) => {{
+        use ::inspan_protocol::MultiTurn;
+        ::inspan_protocol::InputFacts {
+            model: $options.model.clone(),
+            session: $options.resume.clone(),
+            multi_turn: if $options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
+            idle_timeout: $options.idle_timeout_ms.map(::std::time::Duration::from_millis),
+            max_turns: $max_turns,
+            output_schema: $options.output_schema.clone(),
+        }
+    }};
+}
+
+/// Implements `ProviderInput` for an input that names its conversation by `options.resume`.
+macro_rules! provider_input {
+    ($input:ty, |$options:ident| $max_turns:expr) => {
+        impl ::inspan_protocol::ProviderInput for $input {
+            fn resume(&mut self, session: &::inspan_protocol::ProviderSessionId, message: &str) {
+                self.messages = None;
+                self.prompt = Some(message.to_owned());
+                self.options.get_or_insert_default().resume = Some(session.clone());
+            }
+
+            fn facts(&self) -> ::inspan_protocol::InputFacts {
+                self.options.as_ref().map_or_else(::std::default::Default::default, |$options| {
+                    $crate::input::input_facts!($options, $max_turns)
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use {input_facts, provider_input};
 
 #[cfg(test)]
 mod tests {

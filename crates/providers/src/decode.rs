@@ -1,4 +1,9 @@
-//! The text of a turn, and which part of it a retraction voids.
+//! What decoders share: the text of a turn, its open tools, and warnings that are given once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inspan_protocol::StreamEvent;
+use serde_json::Value;
 
 /// All text of a turn.
 #[derive(Debug, Default)]
@@ -58,6 +63,76 @@ impl TurnText {
     pub(crate) fn into_text(self) -> String {
         self.text
     }
+}
+
+/// The tools of a turn that have not answered, in the order of their calls.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTools {
+    order: BTreeMap<String, u64>,
+    calls: u64,
+}
+
+impl OpenTools {
+    /// A tool was called. Returns whether it is not open yet.
+    pub(crate) fn open(&mut self, tool_use_id: &str) -> bool {
+        self.calls += 1;
+        self.order.insert(tool_use_id.to_owned(), self.calls).is_none()
+    }
+
+    /// A tool answered. Returns whether it was open.
+    pub(crate) fn answer(&mut self, tool_use_id: &str) -> bool {
+        self.order.remove(tool_use_id).is_some()
+    }
+
+    /// Whether every tool has answered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The ids, with their places in the order of the calls.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, u64)> {
+        self.order.iter().map(|(id, place)| (id, *place))
+    }
+
+    /// The turn is over: the events that close what is open.
+    pub(crate) fn close(&mut self) -> impl Iterator<Item = StreamEvent> + use<> {
+        let mut open: Vec<_> = std::mem::take(&mut self.order).into_iter().collect();
+        open.sort_by_key(|(_, place)| *place);
+        open.into_iter().map(|(id, _)| unanswered(id))
+    }
+}
+
+/// The event that closes a tool whose turn ended before it answered.
+pub(crate) fn unanswered(tool_use_id: String) -> StreamEvent {
+    let result = Value::String("the turn ended before the tool answered".to_owned());
+    StreamEvent::ToolComplete { tool_use_id, result, is_error: true }
+}
+
+/// Kinds that are warned of at most; beyond that the vendor's output is nonsense.
+pub(crate) const LIMIT: usize = 32;
+
+/// What was warned of in one turn.
+#[derive(Debug, Default)]
+pub(crate) struct Warned(BTreeSet<String>);
+
+impl Warned {
+    /// The warning that something of a kind was met, unless it was given before.
+    pub(crate) fn once(&mut self, code: &str, kind: &str, what: &str) -> Option<StreamEvent> {
+        let kind = head(kind);
+        let message = if kind.is_empty() { what.to_owned() } else { format!("{what} `{kind}`") };
+        self.message_once(code, &kind, message)
+    }
+
+    /// This warning, unless one was given with this code for this kind.
+    pub(crate) fn message_once(&mut self, code: &str, kind: &str, message: String) -> Option<StreamEvent> {
+        let is_new = self.0.len() < LIMIT && self.0.insert(format!("{code} {kind}"));
+        is_new.then(|| StreamEvent::Warning { code: code.to_owned(), message })
+    }
+}
+
+/// The part of a vendor's word that may stand in a message.
+pub(crate) fn head(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(60).collect()
 }
 
 #[cfg(test)]

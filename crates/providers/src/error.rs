@@ -1,0 +1,62 @@
+//! What the errors of all adapters share: texts for people, and the errors that any of them can have.
+
+use std::fmt::Display;
+
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId};
+
+/// Our text for a failed turn.
+pub(crate) fn lead(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Auth => "no key or login is accepted",
+        ErrorCode::Billing => "the account cannot pay",
+        ErrorCode::RateLimited => "too many requests or a usage limit",
+        ErrorCode::Overloaded => "the vendor's server failed",
+        ErrorCode::ModelNotFound => "no such model",
+        ErrorCode::ContextLength => "the conversation is too long for the model",
+        ErrorCode::Network => "the connection to the vendor failed",
+        ErrorCode::Timeout => "the vendor did not answer in time",
+        ErrorCode::InvalidRequest => "the vendor refused the request",
+        ErrorCode::Refused => "the request was refused",
+        _ => "the turn failed",
+    }
+}
+
+/// Our text, and the vendor's after it if there is one.
+pub(crate) fn sentence(lead: &str, vendor: &str) -> String {
+    let vendor = first_line(vendor);
+    if vendor.is_empty() { lead.to_owned() } else { format!("{lead}: {vendor}") }
+}
+
+/// The vendor's sentence, without the page that may follow it.
+pub(crate) fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(500).collect()
+}
+
+/// The error for an input that does not fit.
+pub(crate) fn invalid(message: impl Into<String>) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, message)
+}
+
+/// The error for an unknown conversation.
+pub(crate) fn not_found(session: impl Display) -> AgentError {
+    let message = format!("no such conversation: {session}");
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
+}
+
+/// The error for an id that this provider gives to no conversation.
+pub(crate) fn not_our_id(session: &ProviderSessionId) -> AgentError {
+    not_found(format!("`{session}` is no id of this provider"))
+}
+
+/// The error for a conversation that another turn of ours uses.
+pub(crate) fn busy(session: &ProviderSessionId) -> AgentError {
+    let message = format!("the conversation {session} is busy with another turn");
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy)
+}
+
+/// The error for a conversation that another process uses, as the vendor says.
+pub(crate) fn in_use(vendor: &str) -> AgentError {
+    let message = format!("the conversation is in use by another process: {vendor}");
+    AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy)
+}
