@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::conversation::{Conversation, ConversationStore};
 use crate::output::TurnOutput;
 use crate::tools::{ToolCall, ToolResult, ToolSettings};
-use crate::transport::http::Http;
+use inspan_transport::Http;
 
 pub(crate) mod account;
 pub(crate) mod schema;

@@ -13,16 +13,15 @@
 //! 6. [`Toolbox::close`] ends the servers. Dropping the toolbox kills them.
 
 mod call;
-mod mcp;
 mod result;
 mod rules;
-mod server;
+mod settings;
 mod toolbox;
 
 pub(crate) use call::{StopSignal, ToolCall, ToolUpdate};
 pub(crate) use result::ToolResult;
-pub(crate) use server::ToolSettings;
-pub(crate) use toolbox::{Close, Toolbox};
+pub(crate) use settings::ToolSettings;
+pub(crate) use toolbox::Toolbox;
 
 #[cfg(test)]
 mod tests;

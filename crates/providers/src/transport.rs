@@ -1,13 +1,10 @@
-//! The transports that adapters share: a vendor's program as a child process, its lines and its JSON-RPC, and
-//! requests over HTTP with their streams of events.
+//! What the adapters share above the transports of `inspan-transport`: JSON-RPC, streams of events, and what a program
+//! sees of the environment.
 
 use std::time::Duration;
 
 pub(crate) mod environment;
-pub(crate) mod http;
 pub(crate) mod json_rpc;
-pub(crate) mod lines;
-pub(crate) mod program;
 pub(crate) mod sse;
 
 /// How long a vendor may say nothing during a turn, unless the options say otherwise.

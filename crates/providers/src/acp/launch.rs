@@ -11,7 +11,7 @@ use super::preset::Preset;
 use crate::error::invalid;
 use crate::input::check_output_schema;
 use crate::transport::environment::{fits, for_program};
-use crate::transport::program::{Wanted, directory, find, not_a_directory};
+use inspan_transport::{Wanted, directory, find, not_a_directory};
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
 /// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code

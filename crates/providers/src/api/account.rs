@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Api;
 use super::stream::ResponseDecoder;
-use crate::transport::http::{Broken, Clocks, Http, Request};
+use inspan_transport::{Broken, Clocks, Http, Request};
 
 /// How long the service may send nothing during the handshake.
 const STALL: Duration = Duration::from_secs(10);

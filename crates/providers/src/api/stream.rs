@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
 
-use crate::transport::http::{Answer, Broken, Clocks, Http, Post};
+use inspan_transport::{Answer, Broken, Clocks, Http, Post};
 
 mod decode;
 pub(crate) mod event;

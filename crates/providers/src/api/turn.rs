@@ -27,9 +27,10 @@ use super::stream::{ResponseEnd, ResponseStream, Step};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
 use crate::conversation::{Conversation, ConversationStore, Held, not_stored};
 use crate::output::TurnOutput;
-use crate::tools::{Close, StopSignal, ToolResult, ToolUpdate, Toolbox};
-use crate::transport::http::{Broken, Clocks, Http, Post};
+use crate::tools::{StopSignal, ToolResult, ToolUpdate, Toolbox};
 use crate::transport::stall;
+use inspan_transport::Close;
+use inspan_transport::{Broken, Clocks, Http, Post};
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;

@@ -21,7 +21,7 @@ use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
 use crate::output::PermissionDenial;
 use crate::program::TurnDecoder;
-use crate::transport::lines::{Line, LineSplitter};
+use inspan_transport::{Line, LineSplitter};
 
 mod control;
 mod end;

@@ -16,7 +16,7 @@ use crate::input::{check_max_turns, check_output_schema};
 use crate::program::Conversation;
 use crate::program::pool::Reuse;
 use crate::transport::environment::for_program;
-use crate::transport::program::directory;
+use inspan_transport::directory;
 
 /// The tool that would start agents of its own beside ours.
 const WORKFLOW: &str = "Workflow";

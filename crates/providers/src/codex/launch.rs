@@ -11,7 +11,7 @@ use super::options::CodexOptions;
 use super::{PROGRAM, config};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::transport::environment::for_program;
-use crate::transport::program::directory;
+use inspan_transport::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
 /// counted once, and without this one the program waits for a lost network forever; and a program that asks for its

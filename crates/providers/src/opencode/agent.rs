@@ -21,8 +21,8 @@ use crate::program::requests::Consent;
 use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, Received, Turn};
 use crate::program::{Agent, Call, Conversation, Ending};
-use crate::transport::http::{Answer, Broken, Clocks, Http};
 use inspan_process::{Exit, Process, Start};
+use inspan_transport::{Answer, Broken, Clocks, Http};
 
 /// How long a server is kept after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
 const WARM_FOR: Duration = Duration::from_secs(30);

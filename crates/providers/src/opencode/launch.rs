@@ -12,7 +12,7 @@ use super::rules::{Rule, rules, settings};
 use crate::error::invalid;
 use crate::input::{check_max_turns, check_output_schema};
 use crate::transport::environment::for_program;
-use crate::transport::program::directory;
+use inspan_transport::directory;
 
 /// The settings that the program takes from its environment, over those of its files.
 const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";

@@ -14,7 +14,7 @@ use super::error::{explain_exit, refused};
 use super::request;
 use crate::error::not_found;
 use crate::program::{Agent, exit, redacted};
-use crate::transport::http::{Answer, Broken, Clocks, Request};
+use inspan_transport::{Answer, Broken, Clocks, Request};
 
 /// How much the program may print before it listens.
 const START_OUTPUT: usize = 64 * 1024;

@@ -10,8 +10,8 @@ use inspan_protocol::{
 use tokio::time::timeout;
 
 use crate::transport::environment::for_program;
-use crate::transport::program::{Wanted, find};
 use inspan_process::{Process, Start};
+use inspan_transport::{Wanted, find};
 
 /// How long a program may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(15);

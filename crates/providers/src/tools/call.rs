@@ -10,11 +10,11 @@ use inspan_protocol::{
     HostTool, PermissionBroker, PermissionDecision, PermissionRequest, Redactor, StreamEvent, ToolError,
     ToolOutput,
 };
+use inspan_transport::Connection;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::mcp::Connection;
 use super::result::{ToolResult, fit};
 use super::rules::Ruling;
 use crate::output::PermissionDenial;

@@ -9,13 +9,12 @@ use futures::{StreamExt, stream};
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionBroker, StreamEvent, ToolSpec,
 };
-use tokio::time::timeout;
+use inspan_transport::{Broken, Close, Connection, Http, McpContext};
 
 use super::call::{self, Source, StopSignal, Tool, ToolCall, ToolUpdate};
-use super::mcp::Connection;
 use super::rules::{Rules, Ruling};
-use super::server::ToolSettings;
-use crate::transport::http::{Broken, Http};
+use super::settings::ToolSettings;
+use crate::transport::environment::for_others;
 
 /// Calls of one message that run at once.
 const AT_ONCE: usize = 8;
@@ -33,15 +32,6 @@ pub(crate) struct Toolbox {
     permissions: Option<Arc<dyn PermissionBroker>>,
 }
 
-/// How the servers of a toolbox are ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Close {
-    /// They are asked to, and killed after some seconds.
-    Gently,
-    /// They are killed.
-    AtOnce,
-}
-
 impl Toolbox {
     /// Checks the settings and connects the servers; all of them must be there. Warnings come with it.
     pub(crate) async fn open(
@@ -53,20 +43,17 @@ impl Toolbox {
         let rules = Rules::new(settings.allowed, settings.disallowed)?;
         let servers = settings.servers(&context.env)?;
         let host = host(context)?;
+        let around = McpContext {
+            program_env: for_others(&context.env).into_iter().collect(),
+            env: context.env.clone(),
+            cwd: context.cwd.clone(),
+            supervisor: context.supervisor.clone(),
+        };
         let mut limits = Vec::new();
         let mut connecting = Vec::new();
         for server in servers {
             limits.push(server.call_limit.unwrap_or_else(|| settings.call()));
-            let (name, limit) = (server.name.clone(), settings.connect());
-            connecting.push(async move {
-                let connected = timeout(limit, Connection::open(server, context, http)).await;
-                connected.unwrap_or_else(|_| {
-                    let message =
-                        format!("the MCP server `{name}` listed no tools within {} ms", limit.as_millis());
-                    let error = AgentError::new(ErrorCode::Timeout, message);
-                    Err(error.with_kind(ErrorKind::McpServer).with("server", name))
-                })
-            });
+            connecting.push(Connection::open_within(settings.connect(), server, &around, http));
         }
         let connected = tokio::select! {
             biased;

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::lines::{Line, LineSplitter};
+use inspan_transport::{Line, LineSplitter};
 
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;

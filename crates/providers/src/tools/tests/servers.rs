@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use wiremock::matchers::{header, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::super::Close;
 use super::world::{PLANTED, World, herd};
+use inspan_transport::Close;
 
 fn options(mode: &str) -> Value {
     json!({ "mcpServers": herd(mode), "allowedTools": ["mcp__herd"], "mcpTimeoutMs": 8000, "toolTimeoutMs": 8000 })

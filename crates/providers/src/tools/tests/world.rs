@@ -15,9 +15,10 @@ use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::{Close, StopSignal, ToolCall, ToolResult, ToolSettings, ToolUpdate, Toolbox};
+use super::super::{StopSignal, ToolCall, ToolResult, ToolSettings, ToolUpdate, Toolbox};
 use crate::output::PermissionDenial;
-use crate::transport::http::{Broken, Http};
+use inspan_transport::Close;
+use inspan_transport::{Broken, Http};
 
 /// May stand nowhere but in the environment of the server that it is for.
 pub(super) const PLANTED: &str = "planted-secret-0123456789";

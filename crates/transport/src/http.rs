@@ -1,4 +1,4 @@
-//! Requests over HTTP: one client for all of a provider's calls, one request and its answer piece by piece, against
+//! Requests over HTTP: one client for all calls of one user, one request and its answer piece by piece, against
 //! the clocks of the call.
 //!
 //! Nothing is tried again here and no redirect is followed: the caller's policy counts attempts, and a key must not
@@ -24,9 +24,9 @@ const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
 /// A moment that no call lives to see.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The client of one provider, made when the first call needs it, and again when a call names other proxies.
+/// A client, made when the first call needs it, and again when a call names other proxies.
 #[derive(Debug, Default)]
-pub(crate) struct Http {
+pub struct Http {
     client: Mutex<Option<(Proxies, Client)>>,
 }
 
@@ -45,37 +45,43 @@ impl std::fmt::Debug for Proxies {
 }
 
 /// What is asked.
-pub(crate) struct Post {
-    pub(crate) url: Url,
+pub struct Post {
+    /// Where to.
+    pub url: Url,
     /// With the secret ones marked as such.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
+    pub headers: HeaderMap,
+    /// What is sent, perhaps nothing.
+    pub body: Vec<u8>,
 }
 
 /// What is asked of a server, by any method. A password in the address is sent as the request's login.
-pub(crate) struct Request {
-    pub(crate) method: Method,
-    pub(crate) url: Url,
+pub struct Request {
+    /// GET, POST, ….
+    pub method: Method,
+    /// Where to.
+    pub url: Url,
     /// With the secret ones marked as such.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
+    pub headers: HeaderMap,
+    /// What is sent, perhaps nothing.
+    pub body: Vec<u8>,
 }
 
 /// What a call runs against.
 #[derive(Clone, Debug)]
-pub(crate) struct Clocks {
-    pub(crate) cancel: CancellationToken,
+pub struct Clocks {
+    /// Ends the call.
+    pub cancel: CancellationToken,
     /// When the call began.
-    pub(crate) began: Instant,
+    pub began: Instant,
     /// How long it may take in all.
-    pub(crate) deadline: Option<Duration>,
+    pub deadline: Option<Duration>,
     /// How long nothing may come.
-    pub(crate) stall: Duration,
+    pub stall: Duration,
 }
 
 /// Why a call cannot go on.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// Its caller cancelled it.
     Cancelled,
     /// It failed.
@@ -90,7 +96,7 @@ impl From<AgentError> for Broken {
 
 /// An answer whose head is there. Dropping it closes its connection.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     response: Response,
     clocks: Clocks,
     read: usize,
@@ -99,7 +105,7 @@ pub(crate) struct Answer {
 
 impl Http {
     /// Sends a request, and waits for the head of its answer, whatever its status is.
-    pub(crate) async fn post(
+    pub async fn post(
         &self,
         post: Post,
         environment: &Environment,
@@ -110,7 +116,7 @@ impl Http {
     }
 
     /// As [`Self::post`], by any method.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         request: Request,
         environment: &Environment,
@@ -125,7 +131,7 @@ impl Http {
     }
 
     /// The client for an environment, for those who speak a protocol of their own over it.
-    pub(crate) fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
+    pub fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
         let proxies = Proxies::of(environment);
         let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, client)) = &*kept
@@ -212,29 +218,29 @@ impl Clocks {
 
 impl Answer {
     /// Its status.
-    pub(crate) fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         self.response.status()
     }
 
     /// Its headers.
-    pub(crate) fn headers(&self) -> &HeaderMap {
+    pub fn headers(&self) -> &HeaderMap {
         self.response.headers()
     }
 
     /// The same answer, which may have any size in all: a stream whose reader bounds each event.
-    pub(crate) fn endless(mut self) -> Self {
+    pub fn endless(mut self) -> Self {
         self.limit = usize::MAX;
         self
     }
 
     /// The same answer, against other clocks from here on.
-    pub(crate) fn watched_by(mut self, clocks: Clocks) -> Self {
+    pub fn watched_by(mut self, clocks: Clocks) -> Self {
         self.clocks = clocks;
         self
     }
 
     /// Its whole body, up to so many bytes.
-    pub(crate) async fn body(mut self, limit: usize) -> Result<Vec<u8>, Broken> {
+    pub async fn body(mut self, limit: usize) -> Result<Vec<u8>, Broken> {
         self.limit = limit;
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk().await? {
@@ -244,7 +250,7 @@ impl Answer {
     }
 
     /// The next piece of its body; `None` at its regular end.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Broken> {
+    pub async fn chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Broken> {
         let chunk = self.clocks.within(self.response.chunk()).await?;
         let chunk = chunk.map_err(|error| Broken::Failed(failed(error)))?;
         self.read = self.read.saturating_add(chunk.as_ref().map_or(0, |chunk| chunk.len()));
@@ -256,7 +262,7 @@ impl Answer {
     }
 
     /// The beginning of its body, for an answer that is an error. A body that breaks off is as good as it is.
-    pub(crate) async fn error_body(mut self) -> Result<Vec<u8>, Broken> {
+    pub async fn error_body(mut self) -> Result<Vec<u8>, Broken> {
         let mut body = Vec::new();
         while body.len() < ERROR_BODY {
             match self.chunk().await {

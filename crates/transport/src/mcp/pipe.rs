@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor};
+use inspan_process::{Exit, Process, Start, Stdin};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Redactor};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::transport::environment::for_others;
-use crate::transport::lines::{Line, LineSplitter};
-use crate::transport::program::{Wanted, find};
-use inspan_process::{Exit, Process, Start, Stdin};
+use super::McpContext;
+use crate::lines::{Line, LineSplitter};
+use crate::program::{Wanted, find};
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);
@@ -85,16 +85,16 @@ impl Watch {
 }
 
 impl Pipe {
-    /// Starts the program. It sees the caller's environment without the vendors' keys, and what is set for it.
+    /// Starts the program. It sees the environment for programs, and what is set for it.
     pub(super) fn start(
         command: &str,
         arguments: Vec<String>,
         set: BTreeMap<String, String>,
-        context: &ExecutionContext,
+        context: &McpContext,
         redactor: &Redactor,
     ) -> Result<Self, AgentError> {
-        let mut environment: BTreeMap<String, String> = for_others(&context.env).into_iter().collect();
-        environment.extend(set);
+        let own = context.program_env.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment: BTreeMap<String, String> = own.chain(set).collect();
         let seen: Environment = environment.clone().into_iter().collect();
         let cwd = context.cwd.as_deref();
         let program = if command.contains('/') {

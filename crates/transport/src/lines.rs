@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::io::BufRead;
 
 /// The longest line that is kept.
-pub(crate) const LINE_LIMIT: usize = 16 * 1024 * 1024;
+pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
 
 /// One line without its end.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Line<'a> {
+pub enum Line<'a> {
     /// A line of valid UTF-8.
     Text(&'a str),
     /// A line with bytes that are no UTF-8; each stretch of them is replaced by U+FFFD.
@@ -19,7 +19,7 @@ pub(crate) enum Line<'a> {
 
 /// The cutter. It holds at most one unfinished line.
 #[derive(Debug)]
-pub(crate) struct LineSplitter {
+pub struct LineSplitter {
     pending: Vec<u8>,
     limit: usize,
     skipping: Skipping,
@@ -40,12 +40,12 @@ impl Default for LineSplitter {
 
 impl LineSplitter {
     /// A cutter with its own limit in bytes.
-    pub(crate) fn with_limit(limit: usize) -> Self {
+    pub fn with_limit(limit: usize) -> Self {
         Self { pending: Vec::new(), limit, skipping: Skipping::No }
     }
 
     /// Takes the bytes of one read and hands on each line that they complete. Empty lines are skipped.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
         while let Some(head) = next_line(&mut bytes) {
             if self.skipping == Skipping::ToTheEndOfTheLine {
                 self.skipping = Skipping::No;
@@ -73,7 +73,7 @@ impl LineSplitter {
     }
 
     /// The stream ended: hands on what stands there without a line end.
-    pub(crate) fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
+    pub fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
         let rest = std::mem::take(&mut self.pending);
         self.skipping = Skipping::No;
         hand_on(&rest, &mut each);

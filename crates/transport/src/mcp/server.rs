@@ -1,4 +1,4 @@
-//! The options about tools, with the MCP servers among them in the form that Claude Code has for them.
+//! The entries of `mcpServers`, in the form that Claude Code has for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,58 +9,18 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How long a server may take until it has listed its tools, unless the options say otherwise.
-const CONNECT: Duration = Duration::from_secs(30);
-/// How long one call of a tool may take, unless the options say otherwise.
-const CALL: Duration = Duration::from_secs(600);
-/// How many servers one turn may have.
+/// How many servers one list may have.
 const SERVERS: usize = 32;
 /// Headers that the transport sets itself.
 const OWN_HEADERS: [&str; 4] = ["accept", "mcp-session-id", "mcp-protocol-version", "last-event-id"];
 
-/// The options about tools, as every adapter has them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ToolSettings<'a> {
-    /// `allowedTools`
-    pub(crate) allowed: Option<&'a [String]>,
-    /// `disallowedTools`
-    pub(crate) disallowed: Option<&'a [String]>,
-    /// `mcpServers`
-    pub(crate) mcp_servers: Option<&'a BTreeMap<String, Value>>,
-    /// `mcpTimeoutMs`
-    pub(crate) mcp_timeout_ms: Option<u64>,
-    /// `toolTimeoutMs`
-    pub(crate) tool_timeout_ms: Option<u64>,
-}
-
-impl ToolSettings<'_> {
-    /// How long a server may take until it has listed its tools.
-    pub(super) fn connect(&self) -> Duration {
-        self.mcp_timeout_ms.map_or(CONNECT, Duration::from_millis)
-    }
-
-    /// How long one call may take.
-    pub(super) fn call(&self) -> Duration {
-        self.tool_timeout_ms.map_or(CALL, Duration::from_millis)
-    }
-
-    /// The servers in the order of their names.
-    pub(super) fn servers(&self, environment: &Environment) -> Result<Vec<McpServer>, AgentError> {
-        let Some(servers) = self.mcp_servers else { return Ok(Vec::new()) };
-        if servers.len() > SERVERS {
-            let message = format!("`mcpServers` has more than {SERVERS} servers");
-            return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
-        }
-        servers.iter().map(|(name, written)| McpServer::read(name, written, environment)).collect()
-    }
-}
-
 /// One MCP server, its variables filled in. It may hold secrets.
-pub(super) struct McpServer {
-    pub(super) name: String,
+pub struct McpServer {
+    /// Its name.
+    pub name: String,
     pub(super) transport: Transport,
     /// How long one call may take, if the entry of the server says it.
-    pub(super) call_limit: Option<Duration>,
+    pub call_limit: Option<Duration>,
     /// Removes its secrets from texts.
     pub(super) redactor: Redactor,
 }
@@ -98,7 +58,26 @@ struct EntryReader<'a> {
 }
 
 impl McpServer {
-    fn read(name: &str, value: &Value, environment: &Environment) -> Result<Self, AgentError> {
+    /// The servers in the order of their names.
+    ///
+    /// # Errors
+    /// An entry does not have the form, or names a variable that is not set.
+    pub fn read_all(
+        servers: &BTreeMap<String, Value>,
+        environment: &Environment,
+    ) -> Result<Vec<Self>, AgentError> {
+        if servers.len() > SERVERS {
+            let message = format!("`mcpServers` has more than {SERVERS} servers");
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+        }
+        servers.iter().map(|(name, written)| Self::read(name, written, environment)).collect()
+    }
+
+    /// One server of this name.
+    ///
+    /// # Errors
+    /// As [`McpServer::read_all`].
+    pub fn read(name: &str, value: &Value, environment: &Environment) -> Result<Self, AgentError> {
         let reader = EntryReader { name, environment };
         let entry = reader.entry(value)?;
         let kind = match (entry.kind.as_deref(), &entry.url) {

@@ -1,24 +1,24 @@
-//! Finds an agent's program by name or path, says what to do when it is missing, and finds the folder it works in.
+//! Finds a program by name or path, says what to do when it is missing, and finds the folder it works in.
 
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 
 /// What to look for.
-pub(crate) struct Wanted<'a> {
+pub struct Wanted<'a> {
     /// The option that may name the program, as given.
-    pub(crate) option: Option<&'a str>,
+    pub option: Option<&'a str>,
     /// The environment variable that may name it.
-    pub(crate) variable: &'static str,
+    pub variable: &'static str,
     /// Its usual name.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// The sentence that says how to get it.
-    pub(crate) hint: &'a str,
+    pub hint: &'a str,
 }
 
 /// The folder that an agent works in: the option `cwd`, which starts at the caller's folder if it is relative, else that
 /// folder. No caller joins the two, so that a relative option is applied once.
-pub(crate) fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
+pub fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Option<PathBuf>, AgentError> {
     let chosen = match (option, cwd) {
         (Some(option), Some(cwd)) => Some(cwd.join(option)),
         (Some(option), None) => Some(PathBuf::from(option)),
@@ -31,13 +31,13 @@ pub(crate) fn directory(option: Option<&str>, cwd: Option<&Path>) -> Result<Opti
 }
 
 /// The error for a working folder that is missing or a file.
-pub(crate) fn not_a_directory(path: &Path) -> AgentError {
+pub fn not_a_directory(path: &Path) -> AgentError {
     let message = format!("the working directory {} is not a directory", path.display());
     AgentError::new(ErrorCode::ConfigInvalid, message)
 }
 
 /// The path of the program: by the option, else by the variable, else by its name on the path.
-pub(crate) fn find(
+pub fn find(
     wanted: &Wanted<'_>,
     environment: &Environment,
     cwd: Option<&Path>,

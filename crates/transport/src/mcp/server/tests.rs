@@ -8,9 +8,8 @@ const PLANTED: &str = "planted-secret-0123456789";
 
 fn read(name: &str, entry: Value) -> Result<McpServer, AgentError> {
     let pairs = [("TOKEN", PLANTED), ("PORT", "81")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let settings = BTreeMap::from([(name.to_owned(), entry)]);
-    let settings = ToolSettings { mcp_servers: Some(&settings), ..ToolSettings::default() };
-    settings.servers(&pairs.into_iter().collect()).map(|mut servers| servers.remove(0))
+    let servers = BTreeMap::from([(name.to_owned(), entry)]);
+    McpServer::read_all(&servers, &pairs.into_iter().collect()).map(|mut servers| servers.remove(0))
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //! crate's; our own are the processes, the bounds, and what a fault is called.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ContentBlock, ErrorKind, ExecutionContext, Redactor, ToolError, ToolOutput, ToolSpec,
+    AgentError, ContentBlock, Environment, ErrorCode, ErrorKind, Redactor, Supervisor, ToolError, ToolOutput,
+    ToolSpec,
 };
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
@@ -16,18 +18,19 @@ use rmcp::service::{Peer, RoleClient, RunningService, ServiceError, serve_client
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::common::client_side_sse::NeverRetry;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::server::{McpServer, Transport};
-use super::toolbox::Close;
-use crate::transport::http::Http;
+use crate::http::Http;
 
 mod fault;
 mod pipe;
+mod server;
 
 use pipe::{Pipe, Watch};
+pub use server::McpServer;
+use server::Transport;
 
 /// Pages of tools that one server may tell.
 const PAGES: usize = 64;
@@ -36,8 +39,41 @@ const ENDING: Duration = Duration::from_millis(2500);
 /// How long a killed one may take to vanish.
 const VANISHING: Duration = Duration::from_secs(5);
 
+/// How servers are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// They are asked to, and killed after some seconds.
+    Gently,
+    /// They are killed.
+    AtOnce,
+}
+
+/// What surrounds a server.
+#[derive(Clone, Debug, Default)]
+pub struct McpContext {
+    /// What a server that is a program sees, beside what its entry sets.
+    pub program_env: Environment,
+    /// Where the proxies of requests stand.
+    pub env: Environment,
+    /// Where programs work.
+    pub cwd: Option<PathBuf>,
+    /// Who stands between us and the programs.
+    pub supervisor: Option<Supervisor>,
+}
+
+/// What a call of a tool gave, in the server's own words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct McpResult {
+    /// The blocks of its content, as the Model Context Protocol has them.
+    pub content: Vec<Value>,
+    /// The same as JSON.
+    pub structured: Option<Value>,
+    /// Whether the tool says that it failed.
+    pub is_error: bool,
+}
+
 /// A connected server. Dropping it kills it.
-pub(super) struct Connection {
+pub struct Connection {
     name: String,
     peer: Peer<RoleClient>,
     service: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
@@ -47,10 +83,28 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects a server and asks it for its tools: those, in the order of their names, and what was skipped.
-    pub(super) async fn open(
+    /// As [`Connection::open`], within a time.
+    ///
+    /// # Errors
+    /// As there, and if the time is up.
+    pub async fn open_within(
+        limit: Duration,
         server: McpServer,
-        context: &ExecutionContext,
+        context: &McpContext,
+        http: &Http,
+    ) -> Result<(Self, Vec<ToolSpec>, Vec<String>), AgentError> {
+        let name = server.name.clone();
+        timeout(limit, Self::open(server, context, http)).await.unwrap_or_else(|_| {
+            let message = format!("the MCP server `{name}` listed no tools within {} ms", limit.as_millis());
+            let error = AgentError::new(ErrorCode::Timeout, message);
+            Err(error.with_kind(ErrorKind::McpServer).with("server", name))
+        })
+    }
+
+    /// Connects a server and asks it for its tools: those, in the order of their names, and what was skipped.
+    async fn open(
+        server: McpServer,
+        context: &McpContext,
         http: &Http,
     ) -> Result<(Self, Vec<ToolSpec>, Vec<String>), AgentError> {
         let McpServer { name, transport, redactor, .. } = server;
@@ -101,11 +155,13 @@ impl Connection {
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    /// The server's name.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn redactor(&self) -> &Redactor {
+    /// Removes the server's secrets from texts.
+    pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
@@ -140,20 +196,52 @@ impl Connection {
     }
 
     /// Calls a tool by the server's own name for it. Dropping the future tells the server to stop.
-    pub(super) async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
+    pub async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
         let Value::Object(arguments) = input else { return Err("the arguments are no JSON object".into()) };
+        match self.ask(tool, arguments).await {
+            Ok(result) => output(result),
+            Err(error) => Err(error.message.into()),
+        }
+    }
+
+    /// As [`Connection::call`]; gives what the server said in its own words, without its secrets.
+    ///
+    /// # Errors
+    /// The server refuses the call, is gone, or answers with something else.
+    pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<McpResult, AgentError> {
+        let result = self.ask(tool, arguments).await.map_err(|error| {
+            error.with_kind(ErrorKind::McpServer).with("server", self.name.as_str()).with("tool", tool)
+        })?;
+        let blocks = result.content.iter().map(|block| serde_json::to_value(block).unwrap_or_default());
+        Ok(McpResult {
+            content: blocks.map(|block| self.redactor.value(block)).collect(),
+            structured: result.structured_content.map(|value| self.redactor.value(value)),
+            is_error: result.is_error == Some(true),
+        })
+    }
+
+    async fn ask(&self, tool: &str, arguments: Map<String, Value>) -> Result<CallToolResult, AgentError> {
         let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         match self.peer.call_tool_once(request).await {
-            Ok(CallToolResponse::Complete(result)) => output(result),
-            Ok(_) => Err("the tool asks for more than there is here: input, or time beyond the turn".into()),
-            Err(ServiceError::McpError(error)) => Err(self.redactor.text(&error.message).into()),
+            Ok(CallToolResponse::Complete(result)) => Ok(result),
+            Ok(_) => {
+                let message = "the tool asks for more than there is here: input, or time beyond the turn";
+                Err(AgentError::new(ErrorCode::Protocol, message))
+            }
+            Err(ServiceError::McpError(error)) => {
+                Err(AgentError::new(ErrorCode::InvalidRequest, self.redactor.text(&error.message)))
+            }
             Err(error) => {
                 let error = self.fault().unwrap_or_else(|| fault::request(&error));
                 let message = format!(
                     "the MCP server `{}` {}. Whether the call was carried out is not known",
                     self.name, error.message
                 );
-                Err(self.redactor.text(&message).into())
+                Err(AgentError { message: self.redactor.text(&message), ..error })
             }
         }
     }
@@ -163,14 +251,14 @@ impl Connection {
     }
 
     /// What is to be warned of since the last time: a code and what happened.
-    pub(super) fn noticed(&self) -> Vec<(&'static str, String)> {
+    pub fn noticed(&self) -> Vec<(&'static str, String)> {
         let noticed = self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default();
         let tell = |what: String| self.redactor.text(&format!("the MCP server `{}` {what}", self.name));
         noticed.into_iter().map(|(code, what)| (code, tell(what))).collect()
     }
 
     /// Ends it, and waits until it is gone.
-    pub(super) async fn close(&self, how: Close) {
+    pub async fn close(&self, how: Close) {
         let Some(mut service) = self.service.lock().await.take() else { return };
         let hurry = self.watch.as_ref().map(|watch| watch.hurry());
         if how == Close::Gently && matches!(service.close_with_timeout(ENDING).await, Ok(Some(_))) {

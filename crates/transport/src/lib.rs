@@ -1,0 +1,17 @@
+//! The transports that adapters and nodes share: requests over HTTP, MCP servers, the lines of a program's output, and
+//! the search for a program by its name.
+
+mod http;
+mod lines;
+mod mcp;
+mod program;
+
+pub use http::{Answer, Broken, Clocks, Http, Post, Request};
+pub use lines::{LINE_LIMIT, Line, LineSplitter};
+pub use mcp::{Close, Connection, McpContext, McpResult, McpServer};
+pub use program::{Wanted, directory, find, not_a_directory};
+// The types of an HTTP request that are part of this interface.
+pub use reqwest::{
+    Method, StatusCode, Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
