@@ -212,10 +212,10 @@ impl Span {
 /// A problem before its file is named.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    code: Code,
+    pub(crate) code: Code,
     severity: Severity,
-    span: Span,
-    message: String,
+    pub(crate) span: Span,
+    pub(crate) message: String,
     help: Option<String>,
     node: Option<NodeId>,
     key: Option<String>,

@@ -3,6 +3,7 @@
 mod agent;
 mod control;
 mod core;
+mod data;
 mod exec;
 mod human;
 mod typed;
@@ -18,12 +19,15 @@ pub use human::{HumanAnswer, HumanInput, HumanQuestion};
 pub use typed::{read_input, write_output};
 
 use crate::catalog::NodeCatalog;
+#[cfg(test)]
+pub(crate) use data::register as register_data;
 
 /// All node types that come with Inspan, with one agent type per provider.
 pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>) -> NodeCatalog {
     let mut catalog = NodeCatalog::new();
     core::register(&mut catalog);
     control::register(&mut catalog);
+    data::register(&mut catalog);
     catalog.register(HumanInput).register(Exec);
     let providers: Vec<_> = providers.into_iter().collect();
     for provider in &providers {

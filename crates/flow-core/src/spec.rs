@@ -117,10 +117,14 @@ pub(crate) fn included_files(root: &Yaml) -> Vec<&str> {
     found
 }
 
-/// The key that a `…SchemaFile` key stands for: `outputSchema` for `outputSchemaFile`.
+/// The key that a `…SchemaFile` key stands for: `outputSchema` for `outputSchemaFile`, `schema` for `schemaFile`.
 pub(crate) fn schema_key(key: &str) -> Option<&str> {
-    let schema = key.strip_suffix("File")?;
-    (schema.ends_with("Schema") && schema.len() > "Schema".len()).then_some(schema)
+    key.strip_suffix("File").filter(|key| is_schema_key(key))
+}
+
+/// Whether a value under this key is a JSON Schema, which may stand in a file.
+pub(crate) fn is_schema_key(key: &str) -> bool {
+    key == "schema" || (key.ends_with("Schema") && key.len() > "Schema".len())
 }
 
 /// `a, b or c`.

@@ -137,6 +137,7 @@ pub(crate) fn registry() -> NodeCatalog {
     registry.register(agent("echo.agent", &[], ProviderCapabilities::default(), json!({})));
     let open = json!({ "provider": { "type": "string" } });
     registry.register(agent("agent.run", &["claude", "codex"], all, open));
+    crate::nodes::register_data(&mut registry);
     registry
 }
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::spec::is_schema_key;
+
 /// The schema of an input in a flow file, for `#/$defs/<name>`.
 pub(super) fn as_written(schema: &Value, name: &str) -> Value {
     let mut schema = schema.clone();
@@ -38,14 +40,15 @@ fn move_references(schema: &mut Value, name: &str) {
 /// Adds `…SchemaFile` beside `…Schema`, and lets `promptFile` of the node replace `prompt`.
 fn files(schema: &mut Value, level: Level) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
-    let schemas: Vec<String> = properties.keys().filter(|key| key.ends_with("Schema")).cloned().collect();
+    let schemas: Vec<String> = properties.keys().filter(|key| is_schema_key(key)).cloned().collect();
     for key in schemas {
         let file = json!({ "type": "string", "description": format!("A file that holds `{key}`.") });
         properties.insert(format!("{key}File"), file);
     }
     if level == Level::Input {
         if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
-            required.retain(|key| key != "prompt");
+            // A file may give either.
+            required.retain(|key| key != "prompt" && key != "schema");
         }
         for word in ["anyOf", "oneOf"] {
             let needs_prompt = |branch: &Value| branch.get("required") == Some(&json!(["prompt"]));

@@ -1,0 +1,262 @@
+//! The `data` pack: texts become values, and values are checked against a schema. Both nodes compute at once, and both
+//! are bounded.
+
+mod csv;
+mod parse;
+
+use inspan_protocol::{AgentError, ErrorCode, InputProblem, is_too_deep};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::typed::{self, pure_node};
+use crate::{
+    catalog::NodeCatalog,
+    node::{Computed, DescribeNode, NodeTypeInfo},
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Parse {
+    /// The text, 8 MiB at most.
+    text: String,
+    /// Its format.
+    #[serde(rename = "as")]
+    format: Format,
+    /// For `csv`: whether the first row names the columns. Then each further row becomes a mapping, else a list.
+    #[serde(default)]
+    header: Option<bool>,
+    /// For `csv`: the character between two fields; a comma if absent.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 1))]
+    separator: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Jsonl,
+    Yaml,
+    Toml,
+    Csv,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Parsed {
+    /// What the text says: for `jsonl` and `csv` a list with an item for each line or row.
+    value: Value,
+}
+
+pure_node!(
+    /// `data.parse`.
+    DataParse: "data.parse" in "data", "Parses a text: JSON, JSON lines, YAML, TOML or CSV.", Parse => Parsed,
+    |input| parse::parse(&input).map(|value| Parsed { value })
+);
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Validate {
+    /// The value.
+    value: Value,
+    /// The JSON Schema that it must match.
+    schema: Schema,
+}
+
+/// A JSON Schema is a mapping, or true or false.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("type" = ["object", "boolean"]))]
+struct Schema(Value);
+
+#[derive(Serialize, JsonSchema)]
+struct Validated {
+    /// Whether the value matches.
+    valid: bool,
+    /// What does not match, 100 problems at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<Vec<Misfit>>,
+}
+
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+struct Misfit {
+    /// The JSON pointer of the part that does not match; empty for the whole value.
+    path: String,
+    /// What is wrong with it.
+    message: String,
+}
+
+/// The most problems that are reported.
+const MAX_ERRORS: usize = 100;
+/// The most bytes of one message.
+const MAX_MESSAGE: usize = 500;
+
+/// `data.validate`.
+struct DataValidate;
+
+impl DescribeNode for DataValidate {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Tells whether a value matches a JSON Schema, and what does not.";
+        typed::describe::<Validate, Validated>("data.validate", "data", help)
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        check_schema(input).into_iter().collect()
+    }
+
+    fn compute(&self, input: Value) -> Computed {
+        Computed::Done(
+            typed::read_input(input)
+                .and_then(validate)
+                .and_then(|validated: Validated| typed::write_output(&validated)),
+        )
+    }
+}
+
+/// The problem of an input's `schema` that is written in the flow and is no JSON Schema.
+pub(super) fn check_schema(input: &Value) -> Option<InputProblem> {
+    let schema = input.get("schema").filter(|schema| schema.is_object())?;
+    let error = jsonschema::validator_for(schema).err()?;
+    let inside = error.instance_path();
+    Some(InputProblem::new(format!("/schema{inside}"), format!("invalid JSON Schema: {error}")))
+}
+
+fn validate(Validate { value, schema: Schema(schema) }: Validate) -> Result<Validated, AgentError> {
+    let wrong =
+        |why: String| AgentError::new(ErrorCode::ConfigInvalid, format!("`schema` is no JSON Schema: {why}"));
+    if is_too_deep(&schema) {
+        return Err(wrong("it is nested too deep".to_owned()));
+    }
+    let validator = jsonschema::validator_for(&schema).map_err(|error| {
+        wrong(format!("at `{}`: {}", error.instance_path(), error.masked_with("the value")))
+    })?;
+    let errors = misfits(&validator, &value);
+    Ok(Validated { valid: errors.is_empty(), errors: (!errors.is_empty()).then_some(errors) })
+}
+
+/// What of a value does not match. The messages do not repeat the value, which may be long.
+fn misfits(validator: &jsonschema::Validator, value: &Value) -> Vec<Misfit> {
+    if validator.is_valid(value) {
+        return Vec::new();
+    }
+    let errors = validator.iter_errors(value).take(MAX_ERRORS).map(|error| {
+        let mut message = error.masked_with("the value").to_string();
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        Misfit { path: error.instance_path().to_string(), message }
+    });
+    errors.collect()
+}
+
+pub(crate) fn register(catalog: &mut NodeCatalog) {
+    catalog.register(DataParse).register(DataValidate);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn computed(node: &dyn DescribeNode, input: Value) -> Result<Value, String> {
+        match node.compute(input) {
+            Computed::Done(end) => end.map_err(|error| format!("{}: {}", error.code, error.message)),
+            Computed::Runs(_) => panic!("it waits"),
+        }
+    }
+
+    #[test]
+    fn texts_of_each_format_become_values() {
+        let table = json!([{ "a": "1", "b": "x, \"y\"\nz" }, { "a": "", "b": "ü" }]);
+        let cases = [
+            ("json", " {\"a\": [1, null]} ", json!({ "a": [1, null] })),
+            ("jsonl", "{\"a\":1}\r\n\n[2]\n", json!([{ "a": 1 }, [2]])),
+            ("jsonl", "", json!([])),
+            ("yaml", "a: &x [1, yes]\nb: *x\n1: 0x10", json!({ "a": [1, "yes"], "b": [1, "yes"], "1": 16 })),
+            ("yaml", "# nothing\n", json!(null)),
+            (
+                "toml",
+                "a = 1\nd = 2026-01-02T03:04:05Z\n[t]\nx = [1.5, true]",
+                json!({ "a": 1, "d": "2026-01-02T03:04:05Z", "t": { "x": [1.5, true] } }),
+            ),
+            ("csv", "\u{feff}a,b\r\n1,\"x, \"\"y\"\"\nz\"\n\n,ü", table),
+            ("csv", "", json!([])),
+        ];
+        for (format, text, value) in cases {
+            let parsed = computed(&DataParse, json!({ "text": text, "as": format }));
+            assert_eq!(parsed, Ok(json!({ "value": value })), "{format}: {text}");
+        }
+        let rows = json!({ "text": "a;b\n1;2,3", "as": "csv", "header": false, "separator": ";" });
+        assert_eq!(computed(&DataParse, rows), Ok(json!({ "value": [["a", "b"], ["1", "2,3"]] })));
+    }
+
+    #[test]
+    fn a_text_that_does_not_fit_is_an_error_with_its_place() {
+        let deep = format!("{}1{}", "[".repeat(101), "]".repeat(101));
+        let long_rows = format!("{}\n{}", "x".repeat(1 << 20), "1\n".repeat(40));
+        let too_long = "1".repeat((8 << 20) + 1);
+        let cases = [
+            ("json", "{\"a\":\n 1,}", "line 2, column 4: trailing comma"),
+            ("json", "", "line 1, column 1: EOF while parsing a value"),
+            ("json", &deep, "it is nested deeper than 100 levels"),
+            ("jsonl", "1\n\n{\"a\"}", "line 3, column 5: expected `:`"),
+            (
+                "yaml",
+                "a: 1\na: 2",
+                "line 2, column 1: duplicate key `a`; it is first set at line 1, column 1",
+            ),
+            ("yaml", "a: [1", "line 1, column 4: unclosed bracket '['"),
+            ("yaml", "--- 1\n--- 2", "line 2, column 1: a second document starts here, and one is expected"),
+            (
+                "toml",
+                "a = 1\nb = ",
+                "line 2, column 5: string values must be quoted, expected literal string",
+            ),
+            ("toml", "a = nan", "`a` is `nan`, which is no value of JSON"),
+            ("csv", "a,b\n1", "line 2, column 1: this row has 1 field, and the header has 2"),
+            ("csv", "a,a\n1,2", "line 1, column 3: two columns are named `a`"),
+            ("csv", "a\n\"x", "line 2, column 1: this quote is not closed"),
+            ("csv", "a\n\"x\"y", "line 2, column 4: text after a closing quote"),
+            ("csv", &long_rows, "the rows repeat the names of the columns too often"),
+            ("json", &too_long, "it is larger than 8 MiB"),
+        ];
+        let failed = cases.map(|(format, text, why)| {
+            let failed = computed(&DataParse, json!({ "text": text, "as": format })).unwrap_err();
+            let (lead, reason) = failed.split_at(failed.find(": ").map_or(0, |at| at + 2));
+            assert_eq!(lead, "NODE_FAILED: ", "{why}");
+            reason.split_once(": ").map(|(_, reason)| reason.to_owned()).unwrap_or_default()
+        });
+        assert_eq!(failed, cases.map(|(_, _, why)| why));
+        let misplaced = json!({ "text": "1", "as": "json", "header": true });
+        let message = "CONFIG_INVALID: `header` and `separator` are for `as: csv` only";
+        assert_eq!(computed(&DataParse, misplaced), Err(message.to_owned()));
+    }
+
+    #[test]
+    fn a_value_is_checked_against_a_schema() {
+        let schema = json!({
+            "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" }, "t": { "enum": ["a"] } },
+        });
+        let checked = |value: Value| computed(&DataValidate, json!({ "value": value, "schema": schema }));
+        assert_eq!(checked(json!({ "n": 1 })), Ok(json!({ "valid": true })));
+        let errors = json!([
+            { "path": "/n", "message": "the value is not of type \"integer\"" },
+            { "path": "/t", "message": "the value is not one of \"a\"" },
+        ]);
+        assert_eq!(checked(json!({ "n": "x", "t": 1 })), Ok(json!({ "valid": false, "errors": errors })));
+        let many = computed(
+            &DataValidate,
+            json!({ "value": vec![1; 300], "schema": { "items": { "type": "string" } } }),
+        );
+        assert_eq!(many.unwrap()["errors"].as_array().map(Vec::len), Some(MAX_ERRORS));
+        let broken =
+            computed(&DataValidate, json!({ "value": 1, "schema": { "type": "intger" } })).unwrap_err();
+        assert!(broken.starts_with("CONFIG_INVALID: `schema` is no JSON Schema: at `/type`: "), "{broken}");
+        let remote = json!({ "value": 1, "schema": { "$ref": "https://example.com/schema.json" } });
+        assert!(computed(&DataValidate, remote).is_err());
+        let found = DataValidate.check_input(&json!({ "value": 1, "schema": { "minimum": "1" } }));
+        assert_eq!(
+            found.iter().map(|problem| problem.pointer.as_str()).collect::<Vec<_>>(),
+            ["/schema/minimum"]
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! From a text to a value, whatever its format; a text that does not fit is an error with its line and column.
+
+use inspan_protocol::{AgentError, DEEPEST, ErrorCode, is_too_deep};
+use serde_json::{Value, json};
+
+use super::{Format, Parse, csv};
+use crate::{
+    diagnostic::{Code, Problem},
+    spec::parse as parse_yaml,
+};
+
+/// The longest text, in bytes. A value takes many times the memory of its text.
+const MAX_TEXT: usize = 8 << 20;
+
+/// What is wrong with a text, and where if that is known.
+pub(super) struct Fault {
+    pub(super) place: Option<(usize, usize)>,
+    pub(super) reason: String,
+}
+
+impl Fault {
+    /// A fault at a line and column, which count from 1.
+    pub(super) fn at(line: usize, column: usize, reason: impl Into<String>) -> Self {
+        Self { place: Some((line.max(1), column.max(1))), reason: reason.into() }
+    }
+
+    /// A fault of the whole.
+    pub(super) fn whole(reason: impl Into<String>) -> Self {
+        Self { place: None, reason: reason.into() }
+    }
+}
+
+/// The value of a text.
+pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
+    let Parse { text, format, header, separator } = input;
+    if *format != Format::Csv && (header.is_some() || separator.is_some()) {
+        let message = "`header` and `separator` are for `as: csv` only";
+        return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let parsed = if text.len() > MAX_TEXT {
+        Err(Fault::whole(format!("it is larger than {} MiB", MAX_TEXT >> 20)))
+    } else {
+        match format {
+            Format::Json => json(text, 0),
+            Format::Jsonl => json_lines(text),
+            Format::Yaml => yaml(text),
+            Format::Toml => toml(text),
+            Format::Csv => {
+                let separator = separator.as_ref().and_then(|text| text.chars().next()).unwrap_or(',');
+                csv::parse(text, separator, header.unwrap_or(true))
+            }
+        }
+    };
+    let checked = parsed.and_then(|value| match is_too_deep(&value) {
+        true => Err(Fault::whole(format!("it is nested deeper than {DEEPEST} levels"))),
+        false => Ok(value),
+    });
+    checked.map_err(|Fault { place, reason }| {
+        let name = match format {
+            Format::Json => "JSON",
+            Format::Jsonl => "JSON lines",
+            Format::Yaml => "YAML",
+            Format::Toml => "TOML",
+            Format::Csv => "CSV",
+        };
+        let at = place.map(|(line, column)| format!("line {line}, column {column}: ")).unwrap_or_default();
+        let message = format!("the text cannot be parsed as {name}: {at}{reason}");
+        let error = AgentError::new(ErrorCode::NodeFailed, message);
+        match place {
+            Some((line, column)) => error.with_detail(json!({ "line": line, "column": column })),
+            None => error,
+        }
+    })
+}
+
+/// The value of a JSON text, with so many lines before it.
+fn json(text: &str, before: usize) -> Result<Value, Fault> {
+    serde_json::from_str(text).map_err(|error| {
+        let words = error.to_string();
+        let reason = words.split(" at line ").next().unwrap_or(&words);
+        match reason {
+            "recursion limit exceeded" => Fault::whole(format!("it is nested deeper than {DEEPEST} levels")),
+            reason => Fault::at(before + error.line(), error.column(), reason),
+        }
+    })
+}
+
+fn json_lines(text: &str) -> Result<Value, Fault> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(before, line)| json(line, before)).collect()
+}
+
+fn yaml(text: &str) -> Result<Value, Fault> {
+    let document = parse_yaml(text, 0);
+    match document.problems.into_iter().next() {
+        // A text without a value is `null`, as in YAML.
+        Some(Problem { code: Code::EmptyFile, .. }) => Ok(Value::Null),
+        Some(problem) => {
+            let (line, column) = (problem.span.start.line as usize, problem.span.start.column as usize);
+            let reason = match problem.code {
+                Code::SeveralDocuments => "a second document starts here, and one is expected".to_owned(),
+                _ => problem.message,
+            };
+            Err(Fault::at(line, column, reason))
+        }
+        None => Ok(document.root.map_or(Value::Null, |root| root.json())),
+    }
+}
+
+fn toml(text: &str) -> Result<Value, Fault> {
+    let table: toml::Table = toml::from_str(text).map_err(|error: toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let reason = error.message().to_owned();
+        before.map_or_else(
+            || Fault::whole(&*reason),
+            |before| {
+                let line = before.matches('\n').count() + 1;
+                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                Fault::at(line, column, &*reason)
+            },
+        )
+    })?;
+    of_toml(toml::Value::Table(table), "")
+}
+
+/// The value as JSON; a date or time becomes its text.
+fn of_toml(value: toml::Value, key: &str) -> Result<Value, Fault> {
+    Ok(match value {
+        toml::Value::String(text) => Value::String(text),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Float(number) => match serde_json::Number::from_f64(number) {
+            Some(number) => Value::Number(number),
+            None => {
+                let number = number.to_string().to_lowercase();
+                return Err(Fault::whole(format!("`{key}` is `{number}`, which is no value of JSON")));
+            }
+        },
+        toml::Value::Boolean(value) => Value::Bool(value),
+        toml::Value::Datetime(time) => Value::String(time.to_string()),
+        toml::Value::Array(items) => {
+            items.into_iter().map(|item| of_toml(item, key)).collect::<Result<_, _>>()?
+        }
+        toml::Value::Table(table) => {
+            let fields = table.into_iter().map(|(key, value)| Ok((key.clone(), of_toml(value, &key)?)));
+            Value::Object(fields.collect::<Result<_, Fault>>()?)
+        }
+    })
+}
