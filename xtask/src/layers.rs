@@ -42,6 +42,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "schemars",
             "serde",
             "serde_json",
+            "sha2",
             "thiserror",
             "tokio-util",
             "uuid",

@@ -8,10 +8,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use inspan_protocol::{EventId, PromptId, RunId, SessionId, Timestamp};
-use parking_lot::Mutex;
+use inspan_protocol::{NodePath, PromptId, RunId, SessionId, Timestamp};
 use tokio::time::Instant;
-use uuid::{ContextV7, Uuid};
+use uuid::Uuid;
 
 /// Tells the time.
 pub trait Clock: Send + Sync {
@@ -141,10 +140,8 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Makes fresh identifiers.
+/// Makes identifiers that are fresh within their session. Those of events are made of the session and their `seq`.
 pub trait IdSource: Send + Sync {
-    /// An event's identifier, a UUID of version 7; `now` is the time of the event.
-    fn event_id(&self, now: Timestamp) -> EventId;
     /// An agent run's identifier.
     fn run_id(&self) -> RunId;
     /// A session's identifier, `flow-…`.
@@ -153,16 +150,14 @@ pub trait IdSource: Send + Sync {
     fn prompt_id(&self) -> PromptId;
 }
 
-/// Identifiers that are unique across processes. Event identifiers of one source grow, also within one millisecond.
-#[derive(Debug, Default)]
-pub struct RandomIds {
-    sequence: Mutex<ContextV7>,
-}
+/// Identifiers that are unique across processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RandomIds;
 
 impl RandomIds {
-    /// A source that has made nothing yet.
+    /// The source.
     pub fn new() -> Self {
-        Self::default()
+        Self
     }
 }
 
@@ -173,13 +168,6 @@ fn random_word(what: &str) -> String {
 }
 
 impl IdSource for RandomIds {
-    fn event_id(&self, now: Timestamp) -> EventId {
-        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
-        let sequence = self.sequence.lock();
-        EventId(Uuid::new_v7(uuid::Timestamp::from_unix(&*sequence, millis / 1000, nanos)))
-    }
-
     fn run_id(&self) -> RunId {
         RunId::from(random_word("run"))
     }
@@ -196,7 +184,6 @@ impl IdSource for RandomIds {
 /// Identifiers that count from 1, each kind on its own: `run-1`, `prompt-1`, `flow-1`. For replay and tests.
 #[derive(Debug, Default)]
 pub struct CountingIds {
-    events: AtomicU64,
     runs: AtomicU64,
     sessions: AtomicU64,
     prompts: AtomicU64,
@@ -214,10 +201,6 @@ fn next(counter: &AtomicU64) -> u64 {
 }
 
 impl IdSource for CountingIds {
-    fn event_id(&self, _: Timestamp) -> EventId {
-        EventId(Uuid::from_u64_pair(0x7000, (0b10 << 62) | next(&self.events)))
-    }
-
     fn run_id(&self) -> RunId {
         RunId::from(format!("run-{}", next(&self.runs)))
     }
@@ -231,6 +214,47 @@ impl IdSource for CountingIds {
     }
 }
 
+/// Identifiers within one attempt of a node, named after it: `review.2` for the second attempt's first run and first
+/// question, `review.2.2` for the next ones. A session has each attempt once, so they are unique in it.
+pub(crate) struct AttemptIds {
+    attempt: String,
+    runs: AtomicU64,
+    prompts: AtomicU64,
+    sessions: Arc<dyn IdSource>,
+}
+
+impl AttemptIds {
+    pub(crate) fn new(path: &NodePath, attempt: u32, sessions: Arc<dyn IdSource>) -> Self {
+        Self {
+            attempt: format!("{path}.{attempt}"),
+            runs: AtomicU64::default(),
+            prompts: AtomicU64::default(),
+            sessions,
+        }
+    }
+
+    fn name(&self, counter: &AtomicU64) -> String {
+        match next(counter) {
+            1 => self.attempt.clone(),
+            number => format!("{}.{number}", self.attempt),
+        }
+    }
+}
+
+impl IdSource for AttemptIds {
+    fn run_id(&self) -> RunId {
+        self.name(&self.runs).into()
+    }
+
+    fn session_id(&self) -> SessionId {
+        self.sessions.session_id()
+    }
+
+    fn prompt_id(&self) -> PromptId {
+        self.name(&self.prompts).into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, time::Duration};
@@ -238,30 +262,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_event_ids_are_version_7_grow_and_carry_the_time() {
-        let ids = RandomIds::new();
-        let now = Timestamp::from_millis(1_767_780_000_000);
-        let made = (0..1000).map(|_| ids.event_id(now).0).collect::<Vec<_>>();
-        let mut sorted = made.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        assert_eq!(made, sorted);
-        let mut shapes: Vec<_> = made
+    fn random_ids_are_never_the_same() {
+        let words: BTreeSet<String> = [RandomIds::new(), RandomIds::new()]
             .iter()
-            .map(|id| (id.get_version_num(), id.get_variant(), id.as_u64_pair().0 >> 16))
-            .collect();
-        shapes.dedup();
-        assert_eq!(shapes, [(7, uuid::Variant::RFC4122, 1_767_780_000_000)]);
-    }
-
-    #[test]
-    fn two_random_sources_share_nothing() {
-        let (a, b) = (RandomIds::new(), RandomIds::new());
-        let now = Timestamp::from_millis(1);
-        let words: BTreeSet<String> = [&a, &b]
-            .into_iter()
             .flat_map(|ids| {
-                [ids.event_id(now).to_string(), ids.run_id().to_string(), ids.session_id().to_string()]
+                [ids.run_id().to_string(), ids.session_id().to_string(), ids.prompt_id().to_string()]
             })
             .collect();
         assert_eq!(words.len(), 6);
@@ -270,24 +275,30 @@ mod tests {
     #[test]
     fn counting_ids_count_each_kind_on_its_own() {
         let ids = CountingIds::new();
-        let now = Timestamp::default();
         assert_eq!(
             [
                 ids.run_id().to_string(),
                 ids.run_id().to_string(),
                 ids.prompt_id().to_string(),
                 ids.session_id().to_string(),
-                ids.event_id(now).to_string(),
-                ids.event_id(now).to_string(),
             ],
+            ["run-1", "run-2", "prompt-1", "flow-1"]
+        );
+    }
+
+    #[test]
+    fn the_ids_of_an_attempt_are_named_after_it() {
+        let path = NodePath::root(&inspan_protocol::NodeId::new("review").unwrap()).with_pass(3);
+        let ids = AttemptIds::new(&path, 2, Arc::new(CountingIds::new()));
+        assert_eq!(
             [
-                "run-1",
-                "run-2",
-                "prompt-1",
-                "flow-1",
-                "00000000-0000-7000-8000-000000000001",
-                "00000000-0000-7000-8000-000000000002",
-            ]
+                ids.run_id().to_string(),
+                ids.run_id().to_string(),
+                ids.prompt_id().to_string(),
+                ids.prompt_id().to_string(),
+                ids.session_id().to_string(),
+            ],
+            ["review#3.2", "review#3.2.2", "review#3.2", "review#3.2.2", "flow-1"]
         );
     }
 

@@ -14,11 +14,11 @@ use std::{
     },
 };
 
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, NodePath, RunId, SessionId};
+use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId};
 use parking_lot::{Mutex, ReentrantMutex};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, IdSource};
+use crate::clock::{AttemptIds, Clock, IdSource};
 
 mod dispatch;
 mod filter;
@@ -38,17 +38,17 @@ use session::Session;
 use stored::StoredUpTo;
 use subscription::{Queue, Registration, WhenFull};
 
-/// A cheap handle to a session's hub. Clones share everything but the context.
+/// A cheap handle to a session's hub. Clones share everything but the context and the source of ids.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<Shared>,
     context: Arc<EventContext>,
+    ids: Arc<dyn IdSource>,
 }
 
 pub(crate) struct Shared {
     session_id: SessionId,
     clock: Arc<dyn Clock>,
-    ids: Arc<dyn IdSource>,
     subscribers: Subscribers,
     delivery: ReentrantMutex<Delivery>,
     /// The last `seq` given. Written only under the delivery lock.
@@ -84,7 +84,6 @@ impl Hub {
         let shared = Shared {
             session_id,
             clock,
-            ids,
             subscribers: Subscribers::default(),
             delivery: ReentrantMutex::default(),
             seq: AtomicU64::new(last_seq),
@@ -92,7 +91,7 @@ impl Hub {
             abort: CancellationToken::new(),
             stored: StoredUpTo::default(),
         };
-        Self { shared: Arc::new(shared), context }
+        Self { shared: Arc::new(shared), context, ids }
     }
 
     /// Emits an event in this handle's context. Never fails and never waits for a subscriber's reader; when
@@ -131,7 +130,7 @@ impl Hub {
         let timestamp = shared.clock.now();
         let seq = shared.seq.load(Ordering::Relaxed) + 1;
         shared.seq.store(seq, Ordering::Relaxed);
-        let id = shared.ids.event_id(timestamp);
+        let id = EventId::of(&shared.session_id, seq);
         let context = Arc::clone(&self.context);
         Arc::new(Envelope { v: ENVELOPE_VERSION, id, seq, timestamp, context, event })
     }
@@ -163,8 +162,14 @@ impl Hub {
         self.with_context(self.context.with_agent(run))
     }
 
+    /// A handle within an attempt of a node: the runs and questions that begin through it are named after it.
+    pub fn with_attempt(&self, task: NodePath, attempt: u32) -> Self {
+        let ids = Arc::new(AttemptIds::new(&task, attempt, self.ids.clone()));
+        Self { ids, ..self.with_task(task) }
+    }
+
     fn with_context(&self, context: EventContext) -> Self {
-        Self { shared: Arc::clone(&self.shared), context: Arc::new(context) }
+        Self { shared: Arc::clone(&self.shared), context: Arc::new(context), ids: Arc::clone(&self.ids) }
     }
 
     /// The context that this handle's events carry.
@@ -182,9 +187,9 @@ impl Hub {
         &self.shared.clock
     }
 
-    /// The session's source of identifiers.
+    /// The source of identifiers: the attempt's within an attempt, else the session's.
     pub fn ids(&self) -> &Arc<dyn IdSource> {
-        &self.shared.ids
+        &self.ids
     }
 
     /// The `seq` of the newest event; 0 before the first.

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 macro_rules! string_id {
@@ -84,9 +85,9 @@ macro_rules! plain_text {
 string_id! {
     /// One execution of a flow. Made by the runner, or chosen by the caller.
     SessionId;
-    /// One agent invocation, fresh every time. Made by the engine.
+    /// One agent invocation, fresh every time. Within a flow it is named after the attempt of the node.
     RunId;
-    /// One question to a person. Made by whoever asks.
+    /// One question to a person. Within a flow it is named after the attempt of the node that asks.
     PromptId;
     /// The vendor's own conversation. Made by the vendor.
     ProviderSessionId;
@@ -221,10 +222,23 @@ impl NodePath {
 
 plain_text!(NodePath);
 
-/// One event: a UUID of version 7. Made by the hub.
+/// One event: a UUID. It is made of the session and of the event's `seq`, so that the same log always has the same ids.
+/// Logs of earlier versions have random ones, of version 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct EventId(pub Uuid);
+
+impl EventId {
+    /// The id of the event at this place of a session's log: a UUID of version 8, the beginning of the SHA-256 of the
+    /// session's id, a zero byte, and `seq` as 8 bytes, the greatest first.
+    pub fn of(session: &SessionId, seq: u64) -> Self {
+        let hash =
+            Sha256::new().chain_update(session.as_str()).chain_update([0]).chain_update(seq.to_be_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+}
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,6 +259,17 @@ mod tests {
             accepted.map(|t| Ok(t.to_owned()))
         );
         assert_eq!(refused.map(NodeId::new), refused.map(|text| Err(InvalidNodeId(text.to_owned()))));
+    }
+
+    #[test]
+    fn the_id_of_an_event_is_made_of_its_session_and_its_place() {
+        let id = |session: &str, seq| EventId::of(&session.into(), seq).to_string();
+        // Computed by another program from the rule above.
+        assert_eq!(id("flow-1", 1), "f01e9a18-71dc-84f3-9574-bbb337188856");
+        assert_eq!(id("flow-1", 2), "d238a0a4-e47d-84f3-a59b-213dcce5ff73");
+        assert_eq!(id("flow-2", 1), "6c117ad0-e9c2-88b2-a0c0-66b5e2bc864b");
+        let made = EventId::of(&"flow-1".into(), 1).0;
+        assert_eq!((made.get_version_num(), made.get_variant()), (8, uuid::Variant::RFC4122));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What people said to a session that died, said again where it is not on record: an answer when its question is asked
 //! again, a message when an agent listens and has answered those before.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inspan_engine::{Filter, Hub, Observer};
-use inspan_protocol::{Command, Envelope, Event, Prompt};
+use inspan_protocol::{Command, Envelope, Event, Prompt, PromptId};
 
 use super::case::Commanded;
 
@@ -28,13 +28,20 @@ struct Left {
     commands: VecDeque<Commanded>,
     /// Whether messages wait that no turn has taken.
     undelivered: bool,
+    /// The places of the questions that were asked.
+    asked: BTreeSet<String>,
 }
 
 impl Commands {
     pub(crate) fn start(hub: &Hub, before: &[Arc<Envelope>], commands: &[Commanded]) -> Self {
         let given = before.iter().filter(|envelope| EFFECTS.contains(&envelope.event.name())).count();
         let commands = commands.iter().skip(given).cloned().collect();
-        let left = Arc::new(Mutex::new(Left { commands, undelivered: false }));
+        let asked = before.iter().filter_map(|envelope| match &envelope.event {
+            Event::SessionPrompt(Prompt { prompt_id, .. }) => Some(place(prompt_id).to_owned()),
+            _ => None,
+        });
+        let left = Left { commands, undelivered: false, asked: asked.collect() };
+        let left = Arc::new(Mutex::new(left));
         let of_hub = hub.clone();
         let observe = move |envelope: &Arc<Envelope>| {
             while let Some(command) = next(&left, &of_hub, &envelope.event) {
@@ -52,14 +59,27 @@ fn next(left: &Mutex<Left>, hub: &Hub, event: &Event) -> Option<Command> {
     if let Event::AgentTurn { .. } = event {
         left.undelivered = false;
     }
+    if let Event::SessionPrompt(Prompt { prompt_id, .. }) = event {
+        left.asked.insert(place(prompt_id).to_owned());
+    }
     let front = left.commands.front()?;
     let same = front.after.event == event.name();
     let newest = || hub.active_runs().pop();
     let listens = matches!(event, Event::AgentUsage { .. }) && !left.undelivered;
     let command = match &front.command {
-        Command::Reply { .. } | Command::Abort { .. } | Command::Pause { .. } => {
-            same.then(|| front.command.clone())
+        // Not before its question, which a later attempt asks under its own id.
+        Command::Reply { prompt, content, choice } => {
+            let asked = same && left.asked.contains(place(prompt));
+            let prompt = match event {
+                Event::SessionPrompt(Prompt { prompt_id, .. }) if place(prompt_id) == place(prompt) => {
+                    prompt_id
+                }
+                _ => prompt,
+            };
+            let (prompt, content, choice) = (prompt.clone(), content.clone(), choice.clone());
+            asked.then_some(Command::Reply { prompt, content, choice })
         }
+        Command::Abort { .. } | Command::Pause { .. } => same.then(|| front.command.clone()),
         Command::SendToRun { content, mode, .. }
             if listens || (same && front.after.event == "agent:session") =>
         {
@@ -70,18 +90,13 @@ fn next(left: &Mutex<Left>, hub: &Hub, event: &Event) -> Option<Command> {
         Command::Close { .. } if listens => newest().map(|run| Command::Close { run }),
         _ => None,
     }?;
-    let asked = match (&command, event) {
-        // Not before its question.
-        (Command::Reply { prompt, .. }, Event::SessionPrompt(Prompt { prompt_id, .. })) => {
-            prompt.as_str() <= prompt_id.as_str()
-        }
-        _ => true,
-    };
-    if !asked {
-        return None;
-    }
     left.undelivered |=
         matches!(command, Command::SendToRun { .. } | Command::SendTo { .. } | Command::Send { .. });
     left.commands.pop_front();
     Some(command)
+}
+
+/// The place of the node that asks a question.
+fn place(prompt: &PromptId) -> &str {
+    prompt.as_str().rsplit_once('.').map_or(prompt.as_str(), |(place, _)| place)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use inspan_engine::{CountingIds, IdSource, PermissionPolicy, VirtualClock, check_order};
+use inspan_engine::{PermissionPolicy, VirtualClock, check_order};
 use inspan_flow::{
     Batch, FlowRunResult, FlowRunner, Graph, MemoryStore, Owner, Resume, RunError, RunStore, Select,
     SessionRecord, builtin_nodes,
@@ -59,7 +59,6 @@ async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
     let providers = whole.calls.after(cut as u64)?;
     let opened = FlowRunner::builder(Arc::clone(&whole.graph), builtin_nodes(&providers))
         .clock(Arc::new(VirtualClock::starting_at(now)))
-        .ids(ids_after(before))
         .permissions(PermissionPolicy::Deny)
         .store(store.clone())
         .open(session)
@@ -110,20 +109,6 @@ fn said(mut output: Value) -> Value {
         }
     }
     output
-}
-
-/// Counted ids that go on where those of the log end.
-fn ids_after(log: &[Arc<Envelope>]) -> Arc<CountingIds> {
-    let ids = CountingIds::new();
-    for envelope in log {
-        ids.event_id(envelope.timestamp);
-        match envelope.event {
-            Event::AgentStart { .. } => drop(ids.run_id()),
-            Event::SessionPrompt { .. } => drop(ids.prompt_id()),
-            _ => {}
-        }
-    }
-    Arc::new(ids)
 }
 
 /// The places that will not be tried again in this pass.

@@ -350,8 +350,12 @@ impl Target<'_> {
                 format!("running now: {}", runs.join(", "))
             }
         };
-        let is_meant = |run: &RunId, node: &str| {
-            named.is_none_or(|name| name == node || !name.is_empty() && run.as_str().starts_with(name))
+        let of_node = |name: &str| active.iter().any(|(_, node)| *node == name);
+        let is_meant = |run: &RunId, node: &str| match named {
+            None => true,
+            // The id of a run begins with the place of its node, which may begin with the name of another.
+            Some(name) if of_node(name) => name == node,
+            Some(name) => !name.is_empty() && run.as_str().starts_with(name),
         };
         match active.iter().filter(|(run, node)| is_meant(run, node)).collect::<Vec<_>>().as_slice() {
             [(run, _)] => Ok((*run).clone()),
@@ -401,15 +405,19 @@ impl Target<'_> {
         })
     }
 
-    /// The open question whose id begins so.
+    /// The open question with this id, or of this node, or whose id begins so.
     async fn prompt(&self, prefix: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, Failure> {
         let open = &self.entry.digest.prompts;
         if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
             return Ok(whole.clone());
         }
-        let begin: Vec<_> =
-            open.iter().filter(|open| fits(open) && open.prompt_id.as_str().starts_with(prefix)).collect();
-        match begin.as_slice() {
+        let of_node = |open: &Prompt| open.task.as_ref().is_some_and(|task| task.node() == prefix);
+        let mut found: Vec<_> = open.iter().filter(|open| fits(open) && of_node(open)).collect();
+        if found.is_empty() {
+            let begins = |open: &Prompt| open.prompt_id.as_str().starts_with(prefix);
+            found = open.iter().filter(|open| fits(open) && begins(open)).collect();
+        }
+        match found.as_slice() {
             [one] => Ok((*one).clone()),
             [] => Err(self.unknown(prefix).await?),
             many => Err(Failure::usage(format!("`{prefix}` is not unique: {}", listed(many)))),

@@ -105,7 +105,7 @@ fn sessions_are_listed_and_shown() {
 fn an_answer_that_nobody_has_taken_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());
-    stored.session("kept", "human_input", Some(17), Driven::Left).reply("prompt-3", "now");
+    stored.session("kept", "human_input", Some(17), Driven::Left).reply("later.1", "now");
     check(folder.path(), "ps-kept", &["ps"]);
     check(folder.path(), "show-kept", &["show", "kept"]);
 }

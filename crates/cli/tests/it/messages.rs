@@ -45,7 +45,7 @@ fn a_flow_goes_on_with_a_message_and_a_run_is_closed() {
     );
     let closed = inspan(folder, &["close", "s", "chat"]);
     assert_eq!(
-        (closed.code, closed.stderr.starts_with("s: closed run run-")),
+        (closed.code, closed.stderr.starts_with("s: closed run chat.1")),
         (Some(0), true),
         "{}",
         closed.stderr

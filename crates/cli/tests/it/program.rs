@@ -61,15 +61,11 @@ impl Ran {
     }
 }
 
-/// The text with every time of day, length of time and counted id replaced.
+/// The text with every time of day and length of time replaced.
 fn evened(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let mut rest = line;
-        if let Some((before, id)) = line.split_once("prompt-") {
-            out.push_str(&format!("{before}prompt-1"));
-            rest = id.trim_start_matches(|c: char| c.is_ascii_hexdigit());
-        }
         while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
             let (before, number) = rest.split_at(at);
             out.push_str(before);
@@ -100,7 +96,9 @@ fn evened(text: &str) -> String {
 
 #[test]
 fn times_are_evened_out_and_nothing_else() {
-    let text = "10:11:12 a2 ✔ done in 1.2s · 30 tokens · $0.0040, 17ms\n\"durationMs\": 12, 3 more at 1m 02s\n\"prompt-0a\"\n";
-    let expected = "12:00:00 a2 ✔ done in 0ms · 30 tokens · $0.0040, 0ms\n\"durationMs\": 0, 3 more at 1m 0ms\n\"prompt-1\"\n";
+    let text =
+        "10:11:12 a2 ✔ done in 1.2s · 30 tokens · $0.0040, 17ms\n\"durationMs\": 12, 3 more at 1m 02s\n";
+    let expected =
+        "12:00:00 a2 ✔ done in 0ms · 30 tokens · $0.0040, 0ms\n\"durationMs\": 0, 3 more at 1m 0ms\n";
     assert_eq!(evened(text), expected);
 }

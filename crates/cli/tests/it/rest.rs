@@ -164,7 +164,7 @@ fn a_session_in_the_background_is_answered_and_ends() {
     until("the step before the question has run", || did(folder).contains(&"slow".to_owned()));
     let mut answered = Vec::new();
     until("the question is answered", || {
-        let ran = inspan(folder, &["reply", &id, "prompt", "--choice", "right"]);
+        let ran = inspan(folder, &["reply", &id, "ask", "--choice", "right"]);
         answered.push(ran.report());
         ran.code == Some(0)
     });

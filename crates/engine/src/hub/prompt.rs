@@ -54,7 +54,7 @@ pub struct PendingReply {
 impl Hub {
     /// A question with a fresh id, which takes a free text and has no deadline.
     pub fn new_prompt(&self, kind: PromptKind, prompt: impl Into<String>) -> Prompt {
-        Prompt::new(self.shared.ids.prompt_id(), kind, prompt)
+        Prompt::new(self.ids.prompt_id(), kind, prompt)
     }
 
     /// Asks a person: emits `session:prompt` in this handle's context and waits for the reply. Asking again

@@ -32,10 +32,9 @@ async fn an_event_gets_its_place_identity_time_and_context() {
     let run = RunId::from("run-1");
     let emitted =
         hub.with_phase("Run Flow").with_task(path("plan")).with_agent(run.clone()).emit(text("run-1", "hi"));
-    let ids = crate::CountingIds::new();
     let envelope = |seq, millis, context, event| Envelope {
         v: 1,
-        id: ids.event_id(crate::testing::NOON),
+        id: EventId::of(&"flow-1".into(), seq),
         seq,
         timestamp: crate::testing::NOON + std::time::Duration::from_millis(millis),
         context: Arc::new(context),

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use inspan_engine::{Channels, Hub, Subscription};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, NodeIx, Pilot, Received, Todo};
 use inspan_protocol::{
-    Command, Envelope, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+    Command, Envelope, Event, NodePath, Prompt, PromptId, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -205,16 +205,23 @@ impl Driver {
                     }
                 }
                 Todo::Ask { task, id, prompt, choices } => {
-                    let hub = self.hub_at(task);
-                    let id = id.unwrap_or_else(|| hub.ids().prompt_id());
+                    let id = id.unwrap_or_else(|| self.id_of_confirmation(&task));
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
-                    let asked = hub.ask(Prompt { choices: Some(choices), ..prompt });
+                    let asked = self.hub_at(task).ask(Prompt { choices: Some(choices), ..prompt });
                     self.asked.spawn(async move { drop(asked.await) });
                 }
                 Todo::Finish => self.stage = Stage::Over,
             }
         }
         Ok(())
+    }
+
+    /// The id of the question what becomes of the attempt that was cut short.
+    fn id_of_confirmation(&self, task: &NodePath) -> PromptId {
+        let run = self.pilot.run();
+        let node = run.graph().flow().find(task.node());
+        let attempt = node.map_or(0, |node| run.state().nodes()[node.0 as usize].attempt);
+        format!("{task}.{attempt}.confirm").into()
     }
 
     fn now(&self) -> Timestamp {
@@ -269,7 +276,8 @@ impl Driver {
             writer.in_flight = true;
         }
         let cancel = CancellationToken::new();
-        let ground = Ground { hub: self.hub_at(spec.path.clone()).clone(), cancel: cancel.clone() };
+        let hub = self.phase.with_attempt(spec.path.clone(), spec.attempt);
+        let ground = Ground { hub, cancel: cancel.clone() };
         self.tokens.insert((spec.node, spec.attempt), cancel);
         self.tasks.spawn(run_attempt(self.nodes.clone(), self.surroundings.clone(), spec, ground));
         Ok(())

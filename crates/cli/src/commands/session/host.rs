@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use inspan_engine::{Channel, Clock, Hub, IdSource, RandomIds, SystemClock};
+use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
 use inspan_protocol::{
-    BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId,
+    BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, LogLevel, Prompt, Reply, SessionId,
 };
 use serde_json::Map;
 
@@ -70,13 +70,13 @@ impl Host {
 
     /// Shows a line that is no event of the session.
     pub(super) fn notice(&self, line: &str) {
-        let now = SystemClock.now();
+        let (now, session) = (SystemClock.now(), SessionId::from(""));
         self.painter.event(&Envelope {
             v: ENVELOPE_VERSION,
-            id: RandomIds::new().event_id(now),
+            id: EventId::of(&session, 0),
             seq: 0,
             timestamp: now,
-            context: Arc::new(EventContext::session(SessionId::from(""))),
+            context: Arc::new(EventContext::session(session)),
             event: Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() },
         });
     }

@@ -4,11 +4,11 @@
 
 use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duration};
 
-use inspan_engine::{CountingIds, IdSource, check_order};
+use inspan_engine::check_order;
 use inspan_protocol::{
-    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome,
-    Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp,
-    Usage,
+    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath,
+    Outcome, Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason,
+    Timestamp, Usage,
 };
 use serde_json::json;
 
@@ -67,7 +67,6 @@ pub(super) struct Sim {
     /// Budgets that the next resume raises.
     pub(super) budget: BudgetRaise,
     shadow: Facts,
-    ids: CountingIds,
     chance: u64,
     doing: Vec<Doing>,
     questions: Vec<(NodePath, PromptId)>,
@@ -93,7 +92,6 @@ impl Sim {
             answer: Some("run it again"),
             budget: BudgetRaise::default(),
             shadow,
-            ids: CountingIds::new(),
             chance: 0,
             doing: Vec::new(),
             questions: Vec::new(),
@@ -153,7 +151,7 @@ impl Sim {
         let last = self.run.facts.session.last_seq.max(self.log.last().map_or(0, |last| last.seq));
         let envelope = Envelope {
             v: ENVELOPE_VERSION,
-            id: self.ids.event_id(self.now),
+            id: EventId::of(&self.run.session, last + 1),
             seq: last + 1,
             timestamp: self.now,
             context: Arc::new(context),

@@ -21,7 +21,7 @@ fn talk() -> Talk {
 }
 
 fn reply(content: &str) -> Command {
-    Command::Reply { prompt: "prompt-1".into(), content: content.to_owned(), choice: None }
+    Command::Reply { prompt: "human.1".into(), content: content.to_owned(), choice: None }
 }
 
 fn say(content: &str) -> Command {
@@ -76,7 +76,7 @@ async fn a_command_takes_effect_and_is_answered() {
         (Outcome::Success, vec!["one".to_owned(), "c: hello".to_owned()])
     );
     let answers = [stage.answer(first).await, stage.answer(wrong).await, stage.answer(right).await];
-    let refused = Verdict::Refused("there is no prompt `prompt-1`".to_owned());
+    let refused = Verdict::Refused("there is no prompt `human.1`".to_owned());
     assert_eq!(answers, [Some(Verdict::Accepted), Some(refused), Some(Verdict::Accepted)]);
     assert_eq!(stage.said().await, ["hello", "yes"]);
 }

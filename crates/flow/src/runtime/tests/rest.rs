@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use inspan_engine::{Clock, VirtualClock};
-use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp};
+use inspan_protocol::{
+    AgentError, ErrorCode, Event, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
+};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -90,6 +92,38 @@ async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
         let effects = stage.effects.done();
         assert!(effects.len() <= 4, "{effects:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_runs_with_the_same_facts_have_the_same_ids() {
+    let mut logs = Vec::new();
+    for _ in 0..2 {
+        let stage = Stage::new(MANY, &talk());
+        let runner = stage.builder().build();
+        let handle = runner.handle();
+        let running = spawn(runner);
+        pass(5_000).await;
+        handle.pause(None).await.unwrap();
+        running.await.unwrap().unwrap();
+        stage.resume().await;
+        stage.check().await;
+        logs.push(stage.log().await);
+    }
+    assert_eq!(logs[0], logs[1]);
+    let runs: Vec<_> = logs[0]
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            Event::AgentStart { run_id, .. } => Some(run_id.as_str()),
+            Event::SessionPrompt(asked) => Some(asked.prompt_id.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(runs, ["a.1", "b.1", "chat.1", "human.1", "a.2", "b.2", "chat.2", "human.1"]);
+    // Another session shares none of them.
+    let other = Stage::new(MANY, &talk()).builder().session_id("t".into()).build();
+    let events = other.run(Map::new()).await.unwrap().events;
+    let same = logs[0].iter().filter(|mine| events.iter().any(|theirs| theirs.id == mine.id)).count();
+    assert_eq!(same, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +270,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
         .iter()
         .map(|open| (open.prompt_id.to_string(), open.deadline.unwrap().as_millis()))
         .collect();
-    assert_eq!(deadlines, [("prompt-1".to_owned(), 30_000)]);
+    assert_eq!(deadlines, [("human.1".to_owned(), 30_000)]);
     // The time passed while nobody ran: the default is taken at once.
     pass(50_000).await;
     let done =

@@ -1,7 +1,7 @@
-//! What the tests of rests and crashes have in common: one clock and one source of ids over several processes of a
-//! session, a store that can be made to fail, and a node type that looks whether its start is on record.
+//! What the tests of pauses and crashes have in common: one clock over several processes of a session, a store that can be made to fail, and a node type that looks whether its start is on record.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -14,8 +14,8 @@ use futures::{
     future::{BoxFuture, ready},
     stream::BoxStream,
 };
-use inspan_engine::{Clock, CountingIds, VirtualClock, check_order};
-use inspan_protocol::{AgentError, Command, Envelope, Event, NodePath, SessionId, Timestamp};
+use inspan_engine::{Clock, VirtualClock, check_order};
+use inspan_protocol::{AgentError, Command, Envelope, Event, EventId, NodePath, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -37,7 +37,6 @@ pub(super) struct Stage {
     pub(super) effects: Effects,
     nodes: NodeRegistry,
     clock: Arc<VirtualClock>,
-    ids: Arc<CountingIds>,
 }
 
 impl Stage {
@@ -52,7 +51,6 @@ impl Stage {
             store,
             effects,
             clock: Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0))),
-            ids: Arc::new(CountingIds::new()),
         }
     }
 
@@ -60,7 +58,6 @@ impl Stage {
         FlowRunner::builder(self.graph.clone(), self.nodes.clone())
             .session_id(session())
             .clock(self.clock.clone())
-            .ids(self.ids.clone())
             .store(self.store.clone())
             .with_events()
     }
@@ -95,12 +92,23 @@ impl Stage {
         self.story().await.iter().filter(|seen| *seen == line).count()
     }
 
-    /// That the log keeps the rules, and no finished node was started again.
+    /// That the log keeps the rules, no finished node was started again, and no id is used twice.
     pub(super) async fn check(&self) {
         let log = self.log().await;
         check_order(&log).unwrap_or_else(|fault| panic!("{fault}"));
         let mut finished: Vec<NodePath> = Vec::new();
+        let (mut runs, mut prompts) = (BTreeSet::new(), BTreeMap::new());
         for envelope in &log {
+            assert_eq!(envelope.id, EventId::of(&session(), envelope.seq));
+            match &envelope.event {
+                Event::AgentStart { run_id, .. } => assert!(runs.insert(run_id.clone()), "{run_id} twice"),
+                Event::SessionPrompt(asked) => {
+                    let question = (envelope.context.task.clone(), asked.prompt.clone());
+                    let first = prompts.entry(asked.prompt_id.clone()).or_insert_with(|| question.clone());
+                    assert_eq!(*first, question, "{}", asked.prompt_id);
+                }
+                _ => {}
+            }
             let Some(task) = &envelope.context.task else { continue };
             match envelope.event {
                 Event::TaskComplete { .. } | Event::TaskReused { .. } => finished.push(task.clone()),
