@@ -5,15 +5,21 @@
 //! 3. check: templates and conditions are parsed; they, the inputs and the loops are checked;
 //! 4. build: all of it becomes a [`Graph`].
 //!
+//! The body of a node is compiled by the same passes as the flow's own, after the body that it is in.
+//!
 //! Each pass reads only what the one before it gave, and reports problems to a [`Sink`]. The same text and catalog give
 //! the same graph.
 
+mod bodies;
 mod build;
 mod check;
 mod input;
 mod resolve;
 
 pub use input::{InputError, check_input};
+
+use bodies::Bodies;
+use resolve::Flow;
 
 use crate::{
     catalog::NodeCatalog,
@@ -36,14 +42,15 @@ pub struct Compiled {
 /// file.
 pub fn compile(loaded: &Loaded, catalog: &NodeCatalog) -> Result<Compiled, Diagnostics> {
     let mut sink = Sink::new(loaded.name.clone());
+    loaded.flows.iter().for_each(|flow| sink.add_source(&flow.path));
     for problem in &loaded.document.problems {
         sink.push(problem.clone());
     }
     let spec = loaded.document.root.as_ref().and_then(|root| Spec::read(root, &mut sink));
     let graph = spec.map(|spec| {
-        let resolved = resolve::resolve(&spec, loaded, catalog, &mut sink);
-        let checked = check::check(&resolved, &mut sink);
-        build::build(resolved, checked, loaded)
+        let flow = Flow::resolve(&spec.header, loaded, "", catalog, &mut sink);
+        let bodies = Bodies::compile(&spec.body, &flow, loaded, catalog, &mut sink);
+        build::graph(flow, bodies, loaded)
     });
     let found = sink.finish();
     match graph {

@@ -53,6 +53,8 @@ codes! {
     OverlappingLoops "overlapping-loops" "Two loops overlap so that nothing can wait for one of them to end.";
     EndlessLoop "endless-loop" "A loop can only end by failing at its limit.";
     UnreachableExit "unreachable-exit" "An edge out of a loop never fires: the loop always starts another pass first.";
+    ShadowedName "shadowed-name" "A name of a body is also a name around it.";
+    Recursion "recursion" "A flow runs itself without a limit.";
     UnknownNode "unknown-node" "`session` names a node that does not exist.";
     NotAnAgent "not-an-agent" "`session` is set on, or names, a node that does not run an agent.";
     InvalidInput "invalid-input" "The input does not match the schema of the node type.";
@@ -271,6 +273,11 @@ impl Sink {
         at
     }
 
+    /// Adds a file under the next number.
+    pub(crate) fn add_source(&mut self, path: &str) {
+        self.sources.push(path.into());
+    }
+
     pub(crate) fn push(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
@@ -302,7 +309,9 @@ impl Sink {
             node: problem.node,
             key: problem.key,
         });
-        Diagnostics(named.collect())
+        let mut named: Vec<_> = named.collect();
+        named.dedup();
+        Diagnostics(named)
     }
 }
 

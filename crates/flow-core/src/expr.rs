@@ -18,14 +18,17 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::Value;
 
+use crate::ids::NodeIx;
+
 pub use self::{
     condition::Condition,
     template::{StaticValue, Template},
 };
 pub(crate) use self::{
     condition::{Predicate, parse_condition, parse_variable},
-    path::{PathRoot, is_reserved},
+    path::{FRAME, PathRoot, is_reserved},
     program::{NameUse, Resolver},
+    segment::has_segments,
     template::{TemplateValue, parse_template},
 };
 
@@ -38,8 +41,26 @@ pub struct Scope<'a> {
     pub flow: &'a Value,
     /// `state`: the flow's own state.
     pub state: &'a Value,
-    /// The names of the frames: the item, and `loop`.
+    /// The names of the frame: the item, `frame`, `previous` and `passes`.
     pub locals: &'a Value,
+    /// The scope of the body around this one, if it may be seen from here.
+    pub outer: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    /// A name of this frame or of one around it; `frame` is always that of this frame.
+    fn local(&self, name: &str) -> Option<&'a Value> {
+        let found = self.locals.get(name);
+        if found.is_some() || name == FRAME { found } else { self.outer?.local(name) }
+    }
+
+    /// The newest output of a node, so many bodies further out.
+    fn output(&self, depth: u32, node: NodeIx) -> Option<&'a Value> {
+        match depth {
+            0 => self.outputs.get(node.0 as usize)?.as_deref(),
+            _ => self.outer?.output(depth - 1, node),
+        }
+    }
 }
 
 /// A template or a condition that could not be evaluated.

@@ -42,7 +42,7 @@ pub use schedule::{
     Action, AttemptEnd, CancelReason, Interrupted, Plan, Planned, Reusable, ReuseDecision, ReuseReason, Run,
     StartNode,
 };
-pub use source::{Change, FlowSource, IncludedFile, Loaded};
+pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, NodeState, SessionFacts, SnapshotError, Waits,

@@ -388,7 +388,7 @@ impl Run {
 
     /// What expressions see now.
     pub(crate) fn scope<'a>(&'a self, locals: &'a Value) -> Scope<'a> {
-        Scope { outputs: &self.facts.outputs, flow: &self.flow, state: &self.vars, locals }
+        Scope { outputs: &self.facts.outputs, flow: &self.flow, state: &self.vars, locals, outer: None }
     }
 
     /// What the expressions of a node, and of the edges out of it, see beside that.

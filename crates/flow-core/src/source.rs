@@ -12,11 +12,16 @@ use serde_json::Value;
 
 use crate::{
     overrides::OverrideError,
-    spec::{self, Document},
+    spec::{self, Document, Yaml},
 };
 
 /// The most bytes of all included files together.
 const MAX_INCLUDED: usize = 64 * 1024 * 1024;
+
+/// The most other flows that a flow may use.
+const MAX_FLOWS: usize = 256;
+/// The folder of the flows that a project gives names, from the folder of the project.
+pub const NAMED_FLOWS: &str = ".inspan/flows";
 
 /// The complete source of a flow, as stored with a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,7 +84,17 @@ pub struct Loaded {
     pub(crate) text: Arc<str>,
     pub(crate) document: Document,
     pub(crate) files: BTreeMap<String, IncludedFile>,
+    /// The flows among the files; problems in the first are in source 1, and so on.
+    pub(crate) flows: Vec<FlowFile>,
     pub(crate) changes: Vec<Change>,
+}
+
+/// A flow that another one includes.
+#[derive(Clone, Debug)]
+pub(crate) struct FlowFile {
+    /// Its path, from the folder of the flow that was loaded.
+    pub(crate) path: String,
+    pub(crate) document: Document,
 }
 
 /// A file that the flow includes.
@@ -100,13 +115,17 @@ pub enum IncludedFile {
 impl Loaded {
     /// A flow whose files are given; a file that is not given is missing.
     pub fn from_text(name: &str, text: &str, files: BTreeMap<String, String>) -> Self {
-        let files = files.into_iter().map(|(path, text)| (path, IncludedFile::Text(text))).collect();
-        let (folder, document) = (PathBuf::from("."), spec::parse(text, 0));
-        Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
+        let mut loaded = Self::read(name, PathBuf::from("."), text.to_owned(), |file| {
+            files.get(file).map_or(IncludedFile::Missing, |text| IncludedFile::Text(text.clone()))
+        });
+        let files = files.into_iter().map(|(path, text)| (path, IncludedFile::Text(text)));
+        loaded.files.extend(files);
+        loaded
     }
 
-    /// A flow whose files are read by `read`, each by its path as written in the flow. A path that leaves the folder by
-    /// `..` or as an absolute path is not read.
+    /// A flow whose files are read by `read`, each by its path from the folder of the flow; the files of a flow that
+    /// it includes too. A path that leaves the folder by `..` or as an absolute path is not read. A path under
+    /// [`NAMED_FLOWS`] is one of the project's.
     pub fn read(
         name: &str,
         folder: PathBuf,
@@ -114,22 +133,53 @@ impl Loaded {
         mut read: impl FnMut(&str) -> IncludedFile,
     ) -> Self {
         let document = spec::parse(&text, 0);
-        let wanted = document.root.as_ref().map(spec::included_files).unwrap_or_default();
+        let mut files = BTreeMap::new();
+        let mut flows: Vec<FlowFile> = Vec::new();
         let mut total = 0;
-        let files = wanted.into_iter().map(|file| {
-            let included = match leaves(Path::new(file)) {
-                true => IncludedFile::Outside,
-                false => read(file),
+        let mut wanted: Vec<(String, Wanted)> =
+            document.root.as_ref().map(|root| named(root, "")).unwrap_or_default();
+        let own_name = Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let mut next = 0;
+        while next < wanted.len() {
+            let (path, what) = wanted[next].clone();
+            next += 1;
+            if files.contains_key(&path)
+                && (what == Wanted::File || flows.iter().any(|flow| flow.path == path))
+            {
+                continue;
+            }
+            let included = match files.get(&path).cloned() {
+                Some(known) => known,
+                None if path == own_name => IncludedFile::Text(text.clone()),
+                None if leaves(Path::new(&path)) => IncludedFile::Outside,
+                None if what == Wanted::Flow && flows.len() == MAX_FLOWS => {
+                    IncludedFile::Unusable(format!("a flow can use at most {MAX_FLOWS} other flows"))
+                }
+                None => read(&path),
             };
             let included = match included {
                 IncludedFile::Text(text) if total + text.len() > MAX_INCLUDED => IncludedFile::TooLarge,
                 included => included,
             };
-            total += if let IncludedFile::Text(text) = &included { text.len() } else { 0 };
-            (file.to_owned(), included)
-        });
-        let files = files.collect();
-        Self { name: name.into(), folder, text: text.into(), document, files, changes: Vec::new() }
+            if let IncludedFile::Text(text) = &included {
+                total += text.len();
+                if what == Wanted::Flow {
+                    // Problems of a flow that runs itself are reported once.
+                    let source =
+                        if path == own_name { 0 } else { u16::try_from(flows.len() + 1).unwrap_or(u16::MAX) };
+                    let document = spec::parse(text, source);
+                    wanted.extend(document.root.iter().flat_map(|root| named(root, folder_of(&path))));
+                    flows.push(FlowFile { path: path.clone(), document });
+                }
+            }
+            files.insert(path, included);
+        }
+        Self { name: name.into(), folder, text: text.into(), document, files, flows, changes: Vec::new() }
+    }
+
+    /// The flow that is included from a path, if it could be read.
+    pub(crate) fn flow(&self, path: &str) -> Option<&Document> {
+        self.flows.iter().find(|flow| flow.path == path).map(|flow| &flow.document)
     }
 
     /// A flow as stored with a session; the files on disk are not read.
@@ -180,6 +230,46 @@ impl Loaded {
             _ => None,
         }
     }
+}
+
+/// What a flow names a file for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    File,
+    Flow,
+}
+
+/// The files that a flow in a folder names, by their paths from the folder of the flow that was loaded.
+fn named(root: &Yaml, folder: &str) -> Vec<(String, Wanted)> {
+    let files = spec::included_files(root).into_iter().map(|file| (joined(folder, file), Wanted::File));
+    let flows = spec::included_flows(root).into_iter().map(|flow| (flow.path(folder), Wanted::Flow));
+    files.chain(flows).collect()
+}
+
+/// The folder of a path; empty if it has none.
+pub(crate) fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// A path from a folder; one from the flow that was loaded stays as it is written.
+pub(crate) fn joined(folder: &str, file: &str) -> String {
+    if folder.is_empty() { file.to_owned() } else { normalized(folder, file) }
+}
+
+/// A path from a folder without `.` and, as far as possible, without `..`.
+pub(crate) fn normalized(folder: &str, file: &str) -> String {
+    if Path::new(file).has_root() {
+        return file.to_owned();
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in folder.split('/').chain(file.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// Whether a path leaves the folder where it starts, by `..` or because it is absolute.

@@ -9,6 +9,8 @@ mod node;
 mod schema;
 mod yaml;
 
+use std::sync::Arc;
+
 pub use self::duration::parse as parse_time;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
@@ -18,17 +20,32 @@ pub(crate) use self::{
     node::{NodeSpec, PolicySpec},
     yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };
-use crate::diagnostic::{Code, Problem, Sink, Span, did_you_mean};
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    expr::has_segments,
+    graph::FlowPolicy,
+    source::{NAMED_FLOWS, normalized},
+};
 use fields::Fields;
 
 /// The whole file.
 #[derive(Debug)]
 pub(crate) struct Spec<'a> {
     pub(crate) header: Header<'a>,
+    pub(crate) body: BodySpec<'a>,
+}
+
+/// Nodes and edges as written: those of the flow, or those under the `body` of a node.
+#[derive(Debug)]
+pub(crate) struct BodySpec<'a> {
     pub(crate) nodes: Vec<NodeSpec<'a>>,
     pub(crate) edges: Vec<EdgeSpec<'a>>,
-    /// Where the file starts.
+    pub(crate) outputs: Option<&'a Yaml>,
+    pub(crate) policy: FlowPolicy,
+    /// Where it starts.
     pub(crate) span: Span,
+    /// What precedes its keys: empty for the flow, `nodes[3].body.` for the body of a node.
+    pub(crate) prefix: Arc<str>,
 }
 
 /// A text and its place.
@@ -39,8 +56,7 @@ impl<'a> Spec<'a> {
     pub(crate) fn read(root: &'a Yaml, sink: &mut Sink) -> Option<Self> {
         let key = Key::Root;
         let mut fields = Fields::open(root, &key, sink)?;
-        let nodes = fields.get("nodes");
-        let edges = fields.get("edges");
+        let parts = Parts { nodes: fields.get("nodes"), edges: fields.get("edges") };
         let header = match fields.get("flow") {
             Some(flow) => {
                 let key = Key::Field(&key, "flow");
@@ -63,39 +79,71 @@ impl<'a> Spec<'a> {
                 header
             }
         };
-        let nodes_key = Key::Field(&Key::Root, "nodes");
-        let read_nodes =
-            match nodes {
-                Some(nodes) => {
-                    let items = fields::list(nodes, &nodes_key, sink);
-                    let mut read = Vec::with_capacity(items.len());
-                    read.extend(items.iter().enumerate().filter_map(|(at, node)| {
-                        NodeSpec::read(node, at, &Key::Index(&nodes_key, at), sink)
-                    }));
-                    read
+        let prefix = "".into();
+        let (nodes, edges) = parts.read("the flow", root.span, &prefix, &Key::Root, sink);
+        let (outputs, policy) = (header.outputs, header.policy.clone());
+        let body = BodySpec { nodes, edges, outputs, policy, span: root.span, prefix };
+        Some(Self { header, body })
+    }
+}
+
+impl<'a> BodySpec<'a> {
+    /// Reads the `body` of a node.
+    fn read(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+        let mut fields = Fields::open(value, key, sink)?;
+        let parts = Parts { nodes: fields.get("nodes"), edges: fields.get("edges") };
+        let outputs = fields.get("outputs");
+        let policy = header::policy(&mut fields, sink);
+        fields.finish_with(sink, |name| {
+            let of_flow = ["input", "inputSchema", "name", "nodePacks", "secrets"].contains(&name);
+            of_flow.then(|| "a body sees the input of its flow; nothing is declared here".to_owned())
+        });
+        let prefix = format!("{key}.").into();
+        let (nodes, edges) = parts.read("the body", value.span, &prefix, key, sink);
+        Some(Self { nodes, edges, outputs, policy, span: value.span, prefix })
+    }
+}
+
+/// The lists of a body.
+struct Parts<'a> {
+    nodes: Option<&'a Yaml>,
+    edges: Option<&'a Yaml>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(
+        self,
+        owner: &str,
+        span: Span,
+        prefix: &Arc<str>,
+        key: &Key<'_>,
+        sink: &mut Sink,
+    ) -> (Vec<NodeSpec<'a>>, Vec<EdgeSpec<'a>>) {
+        let nodes_key = Key::Field(key, "nodes");
+        let nodes = match self.nodes {
+            Some(list) => {
+                let items = fields::list(list, &nodes_key, sink);
+                if matches!(&list.data, Data::List(list) if list.is_empty()) {
+                    let problem = Problem::error(Code::InvalidValue, list.span, "`nodes` is empty");
+                    sink.push(problem.key(nodes_key));
                 }
-                None => {
-                    sink.push(
-                        Problem::error(Code::MissingKey, root.span, "the flow is missing `nodes`")
-                            .key("nodes"),
-                    );
-                    Vec::new()
-                }
-            };
-        if let Some(nodes) = nodes
-            && matches!(&nodes.data, Data::List(list) if list.is_empty())
-        {
-            sink.push(Problem::error(Code::InvalidValue, nodes.span, "`nodes` is empty").key("nodes"));
-        }
-        let edges_key = Key::Field(&Key::Root, "edges");
-        let edges = edges.map(|edges| fields::list(edges, &edges_key, sink));
-        let edges = edges
-            .into_iter()
-            .flatten()
-            .enumerate()
-            .filter_map(|(at, edge)| EdgeSpec::read(edge, at, &Key::Index(&edges_key, at), sink))
-            .collect();
-        Some(Self { header, nodes: read_nodes, edges, span: root.span })
+                let mut read = Vec::with_capacity(items.len());
+                read.extend(items.iter().enumerate().filter_map(|(at, node)| {
+                    NodeSpec::read(node, at, prefix, &Key::Index(&nodes_key, at), sink)
+                }));
+                read
+            }
+            None => {
+                let message = format!("{owner} is missing `nodes`");
+                sink.push(Problem::error(Code::MissingKey, span, message).key(nodes_key));
+                Vec::new()
+            }
+        };
+        let edges_key = Key::Field(key, "edges");
+        let edges = self.edges.map(|edges| fields::list(edges, &edges_key, sink));
+        let edges = edges.into_iter().flatten().enumerate();
+        let edges = edges.filter_map(|(at, edge)| EdgeSpec::read(edge, &Key::Index(&edges_key, at), sink));
+        (nodes, edges.collect())
     }
 }
 
@@ -103,8 +151,9 @@ impl<'a> Spec<'a> {
 pub(crate) fn included_files(root: &Yaml) -> Vec<&str> {
     let mut found = Vec::new();
     let header = root.get("flow").unwrap_or(root);
-    found.extend(header.get("inputSchemaFile").and_then(Yaml::text));
-    for node in root.get("nodes").into_iter().flat_map(|nodes| nodes.items().iter()) {
+    let schemas = ["inputSchemaFile", "outputSchemaFile"];
+    found.extend(schemas.into_iter().filter_map(|key| header.get(key).and_then(Yaml::text)));
+    for node in nodes(root) {
         found.extend(node.get("promptFile").and_then(Yaml::text));
         let input = node.get("input");
         for map in [input, input.and_then(|input| input.get("options"))].into_iter().flatten() {
@@ -114,6 +163,74 @@ pub(crate) fn included_files(root: &Yaml) -> Vec<&str> {
     }
     found.sort_unstable();
     found.dedup();
+    found
+}
+
+/// The node type that runs another flow.
+pub(crate) const SUBFLOW: &str = "control.subflow";
+
+/// The flow that a node of the type `control.subflow` runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlowName<'a> {
+    /// The file at a path.
+    File(&'a str),
+    /// One of the project's flows.
+    Named(&'a str),
+}
+
+impl<'a> FlowName<'a> {
+    /// The flow that an input names.
+    pub(crate) fn of(input: &'a Yaml) -> Option<(Self, Span)> {
+        let text = |key| input.get(key).and_then(Yaml::placed_text);
+        let file = text("file").map(|(file, span)| (Self::File(file), span));
+        file.or_else(|| text("flow").map(|(name, span)| (Self::Named(name), span)))
+    }
+
+    pub(crate) fn is_template(self) -> bool {
+        let (Self::File(text) | Self::Named(text)) = self;
+        has_segments(text)
+    }
+
+    /// Whether it can be the path or the name of a flow.
+    pub(crate) fn is_path(self) -> bool {
+        match self {
+            Self::File(_) => !self.is_template(),
+            Self::Named(name) => {
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+            }
+        }
+    }
+
+    /// The path of its file, from the folder of the flow that was loaded; `folder` is that of the flow that names it.
+    pub(crate) fn path(self, folder: &str) -> String {
+        match self {
+            Self::File(file) => normalized(folder, file),
+            Self::Named(name) => format!("{NAMED_FLOWS}/{name}.yaml"),
+        }
+    }
+}
+
+/// The flows that a flow runs.
+pub(crate) fn included_flows(root: &Yaml) -> Vec<FlowName<'_>> {
+    let is_subflow = |node: &&Yaml| node.get("type").and_then(Yaml::text) == Some(SUBFLOW);
+    let nodes = nodes(root).into_iter().filter(is_subflow);
+    let found = nodes.filter_map(|node| FlowName::of(node.get("input")?));
+    found.map(|(name, _)| name).filter(|name| name.is_path()).collect()
+}
+
+/// The nodes as written: those of the flow, and those of all bodies in it.
+pub(crate) fn nodes(root: &Yaml) -> Vec<&Yaml> {
+    fn list(body: &Yaml) -> &[Yaml] {
+        body.get("nodes").map_or(&[], Yaml::items)
+    }
+    let mut found: Vec<&Yaml> = list(root).iter().collect();
+    let mut next = 0;
+    while let Some(node) = found.get(next) {
+        if let Some(body) = node.get("body") {
+            found.extend(list(body));
+        }
+        next += 1;
+    }
     found
 }
 

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_flow_core::{IncludedFile, Loaded};
+use inspan_flow_core::{IncludedFile, Loaded, NAMED_FLOWS};
 
 /// How large a flow file, and each file that it includes, may be.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
@@ -81,11 +81,22 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
         _ => PathBuf::from("."),
     };
     let root = folder.canonicalize().map_err(|source| FlowError::Unreadable { path: named(), source })?;
-    Ok(Loaded::read(&path.display().to_string(), root.clone(), text, |file| draw(&root, file)))
+    let named = named_flows(&root);
+    Ok(Loaded::read(&path.display().to_string(), root.clone(), text, |file| {
+        match (Path::new(file).strip_prefix(NAMED_FLOWS), &named) {
+            (Ok(file), Some(named)) => draw(named, file),
+            _ => draw(&root, Path::new(file)),
+        }
+    }))
+}
+
+/// The folder of the flows that the project has names for: the nearest one, upwards from a folder.
+fn named_flows(folder: &Path) -> Option<PathBuf> {
+    folder.ancestors().find_map(|folder| folder.join(NAMED_FLOWS).canonicalize().ok())
 }
 
 /// Reads a file of the flow's folder. The real path counts: a link that leads out is outside.
-fn draw(root: &Path, file: &str) -> IncludedFile {
+fn draw(root: &Path, file: &Path) -> IncludedFile {
     let path = match root.join(file).canonicalize() {
         Ok(path) if path.starts_with(root) => path,
         Ok(_) => return IncludedFile::Outside,

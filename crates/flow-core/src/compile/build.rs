@@ -7,26 +7,21 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    bodies::CompiledBodies,
     check::{Checked, CheckedNode, Loops},
-    resolve::{Resolved, ResolvedNode},
+    resolve::{Flow, Resolved, ResolvedNode},
 };
 use crate::{
     expr::{Condition, Template},
-    graph::{Body, Edge, EdgeIx, EdgeOn, Graph, Join, Node, NodePolicy, Retry, RetryOn},
+    graph::{Body, Edge, EdgeIx, EdgeOn, Frames, Graph, Join, Node, NodePolicy, Retry, RetryOn, Subflow},
     node::{NodeKind, Occupies},
     source::{IncludedFile, Loaded},
     spec::PolicySpec,
 };
 
 /// Builds the graph, which is only good if no error was reported.
-pub(super) fn build(resolved: Resolved<'_>, checked: Checked, loaded: &Loaded) -> Graph {
-    let header = &resolved.spec.header;
-    let mut policies = SharedPolicies::default();
-    let nodes = resolved.nodes.iter().zip(checked.nodes);
-    let mut nodes: Vec<Node> =
-        nodes.map(|(node, checked)| build_node(node, checked, &mut policies)).collect();
-    let edges = edges(&resolved, checked.conditions, checked.loops);
-    connect(&mut nodes, &edges);
+pub(super) fn graph(flow: Flow<'_>, bodies: CompiledBodies, loaded: &Loaded) -> Graph {
+    let header = flow.header;
     let hash = hash(loaded);
     Graph {
         source: Arc::new(loaded.source(&header.name, &hash)),
@@ -37,29 +32,52 @@ pub(super) fn build(resolved: Resolved<'_>, checked: Checked, loaded: &Loaded) -
         folder: loaded.folder.clone(),
         phase: header.phase.clone().unwrap_or_else(|| "Run Flow".to_owned()),
         input: header.input.clone(),
-        input_schema: resolved.input_schema,
-        needs: checked.needs,
+        input_schema: flow.input_schema,
+        needs: bodies.needs,
         state: header.state.clone(),
-        secrets: header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        output_schema: None,
-        bodies: vec![Body {
-            policy: header.policy.clone(),
-            outputs: None,
-            subflow: None,
-            nodes,
-            edges,
-            index: resolved.index,
-        }],
+        secrets: bodies.secrets,
+        output_schema: flow.output_schema,
+        bodies: bodies.all,
     }
 }
 
-fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, policies: &mut SharedPolicies) -> Node {
+/// Builds a body, with what its nodes run in frames.
+pub(super) fn body(
+    resolved: Resolved<'_>,
+    checked: Checked,
+    frames: Vec<Option<Box<Frames>>>,
+    subflow: Option<Subflow>,
+    policies: &mut SharedPolicies,
+) -> Body {
+    let nodes = resolved.nodes.iter().zip(checked.nodes).zip(frames);
+    let mut nodes: Vec<Node> =
+        nodes.map(|((node, checked), frames)| build_node(node, checked, frames, policies)).collect();
+    let edges = edges(&resolved, checked.conditions, checked.loops);
+    connect(&mut nodes, &edges);
+    let node = resolved.around.and_then(|around| around.node().spec.id.clone());
+    let key = if resolved.around.is_some() { "body.outputs" } else { "outputs" };
+    Body {
+        policy: resolved.spec.policy.clone(),
+        outputs: checked.outputs.map(|outputs| Template::new(node, key, outputs)),
+        subflow,
+        nodes,
+        edges,
+        index: resolved.index,
+    }
+}
+
+fn build_node(
+    node: &ResolvedNode<'_>,
+    checked: CheckedNode,
+    frames: Option<Box<Frames>>,
+    policies: &mut SharedPolicies,
+) -> Node {
     let info = node.node_type.as_ref().map(|known| known.info());
     let kind = node.kind().unwrap_or(NodeKind::Plain);
     Node {
         id: node.spec.id.clone().unwrap_or_else(placeholder),
         node_type: info.map_or_else(|| "".into(), |info| info.name.clone()),
-        input: Template::new(node.spec.id.clone(), checked.input),
+        input: Template::new(node.spec.id.clone(), "input", checked.input),
         when: checked.when,
         policy: policies.of(node.spec.policy.as_deref(), kind),
         effects: node.spec.effects,
@@ -71,7 +89,7 @@ fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, policies: &mut Shar
         outgoing: Vec::new(),
         loops: Vec::new(),
         loop_nodes: Arc::default(),
-        frames: None,
+        frames,
     }
 }
 
@@ -91,7 +109,7 @@ fn join(input: &Value) -> Join {
 
 /// The default policies, which all nodes without a `policy` of a kind share.
 #[derive(Default)]
-struct SharedPolicies {
+pub(super) struct SharedPolicies {
     agent: Option<Arc<NodePolicy>>,
     plain: Option<Arc<NodePolicy>>,
 }

@@ -1,6 +1,8 @@
 //! The input of a run: defaults, overrides and the schema that both must match.
 
-use inspan_protocol::{DEEPEST, is_too_deep};
+use std::collections::BTreeMap;
+
+use inspan_protocol::{DEEPEST, NodeId, is_too_deep};
 use serde_json::{Map, Value};
 
 use crate::{diagnostic::did_you_mean, graph::Graph};
@@ -18,18 +20,14 @@ pub struct InputError {
 /// Merges the input of a run with the defaults of the flow and checks it against the `inputSchema`. Without a schema,
 /// a flow with defaults takes no other keys.
 pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
+    let declared = Declared { input: &graph.input, schema: graph.input_schema.as_ref(), needs: &graph.needs };
     let mut problems = Vec::new();
-    for key in given.keys().filter(|key| is_unknown(key, graph)) {
-        let known = declared(graph).chain(graph.needs.keys().map(|key| key.as_str()));
-        let help = did_you_mean(key, known.clone()).unwrap_or_else(|| {
-            format!("it has {}", known.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
-        });
-        problems.push(format!("unknown input `{key}`: {help}"));
+    for key in given.keys() {
+        if let Some(help) = declared.unknown(key) {
+            problems.push(format!("unknown input `{key}`: {help}"));
+        }
     }
-    let required = graph.input_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
-    let has_own_rules = |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
-    let missing = |key: &str| !given.contains_key(key) && !has_own_rules(key);
-    for (key, node) in graph.needs.iter().filter(|(key, _)| missing(key.as_str())) {
+    for (key, node) in declared.missing(&given) {
         problems.push(format!("missing input `{key}`, which node `{node}` uses"));
     }
     for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
@@ -51,23 +49,49 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
     if problems.is_empty() { Ok(input) } else { Err(InputError { flow: graph.name.clone(), problems }) }
 }
 
-/// The keys that the flow declares.
-fn declared(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
-    let properties = graph.input_schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
-    let properties = properties.into_iter().flat_map(|map| map.keys().map(String::as_str));
-    graph.input.keys().map(String::as_str).chain(properties)
+/// The input that a flow declares or uses.
+pub(super) struct Declared<'d> {
+    /// Its defaults.
+    pub(super) input: &'d Map<String, Value>,
+    pub(super) schema: Option<&'d Value>,
+    /// The keys that are used for certain, each with a node that uses it.
+    pub(super) needs: &'d BTreeMap<String, NodeId>,
 }
 
-/// Whether a flow that declares its input does not declare this key.
-fn is_unknown(key: &str, graph: &Graph) -> bool {
-    // Such a schema says itself which other keys are allowed.
-    let has_own_rules = graph.input_schema.as_ref().is_some_and(|schema| {
-        ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+impl Declared<'_> {
+    fn keys(&self) -> impl Iterator<Item = &str> + Clone {
+        let properties = self.schema.and_then(|schema| schema.get("properties")?.as_object());
+        let properties = properties.into_iter().flat_map(|map| map.keys().map(String::as_str));
+        self.input.keys().map(String::as_str).chain(properties)
+    }
+
+    /// What to write instead of this key, if the flow declares its input and does not declare this key.
+    pub(super) fn unknown(&self, key: &str) -> Option<String> {
+        // Such a schema says itself which other keys are allowed.
+        let has_own_rules = self.schema.is_some_and(|schema| {
+            ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+                .iter()
+                .any(|word| schema.get(word).is_some())
+        });
+        let is_known = self.keys().any(|known| known == key) || self.needs.contains_key(key);
+        if has_own_rules || self.keys().next().is_none() || is_known {
+            return None;
+        }
+        let known = self.keys().chain(self.needs.keys().map(String::as_str));
+        let list = || known.clone().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        did_you_mean(key, known.clone()).or_else(|| Some(format!("it has {}", list())))
+    }
+
+    /// The keys that are used for certain and not given, each with a node that uses it.
+    pub(super) fn missing(&self, given: &Map<String, Value>) -> impl Iterator<Item = (&str, &NodeId)> {
+        let required = self.schema.and_then(|schema| schema.get("required")?.as_array());
+        let has_own_rules =
+            move |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
+        self.needs
             .iter()
-            .any(|word| schema.get(word).is_some())
-    });
-    let is_known = declared(graph).any(|known| known == key) || graph.needs.contains_key(key);
-    !has_own_rules && declared(graph).next().is_some() && !is_known
+            .map(|(key, node)| (key.as_str(), node))
+            .filter(move |(key, _)| !given.contains_key(*key) && !has_own_rules(key))
+    }
 }
 
 fn violations(schema: &Value, input: &Value) -> Vec<String> {

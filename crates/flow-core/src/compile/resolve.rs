@@ -12,22 +12,99 @@ use serde_json::Value;
 pub(super) use files::check_schema;
 pub(super) use links::{Link, Links, id_of, name, reach};
 
+use files::Files;
+
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
-    diagnostic::{Code, Problem, Sink, did_you_mean},
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     graph::NodeIx,
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
-    spec::{Header, NodeSpec, Spec, Yaml},
+    spec::{BodySpec, FlowName, Header, NodeSpec, Yaml},
 };
 
-/// A flow with its names resolved.
+/// What a flow declares, with the files that it names put in place.
+pub(super) struct Flow<'a> {
+    pub(super) header: &'a Header<'a>,
+    pub(super) input_schema: Option<Value>,
+    pub(super) output_schema: Option<Value>,
+    /// Whether it is the flow that was loaded; the input of others is given by nodes.
+    pub(super) is_main: bool,
+    files: Files<'a>,
+}
+
+impl<'a> Flow<'a> {
+    /// Resolves what a flow declares. `path` is that of its file, as the flow that includes it names it; empty for the
+    /// flow that was loaded.
+    pub(super) fn resolve(
+        header: &'a Header<'a>,
+        loaded: &'a Loaded,
+        path: &str,
+        catalog: &NodeCatalog,
+        sink: &mut Sink,
+    ) -> Self {
+        check_packs(header, catalog, sink);
+        let files = Files::new(loaded, path);
+        let input = (header.input_schema, header.input_schema_file);
+        let output = (header.output_schema, header.output_schema_file);
+        let input_schema = files.header_schema(input, ["inputSchema", "inputSchemaFile"], sink);
+        let output_schema = files.header_schema(output, ["outputSchema", "outputSchemaFile"], sink);
+        Self { header, input_schema, output_schema, is_main: path.is_empty(), files }
+    }
+
+    /// The path of a flow that this one names, from the folder of the flow that was loaded.
+    pub(super) fn flow_path(&self, flow: FlowName<'_>) -> String {
+        self.files.flow_path(flow)
+    }
+
+    /// Why a flow that this one names cannot be read.
+    pub(super) fn missing_flow(&self, flow: FlowName<'_>, span: Span) -> Problem {
+        self.files.missing_flow(flow, span)
+    }
+}
+
+/// A body with its names resolved.
 pub(super) struct Resolved<'a> {
-    pub(super) spec: &'a Spec<'a>,
+    pub(super) flow: &'a Flow<'a>,
+    pub(super) spec: &'a BodySpec<'a>,
+    /// What is around it; nothing if it is the body of a flow.
+    pub(super) around: Option<Around<'a>>,
     pub(super) index: HashMap<NodeId, NodeIx>,
     pub(super) links: Links<'a>,
-    pub(super) input_schema: Option<Value>,
     pub(super) nodes: Vec<ResolvedNode<'a>>,
+}
+
+/// The node that runs a body, as the body sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    /// The body that the node is in.
+    pub(super) body: &'a Resolved<'a>,
+    /// The node.
+    pub(super) node: NodeIx,
+    pub(super) kind: FrameKind<'a>,
+}
+
+/// How the frames of a body come about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FrameKind<'a> {
+    /// One for each item, which has this name.
+    Item(&'a str),
+    /// One after the other.
+    Pass,
+}
+
+impl<'a> Around<'a> {
+    pub(super) fn node(&self) -> &'a ResolvedNode<'a> {
+        &self.body.nodes[self.node.0 as usize]
+    }
+
+    /// Whether this is a name of each frame, besides `frame`.
+    pub(super) fn declares(&self, name: &str) -> bool {
+        match self.kind {
+            FrameKind::Item(item) => name == item,
+            FrameKind::Pass => matches!(name, "previous" | "passes"),
+        }
+    }
 }
 
 /// A node with its names resolved; what could not be resolved is absent and was reported.
@@ -87,6 +164,12 @@ impl KnownType {
 }
 
 impl InputSchema {
+    /// A schema that is none of a node type.
+    pub(super) fn of(json: Value) -> Self {
+        let (validator, has_marks) = (jsonschema::validator_for(&json).ok(), has_marks(&json));
+        Self::Own(Arc::new(OwnSchema { json, validator, has_marks }))
+    }
+
     pub(super) fn json(&self) -> &Value {
         match self {
             Self::OfType(described) => &described.info.input,
@@ -111,16 +194,16 @@ impl InputSchema {
     }
 }
 
-/// Resolves the names of a flow, and reports those that name nothing.
+/// Resolves the names of a body, and reports those that name nothing.
 pub(super) fn resolve<'a>(
-    spec: &'a Spec<'a>,
-    loaded: &Loaded,
+    spec: &'a BodySpec<'a>,
+    flow: &'a Flow<'a>,
+    around: Option<Around<'a>>,
     catalog: &NodeCatalog,
     sink: &mut Sink,
 ) -> Resolved<'a> {
     let index = ids(&spec.nodes, sink);
-    check_packs(&spec.header, catalog, sink);
-    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, &spec.header, catalog, sink)).collect();
+    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, flow.header, catalog, sink)).collect();
     let sessions: Vec<_> = spec
         .nodes
         .iter()
@@ -129,7 +212,7 @@ pub(super) fn resolve<'a>(
         .collect();
     let mut own_schemas = HashMap::new();
     let nodes = spec.nodes.iter().zip(types).zip(sessions).map(|((node, node_type), session)| {
-        let input = files::input(node, loaded, sink);
+        let input = flow.files.input(node, sink);
         let json = input.as_ref().map_or(Value::Null, Yaml::json);
         let schema = node_type.as_ref().map(|of| schema(of, &json, &mut own_schemas));
         let structured_keys = structured_keys(&json);
@@ -137,8 +220,7 @@ pub(super) fn resolve<'a>(
     });
     let nodes = nodes.collect();
     let links = Links::read(spec, &index, sink);
-    let input_schema = files::input_schema(&spec.header, loaded, sink);
-    Resolved { spec, index, links, input_schema, nodes }
+    Resolved { flow, spec, around, index, links, nodes }
 }
 
 /// The indices of the nodes by their ids; the first of two with one id keeps it.
@@ -150,7 +232,7 @@ fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
             let line = nodes[*first as usize].id_span.start.line;
             let message = format!("duplicate node id `{id}`; it is first used on line {line}");
             let problem = Problem::error(Code::DuplicateId, node.id_span, message);
-            sink.push(problem.node(Some(id)).key(format!("nodes[{}].id", node.at)));
+            sink.push(problem.node(Some(id)).key(node.key("id")));
         } else {
             index.insert(id.clone(), NodeIx(at));
         }
@@ -180,7 +262,7 @@ fn node_type(
 ) -> Option<KnownType> {
     let (name, span) = node.node_type()?;
     let mut report = |problem: Problem| {
-        sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].type", node.at)));
+        sink.push(problem.node(node.id.as_ref()).key(node.key("type")));
     };
     let Some((describe, described)) = catalog.find(name) else {
         let agent = format!("{name}.agent");
@@ -216,13 +298,14 @@ fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
         "http" | "http.request" | "fetch" | "curl" | "webhook" => {
             ("exec", "use `exec` to run a program such as `curl`")
         }
-        "foreach" | "control.foreach" | "for" | "map" | "loop" | "control.loop" | "while" | "repeat"
-        | "matrix" => {
-            ("control.merge", "to repeat nodes, add an edge that leads back, with `when` and `maxIterations`")
+        "foreach" | "for" | "map" | "matrix" => {
+            ("control.foreach", "`control.foreach` runs its `body` for each item")
         }
-        "flow" | "flow.run" | "subflow" | "control.subflow" | "workflow" | "call" => {
-            ("exec", "use `exec` to run another flow: `argv: [inspan, run, other.yaml, --json]`")
+        "loop" | "while" | "repeat" | "until" => ("control.loop", "`control.loop` repeats its `body`"),
+        "flow" | "flow.run" | "subflow" | "workflow" | "call" => {
+            ("control.subflow", "`control.subflow` runs another flow: `input: { file: other.yaml }`")
         }
+        "end" | "stop" | "return" | "exit" => ("control.end", "did you mean `control.end`?"),
         "if" | "condition" | "branch" => ("control.if", "`control.if`, or `when` on an edge, decides"),
         "switch" | "router" | "route" => ("control.switch", "did you mean `control.switch`?"),
         "wait" | "sleep" | "delay" => ("control.wait", "did you mean `control.wait`?"),
@@ -247,7 +330,7 @@ fn session(
     let (name, span) = node.session()?;
     let mut report = |code, message: String, help: Option<String>| {
         let problem = Problem::error(code, span, message).help(help);
-        sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].session", node.at)));
+        sink.push(problem.node(node.id.as_ref()).key(node.key("session")));
     };
     let is_agent = |node_type: &KnownType| node_type.info().kind == NodeKind::Agent;
     if node_type.is_some_and(|of| !is_agent(of)) {
@@ -274,11 +357,7 @@ fn schema(node_type: &KnownType, input: &Value, own: &mut HashMap<String, InputS
     let Some(json) = node_type.describe.input_schema_for(input) else {
         return InputSchema::OfType(node_type.described.clone());
     };
-    let compiled = |json| {
-        let (validator, has_marks) = (jsonschema::validator_for(&json).ok(), has_marks(&json));
-        InputSchema::Own(Arc::new(OwnSchema { json, validator, has_marks }))
-    };
-    own.entry(json.to_string()).or_insert_with(|| compiled(json)).clone()
+    own.entry(json.to_string()).or_insert_with(|| InputSchema::of(json)).clone()
 }
 
 /// The keys that a structured output has by its declared schema, if it names them all.

@@ -13,6 +13,9 @@ pub(crate) fn is_reserved(name: &str) -> bool {
     WORDS.contains(&name) || matches!(name, "flow" | "state" | "loop")
 }
 
+/// The name under which a template finds the frame that it runs in.
+pub(crate) const FRAME: &str = "frame";
+
 static NOT_FAILED: Value = Value::Bool(false);
 
 /// Where a path starts.
@@ -23,6 +26,15 @@ pub(crate) enum PathRoot {
     /// The output of a node whose failure is handled: its `failed` is false if it is not set, even if the node has
     /// not run.
     MayFail(NodeIx),
+    /// The output of a node of a body around this one.
+    Outer {
+        /// How many bodies further out; 1 is the body around this one.
+        depth: u32,
+        /// The node, in that body.
+        node: NodeIx,
+        /// Whether its failure is handled.
+        may_fail: bool,
+    },
     /// `flow`.
     Flow,
     /// `state`.
@@ -35,11 +47,16 @@ impl PathRoot {
     /// The value at the root, if there is one yet.
     pub(super) fn value<'a>(&self, scope: &Scope<'a>) -> Option<&'a Value> {
         match self {
-            Self::Node(node) | Self::MayFail(node) => scope.outputs.get(node.0 as usize)?.as_deref(),
+            Self::Node(node) | Self::MayFail(node) => scope.output(0, *node),
+            Self::Outer { depth, node, .. } => scope.output(*depth, *node),
             Self::Flow => Some(scope.flow),
             Self::State => Some(scope.state),
-            Self::Local(name) => scope.locals.get(name),
+            Self::Local(name) => scope.local(name),
         }
+    }
+
+    fn may_fail(&self) -> bool {
+        matches!(self, Self::MayFail(_) | Self::Outer { may_fail: true, .. })
     }
 }
 
@@ -82,8 +99,8 @@ impl Path {
     /// The value, or why there is none.
     pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
         let found = self.find(scope);
-        match (&self.root, self.steps.as_slice()) {
-            (PathRoot::MayFail(_), [PathStep::Key(key)]) if key == "failed" => {
+        match self.steps.as_slice() {
+            [PathStep::Key(key)] if key == "failed" && self.root.may_fail() => {
                 Ok(found.unwrap_or(&NOT_FAILED))
             }
             _ => found,
@@ -94,7 +111,7 @@ impl Path {
         let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {
-                PathRoot::Node(_) | PathRoot::MayFail(_) => {
+                PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. } => {
                     format!("`{name}` has no output: the node has not run")
                 }
                 _ => format!("`{name}` is not defined here"),

@@ -21,8 +21,10 @@ const MAX_BLOCKS: usize = 60;
 /// A parsed value with bindings in it.
 #[derive(Debug)]
 pub struct Template {
-    /// The node that this is the input of, for errors.
+    /// The node that it belongs to, for errors.
     node: Option<NodeId>,
+    /// The key of the node, or of the flow, that it is the value of.
+    key: &'static str,
     root: TemplateValue,
 }
 
@@ -74,15 +76,15 @@ pub(crate) enum Piece {
 }
 
 impl Template {
-    /// The input of a node.
-    pub(crate) fn new(node: Option<NodeId>, root: TemplateValue) -> Self {
-        Self { node, root }
+    /// The value of a key of a node, or of the flow if there is no node.
+    pub(crate) fn new(node: Option<NodeId>, key: &'static str, root: TemplateValue) -> Self {
+        Self { node, key, root }
     }
 
     /// Evaluates the template. A string that is one whole binding keeps the type of its value.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
         let limits = Limits::default();
-        self.root.resolve(scope, &limits, self.node.as_ref(), &Key::Field(&Key::Root, "input"))
+        self.root.resolve(scope, &limits, self.node.as_ref(), &Key::Field(&Key::Root, self.key))
     }
 
     /// What is known of the part under these keys before anything runs.
@@ -147,7 +149,7 @@ impl TemplateValue {
             Self::Literal(value) => value.clone(),
             Self::Bound(binding) | Self::Text(binding) => {
                 let value = binding.resolve(scope, limits).map_err(|(expression, reason)| {
-                    let whose = node.map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
+                    let whose = node.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
                     let place = format!("{whose}, key `{key}`").into();
                     BindingError { place, expression: expression.to_owned(), reason }
                 })?;

@@ -50,7 +50,13 @@ impl Values {
     }
 
     fn scope(&self) -> Scope<'_> {
-        Scope { outputs: &self.outputs, flow: &self.flow, state: &self.state, locals: &self.locals }
+        Scope {
+            outputs: &self.outputs,
+            flow: &self.flow,
+            state: &self.state,
+            locals: &self.locals,
+            outer: None,
+        }
     }
 
     fn resolve(&self, text: &str) -> Result<Value, String> {
@@ -59,7 +65,9 @@ impl Values {
             Ok(Some((binding, _))) => TemplateValue::Bound(binding),
             Err(fault) => return Err(format!("{} at {}", fault.reason, fault.offset)),
         };
-        Template::new(NodeId::new("x").ok(), draft).resolve(&self.scope()).map_err(|error| error.to_string())
+        Template::new(NodeId::new("x").ok(), "input", draft)
+            .resolve(&self.scope())
+            .map_err(|error| error.to_string())
     }
 
     fn holds(&self, text: &str) -> Result<bool, String> {

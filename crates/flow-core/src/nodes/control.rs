@@ -1,13 +1,16 @@
 //! The `control` pack: branches, joins, waits and failures.
 
-use inspan_protocol::{AgentError, ErrorCode};
+use std::collections::BTreeMap;
+
+use inspan_protocol::{AgentError, ErrorCode, InputProblem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::typed::{self, pure_node};
 use crate::{
     catalog::NodeCatalog,
+    graph::{OnExhausted, OnItemError},
     node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies},
 };
 
@@ -182,7 +185,193 @@ impl DescribeNode for ControlWait {
     }
 }
 
+/// The input of `control.foreach`; its frames are made by the compiler and the scheduler.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Foreach {
+    /// The items: a list, or a mapping, whose items are `{key, value}`.
+    items: Option<Items>,
+    /// Lists of values by name: the items are their product.
+    matrix: Option<BTreeMap<String, Vec<Value>>>,
+    /// Combinations of the matrix that are left out.
+    exclude: Option<Vec<Map<String, Value>>>,
+    /// The name of the item in the body; `item` if absent.
+    r#as: Option<String>,
+    /// How many frames may run at once.
+    #[schemars(range(min = 1))]
+    max_concurrency: Option<u32>,
+    /// What a failed frame does to the others: `fail` cancels them and fails the node, `stop` begins no more and succeeds,
+    /// `continue` runs all and succeeds.
+    on_item_error: Option<OnItemError>,
+    /// What identifies an item when a session is resumed with another list.
+    key: Option<Value>,
+}
+
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Items {
+    List(Vec<Value>),
+    Mapping(Map<String, Value>),
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct ForeachOutput {
+    /// One entry for each item, in the order of the items.
+    results: Vec<ItemResult>,
+    /// The outputs of the frames that succeeded.
+    values: Vec<Value>,
+    /// How many frames succeeded.
+    succeeded: u64,
+    /// How many frames failed.
+    failed: u64,
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct ItemResult {
+    /// The position of the item, from 0.
+    index: u64,
+    /// The item.
+    item: Value,
+    /// What its frame gave.
+    outputs: Value,
+    /// Why its frame failed.
+    error: Option<Value>,
+}
+
+/// The input of `control.loop`.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Loop {
+    /// Asked before each pass, with `previous` and `passes`; a condition.
+    #[schemars(extend("x-when" = true))]
+    r#while: Option<bool>,
+    /// Asked after each pass, with the outputs of its nodes; a condition.
+    #[schemars(extend("x-when" = true))]
+    until: Option<bool>,
+    /// How many passes there may be.
+    #[schemars(range(min = 1))]
+    max_iterations: u32,
+    /// What happens when one more pass would begin: the node fails, or it ends with the last pass.
+    on_exhausted: Option<OnExhausted>,
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct LoopOutput {
+    /// How many passes there were.
+    passes: u64,
+    /// What the last pass gave.
+    outputs: Value,
+}
+
+/// The input of `control.subflow`.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct SubflowInput {
+    /// The file of the other flow, from the folder of this one.
+    file: Option<String>,
+    /// The name of a flow in `.inspan/flows` of the project.
+    flow: Option<String>,
+    /// The input of the other flow.
+    input: Option<Map<String, Value>>,
+    /// How deep the flow may run itself.
+    #[schemars(range(min = 1))]
+    max_depth: Option<u32>,
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct SubflowOutput {
+    /// What the other flow gave.
+    outputs: Value,
+}
+
+/// A node that runs a body in frames. The scheduler runs it.
+struct Frames {
+    describe: fn() -> NodeTypeInfo,
+    /// The keys of which exactly one is set.
+    one_of: Option<[&'static str; 2]>,
+}
+
+impl DescribeNode for Frames {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo { kind: NodeKind::Frames, occupies: Occupies::Nothing, ..(self.describe)() }
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        let Some([first, second]) = self.one_of else { return Vec::new() };
+        match (input.get(first), input.get(second)) {
+            (Some(_), Some(_)) => {
+                let message = format!("`{first}` and `{second}` are both set; keep one");
+                vec![InputProblem { pointer: format!("/{second}"), message }]
+            }
+            (None, None) => {
+                let message = format!("set `{first}` or `{second}` in `input`");
+                vec![InputProblem { pointer: String::new(), message }]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct End {
+    /// What the frame, or the flow, gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outputs: Option<Map<String, Value>>,
+    /// Why it ends here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// `control.end`: ends the innermost frame, or the flow. The scheduler does so with the input as the node's output.
+struct ControlEnd;
+
+impl DescribeNode for ControlEnd {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Ends the innermost frame, or the flow, with success and cancels what runs in it.";
+        NodeTypeInfo {
+            kind: NodeKind::End,
+            occupies: Occupies::Nothing,
+            ..typed::describe::<End, End>("control.end", "control", help)
+        }
+    }
+
+    fn compute(&self, input: Value) -> Computed {
+        Computed::Done(typed::read_input::<End>(input).and_then(|end| typed::write_output(&end)))
+    }
+}
+
+fn foreach() -> NodeTypeInfo {
+    let help = "Runs its `body` once for each item, several at once.";
+    typed::describe::<Foreach, ForeachOutput>("control.foreach", "control", help)
+}
+
+fn repeat() -> NodeTypeInfo {
+    let help = "Repeats its `body` while or until a condition holds.";
+    typed::describe::<Loop, LoopOutput>("control.loop", "control", help)
+}
+
+fn subflow() -> NodeTypeInfo {
+    let help = "Runs another flow: its nodes see its input, and nothing of this flow.";
+    typed::describe::<SubflowInput, SubflowOutput>("control.subflow", "control", help)
+}
+
 pub(super) fn register(catalog: &mut NodeCatalog) {
+    catalog.register(Frames { describe: foreach, one_of: Some(["items", "matrix"]) });
+    catalog.register(Frames { describe: repeat, one_of: None });
+    catalog.register(Frames { describe: subflow, one_of: Some(["file", "flow"]) });
+    catalog.register(ControlEnd);
     catalog.register(ControlIf).register(ControlSwitch).register(ControlMerge).register(ControlNoop);
     catalog.register(ControlFail).register(ControlWait);
 }

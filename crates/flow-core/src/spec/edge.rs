@@ -9,8 +9,8 @@ use crate::{
 /// An edge as written.
 #[derive(Debug)]
 pub(crate) struct EdgeSpec<'a> {
-    /// Its position in the list.
-    pub(crate) at: usize,
+    /// Its place: `edges[2]`, or `nodes[3].body.edges[2]`.
+    pub(crate) key: String,
     pub(crate) span: Span,
     pub(crate) from: Option<Text<'a>>,
     pub(crate) to: Option<Text<'a>>,
@@ -21,7 +21,7 @@ pub(crate) struct EdgeSpec<'a> {
 }
 
 impl<'a> EdgeSpec<'a> {
-    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+    pub(super) fn read(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
         let mut end = |name| {
             let end = fields.text(name, sink);
@@ -52,7 +52,7 @@ impl<'a> EdgeSpec<'a> {
         // An invalid limit was reported; the edge still closes a loop.
         let max_iterations = max_iterations.or(is_loop.then_some((1, span)));
         Some(Self {
-            at,
+            key: key.to_string(),
             span,
             from,
             to,

@@ -22,6 +22,9 @@ pub(crate) struct Header<'a> {
     pub(crate) input_yaml: Option<&'a Yaml>,
     pub(crate) input_schema: Option<&'a Yaml>,
     pub(crate) input_schema_file: Option<Text<'a>>,
+    pub(crate) outputs: Option<&'a Yaml>,
+    pub(crate) output_schema: Option<&'a Yaml>,
+    pub(crate) output_schema_file: Option<Text<'a>>,
     pub(crate) packs: Option<Vec<Text<'a>>>,
     /// Names of environment variables.
     pub(crate) secrets: Vec<Text<'a>>,
@@ -31,7 +34,7 @@ pub(crate) struct Header<'a> {
 
 impl<'a> Header<'a> {
     /// The keys of the header.
-    pub(crate) const KEYS: [&'static str; 11] = [
+    pub(crate) const KEYS: [&'static str; 14] = [
         "name",
         "version",
         "description",
@@ -39,6 +42,9 @@ impl<'a> Header<'a> {
         "input",
         "inputSchema",
         "inputSchemaFile",
+        "outputs",
+        "outputSchema",
+        "outputSchemaFile",
         "nodePacks",
         "policy",
         "secrets",
@@ -68,6 +74,9 @@ impl<'a> Header<'a> {
             input_yaml: fields.get("input"),
             input_schema: fields.get("inputSchema"),
             input_schema_file: fields.text("inputSchemaFile", sink),
+            outputs: fields.get("outputs"),
+            output_schema: fields.get("outputSchema"),
+            output_schema_file: fields.text("outputSchemaFile", sink),
             packs: texts(fields, "nodePacks", sink),
             secrets: secrets(fields, sink),
             state: fields.object("state", sink).unwrap_or_default(),
@@ -102,7 +111,8 @@ fn texts<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -
     Some(items.filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink)).collect())
 }
 
-fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
+/// The policy of a flow, or of the frames of a body.
+pub(super) fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
     let key = Key::Field(fields.key, "policy");
     let Some(mut policy) = fields.get("policy").and_then(|value| Fields::open(value, &key, sink)) else {
         return FlowPolicy::default();

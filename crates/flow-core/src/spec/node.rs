@@ -1,6 +1,6 @@
 //! One item of `nodes`.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 use inspan_protocol::NodeId;
 
@@ -9,7 +9,7 @@ use crate::{
     expr::is_reserved,
     graph::{Budget, Effects, OnExceeded, OnFailure, OnLimit, RetryOn},
     spec::{
-        Data, Key, Text, Yaml, budget, fields,
+        BodySpec, Data, Key, Text, Yaml, budget, fields,
         fields::{Fields, wrong},
         header::time,
         one_of,
@@ -21,6 +21,8 @@ use crate::{
 pub(crate) struct NodeSpec<'a> {
     /// Its position in the list.
     pub(crate) at: usize,
+    /// What precedes its key, as [`BodySpec::prefix`].
+    prefix: Arc<str>,
     pub(crate) span: Span,
     /// Its id, if it is valid.
     pub(crate) id: Option<NodeId>,
@@ -34,6 +36,9 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) effects: Effects,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
+    pub(crate) body: Option<Box<BodySpec<'a>>>,
+    /// The place of the key `body`.
+    pub(crate) body_span: Span,
 }
 
 /// A policy of a node as written; defaults depend on the type of the node.
@@ -51,7 +56,13 @@ pub(crate) struct PolicySpec {
 }
 
 impl<'a> NodeSpec<'a> {
-    pub(super) fn read(value: &'a Yaml, at: usize, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
+    pub(super) fn read(
+        value: &'a Yaml,
+        at: usize,
+        prefix: &Arc<str>,
+        key: &Key<'_>,
+        sink: &mut Sink,
+    ) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
         let written = fields.get("id");
         if written.is_none() {
@@ -76,6 +87,7 @@ impl<'a> NodeSpec<'a> {
         });
         let spec = Self {
             at,
+            prefix: prefix.clone(),
             span: value.span,
             id_span: text.map_or(value.span, |(_, span)| span),
             id,
@@ -87,9 +99,19 @@ impl<'a> NodeSpec<'a> {
             session: fields.text_value("session", sink),
             effects: effects.unwrap_or_default(),
             policy: policy(&mut fields, sink),
+            body_span: fields.key_span("body"),
+            body: fields
+                .get("body")
+                .and_then(|body| BodySpec::read(body, &Key::Field(key, "body"), sink))
+                .map(Box::new),
         };
         fields.finish_with(sink, advice);
         Some(spec)
+    }
+
+    /// A key of the node with its place in the file: `nodes[2].input` for `input`.
+    pub(crate) fn key(&self, key: impl fmt::Display) -> String {
+        format!("{}nodes[{}].{key}", self.prefix, self.at)
     }
 
     pub(crate) fn node_type(&self) -> Option<Text<'a>> {
@@ -130,9 +152,10 @@ fn advice(key: &str) -> Option<String> {
         "needs" | "depends" | "after" | "requires" => Some("write `dependsOn`".to_owned()),
         "if" | "condition" => Some("write `when`".to_owned()),
         "next" | "to" => Some("connect nodes under `edges`: `{ from: …, to: … }`".to_owned()),
-        "forEach" | "foreach" | "loop" | "matrix" | "with_items" => {
-            Some("to repeat nodes, add an edge that leads back, with `when` and `maxIterations`".to_owned())
+        "forEach" | "foreach" | "matrix" | "with_items" => {
+            Some("a node of type `control.foreach` runs its `body` for each item".to_owned())
         }
+        "loop" | "repeat" => Some("a node of type `control.loop` repeats its `body`".to_owned()),
         _ => None,
     }
 }

@@ -29,18 +29,12 @@ pub fn flow_schema(registry: &NodeCatalog) -> Value {
     let mut packs: Vec<&str> = types.iter().map(|info| info.pack).collect();
     packs.sort_unstable();
     packs.dedup();
+    definitions.insert("body".to_owned(), body());
     let header = header(&packs);
     let mut properties = header.clone();
     let nested = closed("The flow as a whole.", header, &["name"]);
     properties.insert("flow".to_owned(), nested);
-    let nodes = json!({
-        "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/node" }, "description": "The work to be done."
-    });
-    properties.insert("nodes".to_owned(), nodes);
-    let edges = json!({
-        "type": "array", "items": { "$ref": "#/$defs/edge" }, "description": "What leads to what."
-    });
-    properties.insert("edges".to_owned(), edges);
+    properties.append(&mut lists());
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Inspan flow",
@@ -137,8 +131,9 @@ fn budget(what: &str) -> Value {
     budget
 }
 
-fn header(packs: &[&str]) -> Map<String, Value> {
-    let policy = keys([
+/// The policy of a flow, or of the frames of a body.
+fn flow_policy() -> Map<String, Value> {
+    keys([
         (
             "failFast",
             json!({ "type": "boolean", "default": true, "description": "Whether the first failure ends the rest." }),
@@ -146,7 +141,10 @@ fn header(packs: &[&str]) -> Map<String, Value> {
         ("maxConcurrency", count("How many nodes may run at once.")),
         ("timeout", time("How long the whole may take.")),
         ("budget", budget("What the whole may cost.")),
-    ]);
+    ])
+}
+
+fn header(packs: &[&str]) -> Map<String, Value> {
     keys([
         ("name", text("The flow's name.")),
         ("version", json!({ "type": ["string", "number"], "description": "The author's version." })),
@@ -158,13 +156,19 @@ fn header(packs: &[&str]) -> Map<String, Value> {
             json!({ "type": ["object", "boolean"], "description": "The JSON Schema of the flow's input." }),
         ),
         ("inputSchemaFile", text("A file with the JSON Schema of the flow's input.")),
+        ("outputs", outputs("What the flow gives; all outputs by node id if absent.")),
+        (
+            "outputSchema",
+            json!({ "type": ["object", "boolean"], "description": "The JSON Schema of the flow's outputs." }),
+        ),
+        ("outputSchemaFile", text("A file with the JSON Schema of the flow's outputs.")),
         (
             "nodePacks",
             json!({
                 "type": "array", "items": { "enum": packs }, "description": "The only packs that nodes may come from."
             }),
         ),
-        ("policy", closed("What holds for the whole flow.", policy, &[])),
+        ("policy", closed("What holds for the whole flow.", flow_policy(), &[])),
         (
             "secrets",
             json!({
@@ -223,6 +227,7 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
         ),
         ("when", when("Whether the node runs at all.")),
         ("policy", closed("What is done about time and failure.", policy, &[])),
+        ("body", json!({ "$ref": "#/$defs/body" })),
         ("session", text("The agent node whose conversation this one goes on with.")),
         (
             "effects",
@@ -232,6 +237,35 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
     let mut node = closed("One step of the flow.", properties, &["id", "type"]);
     node["allOf"] = json!(cases);
     node
+}
+
+/// The lists of a flow and of a body.
+fn lists() -> Map<String, Value> {
+    keys([
+        (
+            "nodes",
+            json!({
+                "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/node" },
+                "description": "The work to be done.",
+            }),
+        ),
+        (
+            "edges",
+            json!({ "type": "array", "items": { "$ref": "#/$defs/edge" }, "description": "What leads to what." }),
+        ),
+    ])
+}
+
+fn body() -> Value {
+    let mut properties = lists();
+    properties
+        .insert("outputs".to_owned(), outputs("What each frame gives; all outputs by node id if absent."));
+    properties.insert("policy".to_owned(), closed("What holds for each frame.", flow_policy(), &[]));
+    closed("What the node runs in frames.", properties, &["nodes"])
+}
+
+fn outputs(description: &str) -> Value {
+    json!({ "type": "object", "description": description })
 }
 
 fn edge() -> Value {

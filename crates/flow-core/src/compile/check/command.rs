@@ -16,7 +16,7 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
     let Some(program) = items.first().and_then(|item| item.text()) else { return };
     let mut warn = |code, at: usize, message: String, help: String| {
         let problem = Problem::warning(code, items[at].span, message).help(help);
-        sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].input.argv[{at}]", spec.at)));
+        sink.push(problem.node(spec.id.as_ref()).key(spec.key(format_args!("input.argv[{at}]"))));
     };
     let name = program.rsplit('/').next().unwrap_or(program);
     let is_flag = |text: &str| text.starts_with('-') && !text.starts_with("--") && text.ends_with('c');

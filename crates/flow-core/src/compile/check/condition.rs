@@ -26,7 +26,7 @@ impl ConditionParser<'_, '_> {
     fn test(&mut self, value: &Yaml, key: &Key<'_>) -> Option<Predicate> {
         match &value.data {
             Data::Bool(held) => Some(Predicate::Constant(*held)),
-            Data::Text(text) => match parse_condition(text, self.checker.flow) {
+            Data::Text(text) => match parse_condition(text, self.checker.body) {
                 Ok((test, uses)) => {
                     self.checker.names(&uses, value, self.site, key);
                     Some(test)
@@ -113,7 +113,7 @@ impl ConditionParser<'_, '_> {
             self.report(Problem::error(Code::WrongType, variable.span, message), &key);
             return None;
         };
-        match parse_variable(text, expected.json(), self.checker.flow) {
+        match parse_variable(text, expected.json(), self.checker.body) {
             Ok((test, uses)) => {
                 self.checker.names(&uses, variable, self.site, &key);
                 Some(test)

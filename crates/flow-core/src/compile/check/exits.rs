@@ -9,11 +9,11 @@ use crate::{
     compile::resolve::{Link, Links, name},
     diagnostic::{Code, Problem, Sink},
     graph::{NodeIx, OnExhausted},
-    spec::{Spec, Yaml},
+    spec::{BodySpec, Yaml},
 };
 
 /// Reports endless loops and exits that are never taken.
-pub(super) fn check(spec: &Spec<'_>, links: &Links<'_>, loops: &Loops, sink: &mut Sink) {
+pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink: &mut Sink) {
     if links.onward.is_empty() {
         return;
     }
@@ -61,7 +61,7 @@ struct Certain<'a> {
 }
 
 impl<'a> Certain<'a> {
-    fn new(spec: &'a Spec<'a>, links: &'a Links<'a>) -> Self {
+    fn new(spec: &'a BodySpec<'a>, links: &'a Links<'a>) -> Self {
         let mut out = vec![Vec::new(); spec.nodes.len()];
         for (at, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             out[link.from.0 as usize].push(at);

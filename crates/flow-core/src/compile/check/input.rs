@@ -20,6 +20,13 @@ pub(super) struct ParsedInput {
 }
 
 impl Checker<'_> {
+    /// Parses the strings of a value that has no schema.
+    pub(super) fn template(&mut self, value: &Yaml, site: &Site<'_>, key: &Key<'_>) -> TemplateValue {
+        let mut parser =
+            InputParser { site, checker: self, root: &Value::Null, whole: None, bound: Vec::new() };
+        parser.draft(value, key, None)
+    }
+
     /// Parses the strings of an input.
     pub(super) fn input(
         &mut self,
@@ -105,7 +112,7 @@ impl InputParser<'_, '_> {
     }
 
     fn text(&mut self, text: &str, value: &Yaml, key: &Key<'_>) -> TemplateValue {
-        match parse_template(text, self.checker.flow) {
+        match parse_template(text, self.checker.body) {
             Ok(None) => TemplateValue::Literal(Value::String(text.to_owned())),
             Ok(Some((binding, uses))) => {
                 self.bound.push(pointer(key));

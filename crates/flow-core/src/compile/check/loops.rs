@@ -12,7 +12,7 @@ use crate::{
     compile::resolve::{Links, name, reach},
     diagnostic::{Code, Problem, Sink},
     graph::{Cycle, EdgeIx, NodeIx},
-    spec::Spec,
+    spec::BodySpec,
 };
 
 /// All loops of a flow.
@@ -38,7 +38,7 @@ pub(super) struct Loop {
 
 impl Loops {
     /// Finds the loops. Reports edges that do not close a cycle, and loops that overlap so that one cannot end.
-    pub(super) fn find(spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) -> Self {
+    pub(super) fn find(spec: &BodySpec<'_>, links: &Links<'_>, sink: &mut Sink) -> Self {
         let mut loops = Self::default();
         if links.onward.is_empty() {
             return loops;
@@ -69,7 +69,7 @@ impl Loops {
         (cycle, leaves.map(|&at| EdgeIx(self.all[at].edge as u32)).collect())
     }
 
-    fn read(&mut self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
+    fn read(&mut self, spec: &BodySpec<'_>, links: &Links<'_>, sink: &mut Sink) {
         let nodes = spec.nodes.len();
         for (edge, link) in links.links.iter().enumerate() {
             let Some((written, (max_iterations, span))) =
@@ -84,7 +84,7 @@ impl Loops {
                 let message = format!("this edge does not close a cycle: no path leads from {to} to {from}");
                 let help = "remove `maxIterations`".to_owned();
                 let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
-                sink.push(problem.key(format!("edges[{}].maxIterations", written.at)));
+                sink.push(problem.key(format!("{}.maxIterations", written.key)));
             }
             let cycle = Cycle {
                 max_iterations,
@@ -240,7 +240,7 @@ impl Loops {
 
     /// A loop must not wait for a node that waits for the loop to end, and no other loop may restart a loop after
     /// something waited for it to end.
-    fn check_overlap(&self, spec: &Spec<'_>, links: &Links<'_>, sink: &mut Sink) {
+    fn check_overlap(&self, spec: &BodySpec<'_>, links: &Links<'_>, sink: &mut Sink) {
         let mut reported = None;
         for &(edge, [left, other]) in &self.crossed {
             if reported.replace(edge) == Some(edge) {

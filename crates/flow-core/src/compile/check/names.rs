@@ -7,37 +7,51 @@ use serde_json::Value;
 
 use super::Checker;
 use crate::{
-    compile::resolve::{Resolved, quoted},
+    compile::resolve::{Flow, FrameKind, Resolved, quoted},
     diagnostic::{Code, Problem, Severity, did_you_mean},
-    expr::{NameUse, PathRoot, Resolver, SyntaxFault},
+    expr::{FRAME, NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
-    spec::{Key, Yaml},
+    spec::{EdgeSpec, Key, NodeSpec, Yaml},
 };
 
-/// The node or edge that evaluates a template or condition.
+/// Where a template or condition is evaluated.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'s> {
-    /// The node whose predecessors have run.
+    /// The node whose predecessors have run; nothing if that is not known.
     pub(super) node: Option<NodeIx>,
     pub(super) owner: Owner<'s>,
-    /// Whether the node itself has run by then.
-    pub(super) after: bool,
+    pub(super) sees: Sees,
 }
 
-/// The node or edge that a template or condition belongs to.
+/// Which nodes of its own body a template or condition may see.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sees {
+    /// Those that have run before its node.
+    Before,
+    /// Its node too, which has run by then.
+    After,
+    /// None: it is evaluated before the frame begins.
+    Frame,
+}
+
+/// What a template or condition belongs to.
 #[derive(Clone, Copy)]
 pub(super) enum Owner<'s> {
-    /// A node, with its position in the list.
-    Node(Option<&'s NodeId>, usize),
-    /// An edge, with its ends and its position in the list.
-    Edge(&'s str, &'s str, usize),
+    Node(&'s NodeSpec<'s>),
+    /// An edge, with its ends.
+    Edge(&'s str, &'s str, &'s EdgeSpec<'s>),
+    Body(&'s Resolved<'s>),
 }
 
 impl fmt::Display for Owner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node(id, _) => f.write_str(&quoted(*id)),
+            Self::Node(node) => f.write_str(&quoted(node.id.as_ref())),
             Self::Edge(from, to, _) => write!(f, "edge `{from} -> {to}`"),
+            Self::Body(body) => match body.around {
+                Some(around) => write!(f, "the body of {}", quoted(around.node().spec.id.as_ref())),
+                None => f.write_str("the flow"),
+            },
         }
     }
 }
@@ -46,27 +60,88 @@ impl Site<'_> {
     /// The problem with its node and its key.
     pub(super) fn locate(&self, problem: Problem, key: &Key<'_>) -> Problem {
         match self.owner {
-            Owner::Node(id, at) => problem.node(id).key(format!("nodes[{at}].{key}")),
-            Owner::Edge(_, _, at) => problem.key(format!("edges[{at}].{key}")),
+            Owner::Node(node) => problem.node(node.id.as_ref()).key(node.key(key)),
+            Owner::Edge(_, _, edge) => problem.key(format!("{}.{key}", edge.key)),
+            Owner::Body(body) => problem.key(format!("{}{key}", body.spec.prefix)),
         }
+    }
+}
+
+/// What a name means in a body.
+#[derive(Clone, Copy)]
+enum Meaning<'r> {
+    /// `flow`.
+    Flow,
+    /// `state`.
+    State,
+    /// `loop`, which only `{% for %}` has.
+    ForLoop,
+    /// `frame`.
+    Frame,
+    /// The item, `previous` or `passes` of this body or of one around it.
+    Local,
+    /// A node, in a body so many further out, of which the last one before is around this one.
+    Node { depth: u32, node: NodeIx, body: &'r Resolved<'r>, frame: Option<NodeIx> },
+}
+
+impl<'r> Resolved<'r> {
+    fn meaning(&'r self, name: &str) -> Option<Meaning<'r>> {
+        match name {
+            "flow" => return Some(Meaning::Flow),
+            "state" => return Some(Meaning::State),
+            "loop" => return Some(Meaning::ForLoop),
+            _ => {}
+        }
+        let (mut body, mut depth, mut frame) = (self, 0, None);
+        loop {
+            if let Some(&node) = body.index.get(name) {
+                return Some(Meaning::Node { depth, node, body, frame });
+            }
+            if name == FRAME {
+                return Some(Meaning::Frame);
+            }
+            let around = body.around?;
+            if around.declares(name) {
+                return Some(Meaning::Local);
+            }
+            (body, depth, frame) = (around.body, depth + 1, Some(around.node));
+        }
+    }
+
+    /// The names of all nodes and items that can be seen.
+    fn names(&self) -> Vec<&str> {
+        let mut names = vec!["flow", FRAME, "state"];
+        let mut body = self;
+        loop {
+            names.extend(body.index.keys().map(NodeId::as_str));
+            let Some(around) = body.around else { break };
+            match around.kind {
+                FrameKind::Item(item) => names.push(item),
+                FrameKind::Pass => names.extend(["previous", "passes"]),
+            }
+            body = around.body;
+        }
+        names.sort_unstable();
+        names
     }
 }
 
 impl Resolver for Resolved<'_> {
     fn root(&self, name: &str) -> Option<PathRoot> {
-        match name {
-            "flow" => Some(PathRoot::Flow),
-            "state" => Some(PathRoot::State),
-            "loop" => Some(PathRoot::Local(name.into())),
-            "frame" if !self.index.contains_key(name) => Some(PathRoot::Local(name.into())),
-            _ => self.index.get(name).map(|&node| {
-                let policy = self.nodes[node.0 as usize].spec.policy.as_ref();
-                match policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue) {
-                    true => PathRoot::MayFail(node),
-                    false => PathRoot::Node(node),
+        Some(match self.meaning(name)? {
+            Meaning::Flow => PathRoot::Flow,
+            Meaning::State => PathRoot::State,
+            Meaning::ForLoop | Meaning::Frame | Meaning::Local => PathRoot::Local(name.into()),
+            Meaning::Node { depth, node, body, .. } => {
+                let policy = body.nodes[node.0 as usize].spec.policy.as_ref();
+                let may_fail = policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+                match (depth, may_fail) {
+                    (0, true) => PathRoot::MayFail(node),
+                    (0, false) => PathRoot::Node(node),
+                    (depth, may_fail) => PathRoot::Outer { depth, node, may_fail },
                 }
-            }),
-        }
+            }
+        })
     }
 }
 
@@ -86,50 +161,56 @@ impl Checker<'_> {
 
     /// Checks the names that a text uses.
     pub(super) fn names(&mut self, uses: &[NameUse], text: &Yaml, site: &Site<'_>, key: &Key<'_>) {
-        let flow = self.flow;
         let mut reported: Vec<&str> = Vec::new();
         for used in uses {
-            let mut parts = used.path.split('.');
-            let root = parts.next().unwrap_or_default();
-            let found = match root {
-                "flow" => {
-                    let (name, key) = (parts.next(), parts.next());
-                    if let (Some("input"), Some(key), true) = (name, key, used.bare) {
-                        self.need(key, site);
-                    }
-                    flow_name(name, key, used.bare, flow)
-                }
-                "loop" => Some(NameProblem::error(
-                    "`loop` is only available inside `{% for %}`".to_owned(),
-                    Some("move it between `{% for … %}` and `{% endfor %}`".to_owned()),
-                )),
-                "frame" if !flow.index.contains_key(root) => member("frame", parts.next(), &["pass"]),
-                "state" => None,
-                // One problem is enough for a name that is used twice in one text.
-                _ if reported.contains(&root) => None,
-                _ => match flow.index.get(root) {
-                    Some(&node) => order(root, node, used.bare, site, flow)
-                        .or_else(|| output(root, node, parts.next(), parts.next(), flow)),
-                    None => Some(unknown(root, flow)),
-                },
+            let Some(found) = self.name_problem(used, site, &reported) else { continue };
+            let NameProblem { code, severity, message, help } = found;
+            reported.push(used.root());
+            let problem = match severity {
+                Severity::Error => Problem::error,
+                Severity::Warning => Problem::warning,
             };
-            if let Some(NameProblem { code, severity, message, help }) = found {
-                reported.push(used.root());
-                let problem = match severity {
-                    Severity::Error => Problem::error,
-                    Severity::Warning => Problem::warning,
-                };
-                let problem = problem(code, text.place(used.offset), message);
-                self.sink.push(site.locate(problem.help(help), key));
+            let problem = problem(code, text.place(used.offset), message);
+            self.sink.push(site.locate(problem.help(help), key));
+        }
+    }
+
+    fn name_problem(&mut self, used: &NameUse, site: &Site<'_>, reported: &[&str]) -> Option<NameProblem> {
+        let body = self.body;
+        let mut parts = used.path.split('.');
+        let root = parts.next().unwrap_or_default();
+        match body.meaning(root) {
+            Some(Meaning::Flow) => {
+                let (name, key) = (parts.next(), parts.next());
+                if let (Some("input"), Some(key), true) = (name, key, used.bare) {
+                    self.need(key, site);
+                }
+                flow_name(name, key, used.bare, body.flow)
             }
+            Some(Meaning::ForLoop) => Some(NameProblem::error(
+                "`loop` is only available inside `{% for %}`".to_owned(),
+                Some("move it between `{% for … %}` and `{% endfor %}`".to_owned()),
+            )),
+            Some(Meaning::Frame) => frame_name(parts, body),
+            Some(Meaning::State | Meaning::Local) => None,
+            // One problem is enough for a name that is used twice in one text.
+            _ if reported.contains(&root) => None,
+            Some(Meaning::Node { node, body: owner, frame, .. }) => {
+                let found = match frame {
+                    Some(frame) => outer_order(root, node, frame, owner),
+                    None => order(root, node, used.bare, site, owner),
+                };
+                found.or_else(|| output(root, node, parts.next(), parts.next(), owner))
+            }
+            None => Some(unknown(root, body)),
         }
     }
 
     /// Notes a key of the flow's input without which a node cannot run.
     fn need(&mut self, key: &str, site: &Site<'_>) {
-        let node = site.node.and_then(|node| self.flow.nodes[node.0 as usize].spec.id.clone());
+        let node = site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.clone());
         if let Some(node) = node
-            && !self.flow.spec.header.input.contains_key(key)
+            && !self.body.flow.header.input.contains_key(key)
         {
             self.needs.entry(key.to_owned()).or_insert(node);
         }
@@ -150,11 +231,8 @@ impl NameProblem {
     }
 }
 
-fn unknown(root: &str, flow: &Resolved<'_>) -> NameProblem {
-    let mut names: Vec<&str> = flow.index.keys().map(NodeId::as_str).collect();
-    names.extend(["flow", "frame", "state"]);
-    names.sort_unstable();
-    let input = flow.spec.header.input.contains_key(root);
+fn unknown(root: &str, body: &Resolved<'_>) -> NameProblem {
+    let input = body.flow.header.input.contains_key(root);
     let help = match root {
         _ if input => Some(format!("use `flow.input.{root}`")),
         "env" | "environ" | "ENV" | "secrets" => Some(
@@ -166,9 +244,48 @@ fn unknown(root: &str, flow: &Resolved<'_>) -> NameProblem {
         "nodes" | "steps" | "outputs" | "needs" => {
             Some("refer to the output of a node by its id, such as `review.text`".to_owned())
         }
-        _ => did_you_mean(root, names),
+        _ => None,
     };
+    if let (None, Some(owner)) = (&help, body.spec.nodes.iter().find(|node| has_inside(node, root))) {
+        let id = owner.id.as_ref().map_or("", NodeId::as_str);
+        return inside(root, id);
+    }
+    let help = help.or_else(|| did_you_mean(root, body.names()));
     NameProblem::error(format!("unknown name `{root}`"), help)
+}
+
+/// Whether the body of a node, or one in it, has a node with this id.
+fn has_inside(node: &NodeSpec<'_>, id: &str) -> bool {
+    node.body.as_ref().is_some_and(|body| {
+        let is_it = |inner: &NodeSpec<'_>| inner.id.as_ref().is_some_and(|known| known.as_str() == id);
+        body.nodes.iter().any(|inner| is_it(inner) || has_inside(inner, id))
+    })
+}
+
+/// A name in the body of a node is used outside it.
+fn inside(name: &str, owner: &str) -> NameProblem {
+    let message = format!("`{name}` is in the body of `{owner}` and cannot be seen from here");
+    let help = format!("use the output of `{owner}`; `outputs` of its `body` says what each frame gives");
+    NameProblem::error(message, Some(help))
+}
+
+/// Checks a path that begins with `frame`.
+fn frame_name<'p>(parts: impl Iterator<Item = &'p str>, body: &Resolved<'_>) -> Option<NameProblem> {
+    let mut around = body.around;
+    let mut path = FRAME.to_owned();
+    for part in parts {
+        let known: &[&str] = match around.map(|around| around.kind) {
+            Some(FrameKind::Item(_)) => &["index", "first", "last", "total", "pass", "parent"],
+            Some(FrameKind::Pass) => &["index", "first", "pass", "parent"],
+            None => &["pass"],
+        };
+        if part != "parent" || around.is_none() {
+            return member(&path, Some(part), known);
+        }
+        path.push_str(".parent");
+        around = around.and_then(|around| around.body.around);
+    }
+    None
 }
 
 fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<NameProblem> {
@@ -179,17 +296,17 @@ fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<NameProblem> {
     Some(NameProblem::error(format!("`{of}` has no `{name}`"), Some(help)))
 }
 
-fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Resolved<'_>) -> Option<NameProblem> {
+fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>) -> Option<NameProblem> {
     if name != Some("input") {
-        return member("flow", name, &["input", "name", "sessionId"]);
+        return member("flow", name, &["input", "name", "sessionId", "artifacts"]);
     }
     let key = key?;
-    let header = &flow.spec.header;
+    let header = flow.header;
     let mut known: Vec<&str> = header.input.keys().map(String::as_str).collect();
     let schema = flow.input_schema.as_ref();
     let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
     known.extend(properties.into_iter().flat_map(|map| map.keys().map(String::as_str)));
-    if known.contains(&key) || (known.is_empty() && !bare) {
+    if known.contains(&key) || (known.is_empty() && !(bare && flow.is_main)) {
         return None;
     }
     if known.is_empty() {
@@ -215,10 +332,10 @@ fn output(
     node: NodeIx,
     key: Option<&str>,
     inner: Option<&str>,
-    flow: &Resolved<'_>,
+    body: &Resolved<'_>,
 ) -> Option<NameProblem> {
     if let (Some("structuredOutput"), Some(inner)) = (key, inner)
-        && let Some(keys) = flow.nodes[node.0 as usize].structured_keys.as_deref()
+        && let Some(keys) = body.nodes[node.0 as usize].structured_keys.as_deref()
         && !keys.iter().any(|known| known == inner)
     {
         let help = did_you_mean(inner, keys.iter().map(String::as_str)).unwrap_or_else(|| {
@@ -227,8 +344,12 @@ fn output(
         let message = format!("the `outputSchema` of `{name}` has no `{inner}`");
         return Some(NameProblem::error(message, Some(help)));
     }
-    let keys = flow.nodes[node.0 as usize].output_keys()?;
+    let node = &body.nodes[node.0 as usize];
+    let keys = node.output_keys()?;
     let key = key.filter(|key| !keys.iter().any(|known| known == key))?;
+    if has_inside(node.spec, key) {
+        return Some(inside(key, name));
+    }
     let known = || keys.iter().map(String::as_str).filter(|key| !matches!(*key, "failed" | "error"));
     let help = did_you_mean(key, known()).unwrap_or_else(|| {
         format!("it has {}", known().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
@@ -237,12 +358,18 @@ fn output(
     Some(NameProblem { code: Code::UnknownBinding, severity: Severity::Warning, message, help: Some(help) })
 }
 
-fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, flow: &Resolved<'_>) -> Option<NameProblem> {
+fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<NameProblem> {
+    if site.sees == Sees::Frame {
+        let message = format!("`{name}` is in the body, and this is evaluated before the body runs");
+        let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass))
+            .then(|| format!("use `previous.{name}`, the output of the last pass"));
+        return Some(NameProblem::error(message, help));
+    }
     let at = site.node?;
-    if !bare || (site.after && node == at) || flow.links.precedes(node, at) {
+    if !bare || (site.sees == Sees::After && node == at) || body.links.precedes(node, at) {
         return None;
     }
-    let id = flow.nodes[at.0 as usize].spec.id.as_ref();
+    let id = body.nodes[at.0 as usize].spec.id.as_ref();
     let id = id.map_or_else(|| "this node".to_owned(), |id| format!("`{id}`"));
     let message = if node == at {
         format!("{id} uses its own output, but it runs only once")
@@ -251,4 +378,20 @@ fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, flow: &Resolved<
     };
     let help = format!("add an edge from `{name}`, or give a default: `{{{{ {name} | default(…) }}}}`");
     Some(NameProblem::error(message, (node != at).then_some(help)))
+}
+
+/// A body sees only the nodes around it that have run before the node that it belongs to.
+fn outer_order(name: &str, node: NodeIx, frame: NodeIx, body: &Resolved<'_>) -> Option<NameProblem> {
+    if body.links.precedes(node, frame) {
+        return None;
+    }
+    let owner = quoted(body.nodes[frame.0 as usize].spec.id.as_ref());
+    let message = match node == frame {
+        true => format!("the body of {owner} cannot see its output: it runs only once"),
+        false => {
+            format!("`{name}` never runs before {owner}, whose body this is: no path of edges leads there")
+        }
+    };
+    let help = (node != frame).then(|| format!("add an edge from `{name}` to {owner}"));
+    Some(NameProblem::error(message, help))
 }

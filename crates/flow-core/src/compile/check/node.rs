@@ -7,10 +7,15 @@ use super::schema::SchemaCheck;
 use crate::{
     compile::resolve::{InputSchema, KnownType, ResolvedNode, check_schema, quoted},
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    expr::has_segments,
     graph::{Budget, OnUnknown},
     node::NodeKind,
     spec::{Data, Yaml},
 };
+
+/// The keys of a node with frames that are read before the flow runs.
+pub(super) const FIXED: [&str; 7] =
+    ["as", "onItemError", "maxIterations", "onExhausted", "flow", "file", "maxDepth"];
 
 /// A node whose type and input are known.
 pub(super) struct NodeCheck<'c> {
@@ -27,14 +32,15 @@ impl NodeCheck<'_> {
     pub(super) fn run(&mut self) {
         // With an unknown provider the schema of the input is unknown too.
         if self.provider() {
+            let owner = format!("`{}`", self.node_type.info().name);
             let input = SchemaCheck {
                 input: self.input,
                 json: &self.node.json,
                 bound: self.bound,
                 schema: self.schema,
-                node_type: &self.node_type.info().name,
+                owner: &owner,
                 id: self.node.spec.id.as_ref(),
-                at: self.node.spec.at,
+                root: self.node.spec.key("input"),
             };
             input.check(self.sink);
             self.capabilities();
@@ -43,12 +49,12 @@ impl NodeCheck<'_> {
             }
         }
         self.output_schema();
-        self.merge_mode();
+        self.fixed_values();
     }
 
     fn report(&mut self, problem: Problem, key: &str) {
         let spec = self.node.spec;
-        self.sink.push(problem.node(spec.id.as_ref()).key(format!("nodes[{}].{key}", spec.at)));
+        self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
     }
 
     /// Whether the provider that the input names is registered, or not known before the node runs.
@@ -93,7 +99,8 @@ impl NodeCheck<'_> {
             }
             (Some(prompt), None) if prompt.text().is_some_and(|text| text.trim().is_empty()) => {
                 // A prompt file that could not be read was reported already.
-                if self.node.spec.prompt_file().is_some() && prompt.span.source == 0 {
+                if self.node.spec.prompt_file().is_some() && prompt.span.source == self.node.spec.span.source
+                {
                     return false;
                 }
                 Problem::error(Code::InvalidValue, prompt.span, "the prompt is empty")
@@ -175,17 +182,26 @@ impl NodeCheck<'_> {
             return;
         }
         let spec = self.node.spec;
-        let key = format!("nodes[{}].input.options.outputSchema", spec.at);
+        let key = spec.key("input.options.outputSchema");
         let finish = |problem: Problem| problem.node(spec.id.as_ref()).key(&key);
         check_schema(&value.json(), value.span, finish, self.sink);
     }
 
-    fn merge_mode(&mut self) {
-        if self.node_type.info().kind == NodeKind::Merge && self.bound.iter().any(|bound| bound == "/mode") {
-            let message = "`mode` cannot be a template: it is read before the flow runs";
-            let span = self.input.get("mode").map_or(self.input.span, |mode| mode.span);
-            let help = "write `all` or `any`".to_owned();
-            self.report(Problem::error(Code::InvalidValue, span, message).help(help), "input.mode");
+    /// Reports templates where a value is read before the flow runs.
+    fn fixed_values(&mut self) {
+        let keys: &[&str] = match self.node_type.info().kind {
+            NodeKind::Merge => &["mode"],
+            NodeKind::Frames => &FIXED,
+            _ => return,
+        };
+        for entry in self.input.entries().iter().filter(|entry| keys.contains(&entry.key.as_str())) {
+            if entry.value.text().is_some_and(has_segments) {
+                let key = &entry.key;
+                let message = format!("`{key}` cannot be a template: it is read before the flow runs");
+                let help = (key == "mode").then(|| "write `all` or `any`".to_owned());
+                let problem = Problem::error(Code::InvalidValue, entry.value.span, message).help(help);
+                self.report(problem, &format!("input.{key}"));
+            }
         }
     }
 }

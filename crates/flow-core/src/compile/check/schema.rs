@@ -13,22 +13,23 @@ use crate::{
     spec::{Data, Yaml, either},
 };
 
-/// The input of one node, to be checked.
-pub(super) struct SchemaCheck<'v> {
-    pub(super) input: &'v Yaml,
-    pub(super) json: &'v Value,
+/// The input of one node, or that which a node gives to a flow, to be checked.
+pub(in crate::compile) struct SchemaCheck<'v> {
+    pub(in crate::compile) input: &'v Yaml,
+    pub(in crate::compile) json: &'v Value,
     /// The JSON pointers of the values that are not known yet.
-    pub(super) bound: &'v [String],
-    pub(super) schema: &'v InputSchema,
-    pub(super) node_type: &'v str,
-    pub(super) id: Option<&'v NodeId>,
-    /// The position of the node in the list.
-    pub(super) at: usize,
+    pub(in crate::compile) bound: &'v [String],
+    pub(in crate::compile) schema: &'v InputSchema,
+    /// What takes the input, in words.
+    pub(in crate::compile) owner: &'v str,
+    pub(in crate::compile) id: Option<&'v NodeId>,
+    /// The place of the input in the file: `nodes[2].input`.
+    pub(in crate::compile) root: String,
 }
 
 impl SchemaCheck<'_> {
     /// Reports what does not match.
-    pub(super) fn check(&self, sink: &mut Sink) {
+    pub(in crate::compile) fn check(&self, sink: &mut Sink) {
         let Some(validator) = self.schema.validator() else { return };
         if validator.is_valid(self.json) {
             return;
@@ -66,7 +67,7 @@ impl SchemaCheck<'_> {
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
                 let message = if path.is_empty() {
-                    format!("`{}` requires `{name}` in its input", self.node_type)
+                    format!("{} requires `{name}` in its input", self.owner)
                 } else {
                     format!("`{last}` requires `{name}`")
                 };
@@ -149,10 +150,10 @@ impl SchemaCheck<'_> {
             .all(|errors| errors.iter().all(|error| matches!(error.kind(), Kind::Required { .. })));
         let (code, verb) =
             if all_required { (Code::MissingKey, "requires") } else { (Code::InvalidInput, "must be") };
-        let whose = if path.is_empty() { self.node_type.to_owned() } else { last };
+        let whose = if path.is_empty() { self.owner.to_owned() } else { format!("`{last}`") };
         let code = if only_types { Code::WrongType } else { code };
         let tail = if only_types { format!(", found {}", self.kind(path)) } else { String::new() };
-        let message = format!("`{whose}` {verb} {}{tail}", either(&needs));
+        let message = format!("{whose} {verb} {}{tail}", either(&needs));
         self.push(Problem::error(code, self.span(path), message), key, sink);
     }
 
@@ -169,7 +170,7 @@ impl SchemaCheck<'_> {
             .collect();
         let help = did_you_mean(name, known.iter().copied())
             .or_else(|| (!known.is_empty()).then(|| format!("valid keys: {}", known.join(", "))));
-        let message = format!("unknown option `{name}` for `{}`", self.node_type);
+        let message = format!("unknown option `{name}` for {}", self.owner);
         let key = format!("{}.{name}", self.key(path));
         self.push(Problem::error(Code::UnknownKey, span, message).help(help), key, sink);
     }
@@ -188,7 +189,7 @@ impl SchemaCheck<'_> {
 
     /// `nodes[2].input.options.model` for `/options/model`.
     fn key(&self, path: &str) -> String {
-        let mut key = format!("nodes[{}].input", self.at);
+        let mut key = self.root.clone();
         for segment in segments(path) {
             if segment.bytes().all(|b| b.is_ascii_digit()) {
                 key.push_str(&format!("[{segment}]"));

@@ -6,23 +6,85 @@ use serde_json::Value;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    source::{IncludedFile, Loaded},
-    spec::{Data, Entry, Header, Layout, NodeSpec, Text, Yaml, schema_key},
+    source::{IncludedFile, Loaded, NAMED_FLOWS, folder_of, joined},
+    spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
 
-/// The input with the files that it names put in place; none if it is not a mapping.
-pub(super) fn input(node: &NodeSpec<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Yaml> {
+/// The files that a flow includes, by their paths from the folder of its own file.
+pub(super) struct Files<'a> {
+    loaded: &'a Loaded,
+    /// The folder of its file, from the folder of the flow that was loaded; empty if it is the same.
+    folder: String,
+}
+
+impl<'a> Files<'a> {
+    /// The files of the flow at a path; an empty path is that of the flow that was loaded.
+    pub(super) fn new(loaded: &'a Loaded, path: &str) -> Self {
+        Self { loaded, folder: folder_of(path).to_owned() }
+    }
+
+    fn path(&self, file: &str) -> String {
+        joined(&self.folder, file)
+    }
+
+    /// The path of a flow that this one names.
+    pub(super) fn flow_path(&self, flow: FlowName<'_>) -> String {
+        flow.path(&self.folder)
+    }
+
+    /// Why a flow that this one names cannot be read.
+    pub(super) fn missing_flow(&self, flow: FlowName<'_>, span: Span) -> Problem {
+        let path = self.flow_path(flow);
+        let problem = unreadable(self.loaded.files.get(&path), &path, span);
+        match flow {
+            FlowName::File(_) => problem,
+            FlowName::Named(_) => problem
+                .help(format!("`flow` names a file in `{NAMED_FLOWS}` of the project; `file` takes a path")),
+        }
+    }
+
+    /// The input of a node with the files that it names put in place; none if it is not a mapping.
+    pub(super) fn input(&self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Yaml> {
+        input(node, self, sink)
+    }
+
+    /// A schema of the header, which stands there or in a file.
+    pub(super) fn header_schema(
+        &self,
+        (inline, file): (Option<&Yaml>, Option<Text<'_>>),
+        [key, file_key]: [&'static str; 2],
+        sink: &mut Sink,
+    ) -> Option<Value> {
+        if let (Some((_, span)), Some(_)) = (file, inline) {
+            let message = format!("`{key}` and `{file_key}` are both set; keep one");
+            sink.push(Problem::error(Code::FileConflict, span, message).key(file_key));
+        }
+        let Some(yaml) = inline else {
+            return schema(file?, self, |problem| problem.key(file_key), sink);
+        };
+        let finish = |problem: Problem| problem.key(key);
+        if !matches!(yaml.data, Data::Map(_) | Data::Bool(_)) {
+            let message = format!("`{key}` must be a JSON Schema, found {}", yaml.kind());
+            sink.push(finish(Problem::error(Code::WrongType, yaml.span, message)));
+            return None;
+        }
+        let json = yaml.json();
+        check_schema(&json, yaml.span, finish, sink).then_some(json)
+    }
+}
+
+fn input(node: &NodeSpec<'_>, files: &Files<'_>, sink: &mut Sink) -> Option<Yaml> {
     let mut input = match node.input {
         None => Yaml::empty(Span { end: node.span.start, ..node.span }),
         Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
         Some(input) => {
             let message = format!("`input` must be a mapping, found {}", input.kind());
             let problem = Problem::error(Code::WrongType, input.span, message);
-            sink.push(problem.node(node.id.as_ref()).key(format!("nodes[{}].input", node.at)));
+            sink.push(problem.node(node.id.as_ref()).key(node.key("input")));
             return None;
         }
     };
-    let mut includes = Includes { node, loaded, sink };
+    let mut includes = Includes { node, files, sink };
     includes.schemas(&mut input, "input");
     if input.get("options").is_some_and(has_schema_files)
         && let Some(options) = input.get_mut("options")
@@ -42,25 +104,25 @@ fn has_schema_files(map: &Yaml) -> bool {
 /// Puts files in place of the keys that name them.
 struct Includes<'i, 'a> {
     node: &'i NodeSpec<'a>,
-    loaded: &'i Loaded,
+    files: &'i Files<'i>,
     sink: &'i mut Sink,
 }
 
 impl Includes<'_, '_> {
     fn prompt(&mut self, input: &mut Yaml, file: Text<'_>) {
-        let (at, id) = (self.node.at, self.node.id.as_ref());
-        let finish = |problem: Problem| problem.node(id).key(format!("nodes[{at}].promptFile"));
+        let node = self.node;
+        let finish = |problem: Problem| problem.node(node.id.as_ref()).key(node.key("promptFile"));
         if input.get("prompt").is_some() {
             let message = "`input.prompt` and `promptFile` are both set; keep one";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
             return;
         }
-        let value = match text(file, self.loaded, finish, self.sink) {
+        let value = match text(file, self.files, finish, self.sink) {
             Some(text) => {
                 // Editors end a file with a line end that is not part of the prompt.
                 let text =
                     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
-                let span = Span::at(self.sink.source(file.0), 1, 1);
+                let span = Span::at(self.sink.source(&self.files.path(file.0)), 1, 1);
                 Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
             }
             None => Yaml::new(file.1, Data::Text(String::new())),
@@ -74,7 +136,7 @@ impl Includes<'_, '_> {
         let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();
         for Entry { key: written, key_span, value } in files {
             let Some(key) = schema_key(&written) else { continue };
-            let place = format!("nodes[{}].{owner}.{written}", self.node.at);
+            let place = self.node.key(format_args!("{owner}.{written}"));
             let id = self.node.id.as_ref();
             let finish = |problem: Problem| problem.node(id).key(&place);
             if map.get(key).is_some() {
@@ -82,7 +144,7 @@ impl Includes<'_, '_> {
                 self.sink.push(finish(Problem::error(Code::FileConflict, key_span, message)));
             }
             let found = match value.text() {
-                Some(path) => schema((path, value.span), self.loaded, finish, self.sink),
+                Some(path) => schema((path, value.span), self.files, finish, self.sink),
                 None => {
                     let message = format!("`{written}` must be a path, found {}", value.kind());
                     self.sink.push(finish(Problem::error(Code::WrongType, value.span, message)));
@@ -99,12 +161,21 @@ impl Includes<'_, '_> {
 /// The text of a file, or a problem at the place that names it.
 fn text<'l>(
     (path, span): Text<'_>,
-    loaded: &'l Loaded,
+    files: &'l Files<'_>,
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> Option<&'l str> {
-    let (code, message) = match loaded.files.get(path) {
-        Some(IncludedFile::Text(text)) => return Some(text),
+    let included = files.loaded.files.get(&files.path(path));
+    if let Some(IncludedFile::Text(text)) = included {
+        return Some(text);
+    }
+    sink.push(finish(unreadable(included, path, span)));
+    None
+}
+
+/// Why a file cannot be read.
+fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
+    let (code, message) = match included {
         Some(IncludedFile::Outside) => {
             (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
         }
@@ -117,25 +188,26 @@ fn text<'l>(
         Some(IncludedFile::Unusable(reason)) => {
             (Code::FileMissing, format!("cannot read `{path}`: {reason}"))
         }
-        Some(IncludedFile::Missing) | None => (Code::FileMissing, format!("file `{path}` not found")),
+        Some(IncludedFile::Missing | IncludedFile::Text(_)) | None => {
+            (Code::FileMissing, format!("file `{path}` not found"))
+        }
     };
     let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
         true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
         false => "paths are relative to the folder of the flow file".to_owned(),
     });
-    sink.push(finish(Problem::error(code, span, message).help(help)));
-    None
+    Problem::error(code, span, message).help(help)
 }
 
 /// The JSON Schema in a file.
 fn schema(
     file: Text<'_>,
-    loaded: &Loaded,
+    files: &Files<'_>,
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> Option<Value> {
-    let text = text(file, loaded, &finish, sink)?;
-    let source = sink.source(file.0);
+    let text = text(file, files, &finish, sink)?;
+    let source = sink.source(&files.path(file.0));
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(error) => {
@@ -167,23 +239,4 @@ pub(in crate::compile) fn check_schema(
     };
     sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("invalid JSON Schema: {reason}"))));
     false
-}
-
-/// The schema of the flow's input, from either place.
-pub(super) fn input_schema(header: &Header<'_>, loaded: &Loaded, sink: &mut Sink) -> Option<Value> {
-    let inline = header.input_schema.map(|schema: &Yaml| (schema, schema.json()));
-    if let (Some((_, span)), Some(_)) = (header.input_schema_file, &inline) {
-        let message = "`inputSchema` and `inputSchemaFile` are both set; keep one";
-        sink.push(Problem::error(Code::FileConflict, span, message).key("inputSchemaFile"));
-    }
-    if let Some((yaml, json)) = inline {
-        let finish = |problem: Problem| problem.key("inputSchema");
-        if !matches!(yaml.data, Data::Map(_) | Data::Bool(_)) {
-            let message = format!("`inputSchema` must be a JSON Schema, found {}", yaml.kind());
-            sink.push(finish(Problem::error(Code::WrongType, yaml.span, message)));
-            return None;
-        }
-        return check_schema(&json, yaml.span, finish, sink).then_some(json);
-    }
-    schema(header.input_schema_file?, loaded, |problem| problem.key("inputSchemaFile"), sink)
 }

@@ -8,7 +8,7 @@ use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     graph::NodeIx,
-    spec::{EdgeSpec, Spec, Text},
+    spec::{BodySpec, EdgeSpec, Text},
 };
 
 /// All edges of a flow: those under `edges` first, then those from `dependsOn`.
@@ -37,14 +37,14 @@ impl Link<'_> {
 
 impl<'a> Links<'a> {
     pub(in crate::compile) fn read(
-        spec: &'a Spec<'a>,
+        spec: &'a BodySpec<'a>,
         index: &HashMap<NodeId, NodeIx>,
         sink: &mut Sink,
     ) -> Self {
         let mut links: Vec<Link<'a>> = Vec::new();
         let mut seen: HashMap<(NodeIx, NodeIx), Span> = HashMap::new();
         for edge in &spec.edges {
-            let key = |name: &str| format!("edges[{}].{name}", edge.at);
+            let key = |name: &str| format!("{}.{name}", edge.key);
             let from =
                 edge.from.and_then(|from| end(from, "the edge comes from", || key("from"), index, sink));
             let to = edge.to.and_then(|to| end(to, "the edge leads to", || key("to"), index, sink));
@@ -58,7 +58,7 @@ impl<'a> Links<'a> {
                 );
                 let help = "put both conditions in one `when`".to_owned();
                 let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
-                sink.push(problem.key(format!("edges[{}]", edge.at)));
+                sink.push(problem.key(&edge.key));
                 continue;
             }
             seen.insert((from, to), edge.span);
@@ -67,7 +67,7 @@ impl<'a> Links<'a> {
         for (at, node) in spec.nodes.iter().enumerate() {
             let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
             for (nth, text) in node.depends_on().enumerate() {
-                let key = || format!("nodes[{at}].dependsOn[{nth}]");
+                let key = || node.key(format_args!("dependsOn[{nth}]"));
                 let Some(from) = end(text, "`dependsOn` names", key, index, sink) else { continue };
                 if let Some(first) = seen.get(&(from, to)) {
                     let message = format!("this dependency is already declared on line {}", first.start.line);
@@ -117,7 +117,7 @@ impl<'a> Links<'a> {
         false
     }
 
-    fn check_cycles(&self, spec: &Spec<'_>, sink: &mut Sink) {
+    fn check_cycles(&self, spec: &BodySpec<'_>, sink: &mut Sink) {
         let mut graph = DiGraph::<(), usize>::with_capacity(spec.nodes.len(), self.links.len());
         let places: Vec<_> = spec.nodes.iter().map(|_| graph.add_node(())).collect();
         for (at, link) in self.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
@@ -198,12 +198,12 @@ fn end(
     found
 }
 
-pub(in crate::compile) fn id_of(spec: &Spec<'_>, at: usize) -> String {
+pub(in crate::compile) fn id_of(spec: &BodySpec<'_>, at: usize) -> String {
     let id = spec.nodes.get(at).and_then(|node| node.id.as_ref());
     id.map_or_else(|| format!("nodes[{at}]"), ToString::to_string)
 }
 
-pub(in crate::compile) fn name(spec: &Spec<'_>, node: NodeIx) -> String {
+pub(in crate::compile) fn name(spec: &BodySpec<'_>, node: NodeIx) -> String {
     format!("`{}`", id_of(spec, node.0 as usize))
 }
 

@@ -1,9 +1,11 @@
 //! What is found before anything runs: input that is missing or misspelt; and texts where only texts can stand.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
-use crate::{Loaded, Scope, check_input, compile};
+use crate::{BodyIx, FramesKind, Loaded, OnExhausted, OnItemError, Scope, check_input, compile};
 
 fn given(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
@@ -57,7 +59,7 @@ nodes:
     let graph = compile(&loaded, &registry()).unwrap().graph;
     let flow = json!({ "input": graph.input });
     let empty = json!({});
-    let scope = Scope { outputs: &[], flow: &flow, state: &empty, locals: &empty };
+    let scope = Scope { outputs: &[], flow: &flow, state: &empty, locals: &empty, outer: None };
     let inputs: Vec<_> = graph.flow().nodes.iter().map(|node| node.input.resolve(&scope).unwrap()).collect();
     assert_eq!(
         inputs,
@@ -68,4 +70,83 @@ nodes:
             json!({ "text": null }),
         ]
     );
+}
+
+/// Templates of bodies see the names of their frame and, read-only, the nodes and items around it.
+#[test]
+fn a_body_sees_its_frame_and_what_is_around_it() {
+    let text = "
+name: f
+nodes:
+  - { id: list, type: constant, policy: { continueOnError: true }, input: { value: [a, b] } }
+  - id: scan
+    type: control.foreach
+    dependsOn: [list]
+    input: { items: '{{ list.value }}', as: file, maxConcurrency: 2, onItemError: stop, key: '{{ file }}-{{ frame.index }}' }
+    body:
+      outputs: { text: '{{ own.text }}' }
+      nodes:
+        - { id: own, type: echo, input: { text: '{{ file }}' } }
+        - id: again
+          type: control.loop
+          dependsOn: [own]
+          input: { maxIterations: 3, onExhausted: continue, while: 'previous.n != 2', until: 'deep.text == file' }
+          body:
+            nodes:
+              - { id: deep, type: constant, input: { value: '{{ [file, own.text, list.failed, list.value, frame.index, frame.parent.index, passes] }}' } }
+";
+    let graph = compiled(text).unwrap();
+    let frames = |body: u32, node: usize| graph.body(BodyIx(body)).nodes[node].frames.as_ref().unwrap();
+    let (each, again) = (frames(0, 1), frames(1, 1));
+    assert_eq!((graph.bodies.len(), each.body, again.body), (3, BodyIx(1), BodyIx(2)));
+    let FramesKind::Foreach { item, on_item_error, key: Some(key) } = &each.kind else { panic!() };
+    assert_eq!((item.as_str(), *on_item_error), ("file", OnItemError::Stop));
+    let FramesKind::Loop { while_holds: Some(before), until: Some(after), max_iterations: 3, on_exhausted } =
+        &again.kind
+    else {
+        panic!()
+    };
+    assert_eq!(*on_exhausted, OnExhausted::Continue);
+
+    let [flow, none] = [json!({ "input": {} }), json!({})];
+    let output = |value: Value| Some(Arc::new(value));
+    let outer = [output(json!({ "value": ["a", "b"] })), None];
+    let outer = Scope { outputs: &outer, flow: &flow, state: &none, locals: &none, outer: None };
+    let item = json!({ "file": "a", "frame": { "index": 4 } });
+    let own = [output(json!({ "text": "x" })), None];
+    let each_scope = Scope { outputs: &own, locals: &item, outer: Some(&outer), ..outer };
+    let pass = json!({ "frame": { "index": 1, "parent": { "index": 4 } }, "previous": { "n": 2 }, "passes": [{ "n": 2 }] });
+    let deep = [output(json!({ "text": "a" }))];
+    let pass_scope = Scope { outputs: &deep, locals: &pass, outer: Some(&each_scope), ..outer };
+
+    let input = |body: u32, node: usize, scope: &Scope<'_>| {
+        graph.body(BodyIx(body)).nodes[node].input.resolve(scope).map_err(|error| error.to_string())
+    };
+    assert_eq!(
+        [
+            input(0, 1, &outer),
+            input(1, 1, &each_scope),
+            input(2, 0, &pass_scope),
+            input(2, 0, &Scope { outputs: &[], ..pass_scope }),
+            key.resolve(&each_scope).map_err(|error| error.to_string()),
+            key.resolve(&outer).map_err(|error| error.to_string()),
+            graph
+                .body(BodyIx(1))
+                .outputs
+                .as_ref()
+                .unwrap()
+                .resolve(&each_scope)
+                .map_err(|error| error.to_string()),
+        ],
+        [
+            Ok(json!({ "items": ["a", "b"], "maxConcurrency": 2 })),
+            Ok(json!({})),
+            Ok(json!({ "value": ["a", "x", false, ["a", "b"], 1, 4, [{ "n": 2 }]] })),
+            Ok(json!({ "value": ["a", "x", false, ["a", "b"], 1, 4, [{ "n": 2 }]] })),
+            Ok(json!("a-4")),
+            Err("node `scan`, key `input.key`: `file`: `file` is not defined here".to_owned()),
+            Ok(json!({ "text": "x" })),
+        ]
+    );
+    assert_eq!((before.holds(&pass_scope), after.holds(&pass_scope)), (Ok(false), Ok(true)));
 }

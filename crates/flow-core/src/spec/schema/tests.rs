@@ -20,9 +20,10 @@ fn the_schema_agrees_with_the_compiler() {
     let schema = flow_schema(&registry());
     let validator = jsonschema::validator_for(&schema).unwrap();
     let case = |name: &str| fs::read_to_string(Path::new(FIXTURES).join(name).join("flow.yaml")).unwrap();
-    let runs = ["anchors", "conditions", "fix-issue", "flat-shape", "layout"];
+    let runs = ["anchors", "conditions", "fix-issue", "flat-shape", "frames", "layout"];
     let refused = [
         "empty-nodes",
+        "frame-keys",
         "invalid-id",
         "invalid-value",
         "missing-key",

@@ -1,0 +1,325 @@
+//! Compiles the body of a flow, then the bodies of its nodes, at any depth, and the flows that it runs.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+};
+
+use inspan_protocol::NodeId;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    build::{self, SharedPolicies},
+    check::{self, Checked, FrameTerms, SchemaCheck},
+    input::Declared,
+    resolve::{self, Around, Flow, FrameKind, InputSchema, Resolved, ResolvedNode},
+};
+use crate::{
+    catalog::NodeCatalog,
+    diagnostic::{Code, Problem, Sink, Span},
+    graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
+    node::NodeKind,
+    source::Loaded,
+    spec::{BodySpec, FlowName, Spec, Yaml},
+};
+
+/// How deep bodies and flows may be nested.
+const MAX_DEPTH: usize = 16;
+/// The name of the item in a body that does not say another.
+const ITEM: &str = "item";
+
+/// All bodies of a flow.
+pub(super) struct CompiledBodies {
+    pub(super) all: Vec<Body>,
+    /// The keys of the flow's input that are used for certain, each with a node that uses it.
+    pub(super) needs: BTreeMap<String, NodeId>,
+    /// The secrets that the flow and the flows that it runs name.
+    pub(super) secrets: Vec<String>,
+}
+
+/// Compiles bodies.
+pub(super) struct Bodies<'c> {
+    loaded: &'c Loaded,
+    catalog: &'c NodeCatalog,
+    sink: &'c mut Sink,
+    all: Vec<Body>,
+    /// The flows of other files, by their paths.
+    flows: HashMap<String, KnownFlow>,
+    /// The paths of the flows that are being compiled, each run by the one before it.
+    open: Vec<String>,
+    secrets: Vec<String>,
+    policies: SharedPolicies,
+    depth: usize,
+}
+
+/// A flow that others run.
+struct KnownFlow {
+    body: BodyIx,
+    /// The keys of its input that it uses for certain; nothing while it is being compiled.
+    needs: Option<BTreeMap<String, NodeId>>,
+}
+
+/// A body that was compiled, and what belongs to the node that runs it.
+struct CompiledBody {
+    body: BodyIx,
+    terms: FrameTerms,
+    needs: BTreeMap<String, NodeId>,
+}
+
+impl<'c> Bodies<'c> {
+    /// Compiles the body of the flow that was loaded, and all in it.
+    pub(super) fn compile(
+        spec: &BodySpec<'_>,
+        flow: &Flow<'_>,
+        loaded: &'c Loaded,
+        catalog: &'c NodeCatalog,
+        sink: &'c mut Sink,
+    ) -> CompiledBodies {
+        let mut bodies = Self {
+            loaded,
+            catalog,
+            sink,
+            all: Vec::new(),
+            flows: HashMap::new(),
+            open: Vec::new(),
+            secrets: Vec::new(),
+            policies: SharedPolicies::default(),
+            depth: 0,
+        };
+        bodies.add_secrets(flow);
+        let compiled = bodies.body(spec, flow, None, None);
+        CompiledBodies { all: bodies.all, needs: compiled.needs, secrets: bodies.secrets }
+    }
+
+    fn add_secrets(&mut self, flow: &Flow<'_>) {
+        for (name, _) in &flow.header.secrets {
+            if !self.secrets.iter().any(|known| known == name) {
+                self.secrets.push((*name).to_owned());
+            }
+        }
+    }
+
+    fn body(
+        &mut self,
+        spec: &BodySpec<'_>,
+        flow: &Flow<'_>,
+        around: Option<Around<'_>>,
+        subflow: Option<Subflow>,
+    ) -> CompiledBody {
+        let at = self.all.len();
+        // What it runs comes after it; a flow that runs itself finds what it declares.
+        self.all.push(Body { subflow, ..Body::default() });
+        let resolved = resolve::resolve(spec, flow, around, self.catalog, self.sink);
+        let mut checked = check::check(&resolved, self.sink);
+        let (terms, mut needs) = (mem::take(&mut checked.terms), mem::take(&mut checked.needs));
+        self.depth += 1;
+        let nodes = 0..u32::try_from(resolved.nodes.len()).unwrap_or(u32::MAX);
+        let frames = nodes.map(|ix| self.frames(NodeIx(ix), &resolved, &checked, &mut needs));
+        let frames = frames.collect();
+        self.depth -= 1;
+        let subflow = self.all[at].subflow.take();
+        self.all[at] = build::body(resolved, checked, frames, subflow, &mut self.policies);
+        CompiledBody { body: BodyIx(u32::try_from(at).unwrap_or(u32::MAX)), terms, needs }
+    }
+
+    /// What a node runs in frames, if it is of such a type.
+    fn frames(
+        &mut self,
+        ix: NodeIx,
+        resolved: &Resolved<'_>,
+        checked: &Checked,
+        needs: &mut BTreeMap<String, NodeId>,
+    ) -> Option<Box<Frames>> {
+        let node = &resolved.nodes[ix.0 as usize];
+        let node_type = node.node_type.as_ref()?.info();
+        if node_type.kind != NodeKind::Frames {
+            if node.spec.body.is_some() {
+                let message = format!("a node of the type `{}` has no `body`", node_type.name);
+                let help = "`control.foreach` and `control.loop` run a body".to_owned();
+                let problem = Problem::error(Code::UnknownKey, node.spec.body_span, message).help(help);
+                self.report(node, problem, "body");
+            }
+            return None;
+        }
+        if self.depth > MAX_DEPTH {
+            let message = format!("bodies and flows are nested deeper than {MAX_DEPTH} levels");
+            self.report(node, Problem::error(Code::TooLarge, node.spec.id_span, message), "body");
+            return None;
+        }
+        let (body, kind) = match &*node_type.name {
+            "control.foreach" => {
+                let item = node.json.get("as").and_then(Value::as_str).unwrap_or(ITEM);
+                let compiled = self.inline(ix, resolved, FrameKind::Item(item), needs)?;
+                let on_item_error = stated(&node.json, "onItemError").unwrap_or_default();
+                let (item, key) = (item.to_owned(), compiled.terms.key);
+                (compiled.body, FramesKind::Foreach { item, on_item_error, key })
+            }
+            "control.loop" => {
+                let compiled = self.inline(ix, resolved, FrameKind::Pass, needs)?;
+                let kind = FramesKind::Loop {
+                    while_holds: compiled.terms.while_holds,
+                    until: compiled.terms.until,
+                    max_iterations: stated(&node.json, "maxIterations").unwrap_or(1),
+                    on_exhausted: stated(&node.json, "onExhausted").unwrap_or_default(),
+                };
+                (compiled.body, kind)
+            }
+            _ => {
+                let body = self.subflow(ix, resolved, checked)?;
+                (body, FramesKind::Subflow { max_depth: stated(&node.json, "maxDepth") })
+            }
+        };
+        Some(Box::new(Frames { body, kind }))
+    }
+
+    /// Compiles the `body` of a node.
+    fn inline(
+        &mut self,
+        ix: NodeIx,
+        resolved: &Resolved<'_>,
+        kind: FrameKind<'_>,
+        needs: &mut BTreeMap<String, NodeId>,
+    ) -> Option<CompiledBody> {
+        let node = &resolved.nodes[ix.0 as usize];
+        let Some(body) = &node.spec.body else {
+            let message = format!("{} is missing `body`", resolve::quoted(node.spec.id.as_ref()));
+            let help = "write `body: { nodes: […] }` beside `input`".to_owned();
+            let problem = Problem::error(Code::MissingKey, node.spec.id_span, message).help(help);
+            self.report(node, problem, "body");
+            return None;
+        };
+        let around = Around { body: resolved, node: ix, kind };
+        let mut compiled = self.body(body, resolved.flow, Some(around), None);
+        for (key, node) in mem::take(&mut compiled.needs) {
+            needs.entry(key).or_insert(node);
+        }
+        Some(compiled)
+    }
+
+    /// Compiles the flow that a node runs, unless that was done for another node.
+    fn subflow(&mut self, ix: NodeIx, resolved: &Resolved<'_>, checked: &Checked) -> Option<BodyIx> {
+        let node = &resolved.nodes[ix.0 as usize];
+        if node.spec.body.is_some() {
+            let message = "`control.subflow` has no `body`: its nodes are in the file of the other flow";
+            self.report(node, Problem::error(Code::UnknownKey, node.spec.body_span, message), "body");
+        }
+        let (name, span) = FlowName::of(node.input.as_ref()?)?;
+        let key = if matches!(name, FlowName::File(_)) { "input.file" } else { "input.flow" };
+        if !name.is_path() {
+            if name.is_template() {
+                // That was reported with the other keys that cannot be templates.
+                return None;
+            }
+            let message = "this cannot be the name of a flow: it has letters, digits, `_` and `-` only";
+            self.report(node, Problem::error(Code::InvalidValue, span, message), key);
+            return None;
+        }
+        let path = resolved.flow.flow_path(name);
+        let body = match self.flows.get(&path) {
+            Some(known) => known.body,
+            None => {
+                let found = self.load(&path);
+                if found.is_none() && self.loaded.flow(&path).is_none() {
+                    self.report(node, resolved.flow.missing_flow(name, span), key);
+                }
+                found?
+            }
+        };
+        if self.open.contains(&path) && node.json.get("maxDepth").is_none() {
+            let chain = self.open.iter().skip_while(|open| **open != path).chain([&path]);
+            let chain = chain.map(String::as_str).collect::<Vec<_>>().join(" -> ");
+            let message = format!("a flow runs itself without a limit: {chain}");
+            let help = "set `maxDepth` in the `input` of this node".to_owned();
+            self.report(node, Problem::error(Code::Recursion, span, message).help(help), key);
+        }
+        self.check_call(node, &path, &checked.nodes[ix.0 as usize].bound);
+        Some(body)
+    }
+
+    /// Compiles the flow at a path, if it could be read.
+    fn load(&mut self, path: &str) -> Option<BodyIx> {
+        let loaded = self.loaded;
+        let document = loaded.flow(path)?;
+        document.problems.iter().for_each(|problem| self.sink.push(problem.clone()));
+        let spec = Spec::read(document.root.as_ref()?, self.sink)?;
+        let flow = Flow::resolve(&spec.header, loaded, path, self.catalog, self.sink);
+        self.add_secrets(&flow);
+        let subflow = Subflow {
+            name: spec.header.name.clone(),
+            input: spec.header.input.clone(),
+            input_schema: flow.input_schema.clone(),
+            output_schema: flow.output_schema.clone(),
+        };
+        let body = BodyIx(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+        self.flows.insert(path.to_owned(), KnownFlow { body, needs: None });
+        self.open.push(path.to_owned());
+        let compiled = self.body(&spec.body, &flow, None, Some(subflow));
+        self.open.pop();
+        self.flows.insert(path.to_owned(), KnownFlow { body, needs: Some(compiled.needs) });
+        Some(body)
+    }
+
+    /// Checks the input that a node gives to a flow, as far as it is known. `bound` are the pointers of what is not.
+    fn check_call(&mut self, node: &ResolvedNode<'_>, path: &str, bound: &[String]) {
+        let (Some(input), Some(known)) = (&node.input, self.flows.get(path)) else { return };
+        let Some(subflow) = &self.all[known.body.0 as usize].subflow else { return };
+        let absent = Yaml::empty(Span { end: input.span.start, ..input.span });
+        let given = input.get("input").unwrap_or(&absent);
+        let Value::Object(json) = given.json() else { return };
+        let none = BTreeMap::new();
+        let declared = Declared {
+            input: &subflow.input,
+            schema: subflow.input_schema.as_ref(),
+            needs: known.needs.as_ref().unwrap_or(&none),
+        };
+        let mut problems = Vec::new();
+        for entry in given.entries() {
+            if let Some(help) = declared.unknown(&entry.key) {
+                let message = format!("the flow `{path}` declares no input `{}`", entry.key);
+                let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
+                problems.push((problem, format!("input.input.{}", entry.key)));
+            }
+        }
+        if known.needs.is_some() {
+            for (key, user) in declared.missing(&json) {
+                let message =
+                    format!("the flow `{path}` needs the input `{key}`, which its node `{user}` uses");
+                let problem =
+                    Problem::error(Code::MissingKey, Span { end: given.span.start, ..given.span }, message);
+                problems.push((problem, format!("input.input.{key}")));
+            }
+        }
+        let mut whole = subflow.input.clone();
+        whole.extend(json);
+        if let Some(schema) = &subflow.input_schema {
+            let bound: Vec<String> =
+                bound.iter().filter_map(|bound| bound.strip_prefix("/input")).map(str::to_owned).collect();
+            let (schema, whole) = (InputSchema::of(schema.clone()), Value::Object(whole));
+            let id = node.spec.id.as_ref();
+            let (owner, root) = (format!("the flow `{path}`"), node.spec.key("input.input"));
+            SchemaCheck {
+                input: given,
+                json: &whole,
+                bound: &bound,
+                schema: &schema,
+                owner: &owner,
+                id,
+                root,
+            }
+            .check(self.sink);
+        }
+        for (problem, key) in problems {
+            self.report(node, problem, &key);
+        }
+    }
+
+    fn report(&mut self, node: &ResolvedNode<'_>, problem: Problem, key: &str) {
+        self.sink.push(problem.node(node.spec.id.as_ref()).key(node.spec.key(key)));
+    }
+}
+
+/// A value of an input that is no template.
+fn stated<T: DeserializeOwned>(input: &Value, key: &str) -> Option<T> {
+    serde_json::from_value(input.get(key)?.clone()).ok()
+}
