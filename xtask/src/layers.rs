@@ -169,7 +169,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/store",
         owns: "the contract of a run store, in memory and in SQLite",
         must_not_know: "the runtime, providers",
-        knows: &["inspan-engine", "inspan-flow-core", "inspan-protocol"],
+        knows: &["inspan-flow-core", "inspan-process", "inspan-protocol"],
         packages: &[
             "futures",
             "rusqlite",

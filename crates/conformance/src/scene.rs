@@ -8,8 +8,8 @@ use futures::StreamExt;
 use inspan_engine::{AgentRun, Filter, Hub, RandomIds, RunEnd, SystemClock, check_order};
 use inspan_model_server::{RecordedRequest, RequestKind, Scenario};
 use inspan_protocol::{
-    AgentError, DynProvider, Envelope, Environment, ExecutionContext, FnTool, HostTools, PermissionBroker,
-    ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
+    AgentError, DynProvider, Envelope, Environment, ExecutionContext, FnTool, Host, HostTools,
+    PermissionBroker, ProviderItem, ProviderSessionId, ProviderStream, StreamEvent,
 };
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
@@ -129,18 +129,23 @@ impl Scene {
         }
     }
 
+    fn host(&self, env: Option<Environment>) -> Host {
+        Host {
+            env: env.unwrap_or_else(|| self.lane.env.clone()),
+            cwd: Some(self.work.clone()),
+            supervisor: self.lane.supervisor.clone(),
+            ..Host::default()
+        }
+    }
+
     /// Begins a turn, for who wants to look at each step of its stream.
     pub(crate) fn begin(&self, ask: Ask) -> Proof<ProviderStream<Value>> {
         let input = self.input(&ask)?;
         let context = ExecutionContext {
             cancel: ask.cancel,
             permissions: ask.permissions,
-            env: ask.env.unwrap_or_else(|| self.lane.env.clone()),
-            cwd: Some(self.work.clone()),
             deadline: ask.deadline,
-            supervisor: self.lane.supervisor.clone(),
-            tools: self.tools(),
-            ..ExecutionContext::default()
+            ..ExecutionContext::new(Host { tools: self.tools(), ..self.host(ask.env) })
         };
         secret::none_in("the context", &format!("{context:?}"))?;
         Ok(self.lane.provider().execute(input, context))
@@ -228,9 +233,7 @@ impl Scene {
     pub(crate) async fn run(&self, hub: &Hub, ask: Ask, provider: Arc<dyn DynProvider>) -> Proof<Ran> {
         let mut seen = hub.subscribe(Filter::all());
         let run = AgentRun::new(hub.clone(), "agent", provider, self.input(&ask)?)
-            .cwd(self.work.clone())
-            .env(ask.env.clone().unwrap_or_else(|| self.lane.env.clone()))
-            .supervisor(self.lane.supervisor.clone())
+            .host(self.host(ask.env.clone()))
             .cancel(ask.cancel.clone());
         let end = timeout(2 * PATIENCE, run.execute()).await;
         let end = end.map_err(|_| Finding::from("the run does not end"))?;

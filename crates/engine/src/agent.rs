@@ -4,15 +4,15 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, Event, HostTools, IntoProvider, LogLevel, MultiTurn,
-    RunId, StopReason, Usage,
+    AgentError, DynProvider, ErrorCode, Event, Host, IntoProvider, LogLevel, MultiTurn, RunId, StopReason,
+    Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     hub::Hub,
-    run::{AgentRun, Mailbox, PermissionPolicy, UNDELIVERED, undelivered},
+    run::{AgentRun, Mailbox, UNDELIVERED, undelivered},
 };
 
 /// What surrounds one call of an agent.
@@ -196,39 +196,19 @@ impl Drop for Bracket {
 pub struct ProviderAgent {
     name: String,
     provider: Arc<dyn DynProvider>,
-    env: Environment,
-    permissions: PermissionPolicy,
-    tools: HostTools,
+    host: Arc<Host>,
 }
 
 impl ProviderAgent {
     /// An agent of this name on the provider.
     pub fn new(name: impl Into<String>, provider: impl IntoProvider) -> Self {
-        Self {
-            name: name.into(),
-            provider: provider.into_provider(),
-            env: Environment::default(),
-            permissions: PermissionPolicy::default(),
-            tools: HostTools::default(),
-        }
+        Self { name: name.into(), provider: provider.into_provider(), host: Arc::default() }
     }
 
-    /// The environment that the vendor's program or client may draw from.
+    /// The program that runs the agent: its environment, folder, tools and permissions.
     #[must_use]
-    pub fn env(self, env: Environment) -> Self {
-        Self { env, ..self }
-    }
-
-    /// Who decides on the agent's questions for permission.
-    #[must_use]
-    pub fn permissions(self, permissions: PermissionPolicy) -> Self {
-        Self { permissions, ..self }
-    }
-
-    /// Tools of the program that the agent may call, if the provider can call any.
-    #[must_use]
-    pub fn tools(self, tools: HostTools) -> Self {
-        Self { tools, ..self }
+    pub fn host(self, host: impl Into<Arc<Host>>) -> Self {
+        Self { host: host.into(), ..self }
     }
 }
 
@@ -244,9 +224,7 @@ impl AgentDefinition for ProviderAgent {
     async fn execute(&self, input: Value, context: AgentContext) -> Result<Value, AgentError> {
         let run = AgentRun::new(context.hub, self.name.clone(), Arc::clone(&self.provider), input)
             .run_id(context.run_id)
-            .env(self.env.clone())
-            .permissions(self.permissions)
-            .tools(self.tools.clone())
+            .host(self.host.clone())
             .cancel(context.cancel);
         run.execute().await.map(|end| end.output)
     }

@@ -79,7 +79,7 @@ impl Recorder {
     }
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
-        let redactor = Redactor::new(&context.env);
+        let redactor = Redactor::new(&context.host.env);
         self.tape_of(Request::new(provider, input, &redactor), redactor)
     }
 

@@ -11,11 +11,9 @@
 //! asked once to fix it, whatever `maxTurns` says. Every message that no turn will read is reported by a warning
 //! `undelivered`.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use inspan_protocol::{
-    AgentError, DynProvider, Environment, HostTools, OutputFacts, Redactor, RunId, Supervisor,
-};
+use inspan_protocol::{AgentError, DynProvider, Host, OutputFacts, Redactor, RunId};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +29,6 @@ mod state;
 mod turn;
 
 pub use mailbox::{MAILBOX_CAPACITY, Mail, Mailbox, Wakeup};
-pub use permissions::PermissionPolicy;
 
 pub(crate) use active::Undelivered;
 pub(crate) use mailbox::{UNDELIVERED, undelivered};
@@ -52,15 +49,11 @@ pub struct AgentRun {
     provider: Arc<dyn DynProvider>,
     input: Value,
     run_id: Option<RunId>,
-    cwd: Option<PathBuf>,
-    env: Environment,
+    host: Arc<Host>,
     deadline: Option<Duration>,
-    permissions: PermissionPolicy,
     first_turn: u32,
     idle_timeout: Duration,
     cancel: CancellationToken,
-    supervisor: Option<Supervisor>,
-    tools: HostTools,
     mail: Vec<String>,
     undelivered: Option<Undelivered>,
 }
@@ -93,15 +86,11 @@ impl AgentRun {
             provider,
             input,
             run_id: None,
-            cwd: None,
-            env: Environment::default(),
+            host: Arc::default(),
             deadline: None,
-            permissions: PermissionPolicy::default(),
             first_turn: 1,
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             cancel: CancellationToken::new(),
-            supervisor: None,
-            tools: HostTools::default(),
             mail: Vec::new(),
             undelivered: None,
         }
@@ -112,24 +101,14 @@ impl AgentRun {
         Self { run_id: Some(run_id), ..self }
     }
 
-    /// The directory the agent works in, unless its input names one.
-    pub fn cwd(self, cwd: impl Into<PathBuf>) -> Self {
-        Self { cwd: Some(cwd.into()), ..self }
-    }
-
-    /// The environment that the vendor's program or client may draw from.
-    pub fn env(self, env: Environment) -> Self {
-        Self { env, ..self }
+    /// The program that runs the agent: its environment, folder, tools and permissions.
+    pub fn host(self, host: impl Into<Arc<Host>>) -> Self {
+        Self { host: host.into(), ..self }
     }
 
     /// How long the run may take in all; then it fails with `TIMEOUT`.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
-    }
-
-    /// Who decides on the agent's questions for permission.
-    pub fn permissions(self, permissions: PermissionPolicy) -> Self {
-        Self { permissions, ..self }
     }
 
     /// The number of the first turn, where the run continues an earlier conversation.
@@ -145,16 +124,6 @@ impl AgentRun {
     /// Cancels the run. It then ends within seconds, with what was done so far.
     pub fn cancel(self, cancel: CancellationToken) -> Self {
         Self { cancel, ..self }
-    }
-
-    /// Who stands between us and the vendor's program.
-    pub fn supervisor(self, supervisor: Option<Supervisor>) -> Self {
-        Self { supervisor, ..self }
-    }
-
-    /// Tools of the program that the agent may call, if its provider can call any.
-    pub fn tools(self, tools: HostTools) -> Self {
-        Self { tools, ..self }
     }
 
     /// Messages that wait for the run from its beginning, as if they had come during the first turn. Their events
@@ -187,19 +156,16 @@ impl AgentRun {
             model: facts.model.clone(),
             multi_turn: facts.multi_turn,
         };
-        let redactor = Redactor::new(&self.env);
+        let redactor = Redactor::new(&self.host.env);
         let call = ProviderCall {
             provider: self.provider,
             provider_type,
             native_steer: descriptor.capabilities.native_steer,
             cancel: self.cancel,
             deadline: self.deadline.map(|deadline| Instant::now() + deadline),
-            permissions: self.permissions.broker(&hub, &redactor),
+            permissions: permissions::broker(self.host.permissions, &hub, &redactor),
             redactor,
-            env: self.env,
-            cwd: self.cwd,
-            supervisor: self.supervisor,
-            tools: self.tools,
+            host: self.host,
         };
         let events = RunEvents::new(identity, facts.session.clone());
         let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);

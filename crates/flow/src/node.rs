@@ -3,11 +3,9 @@
 use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
+use inspan_engine::{Hub, ProgramCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, HostTools, NodeId, NodePath, Redactor, Supervisor, Timestamp,
-};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +31,9 @@ pub struct NodeContext {
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that are to follow its first turn.
     pub mail: Vec<String>,
-    /// Where programs and agents work; relative paths at run time start here.
-    pub cwd: PathBuf,
-    /// The environment for agents and clients.
-    pub env: Environment,
+    /// The program that runs the flow: the environment for agents and clients, the folder where relative paths begin,
+    /// tools and permissions.
+    pub host: Arc<Host>,
     /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
     /// `secrets` name them.
     pub program_env: Environment,
@@ -44,12 +41,6 @@ pub struct NodeContext {
     pub redactor: Redactor,
     /// Whether those programs are run, recorded or answered from recordings.
     pub programs: ProgramCalls,
-    /// Who answers an agent's questions for permission.
-    pub permissions: PermissionPolicy,
-    /// Tools of the program that agents may call.
-    pub tools: HostTools,
-    /// Who stands between us and the programs that are started.
-    pub supervisor: Option<Supervisor>,
     /// Cancelled when the attempt is to end.
     pub cancel: CancellationToken,
     /// The hub, within the attempt's task.
@@ -59,7 +50,8 @@ pub struct NodeContext {
 impl NodeContext {
     /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
     pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
-        cwd.map_or_else(|| self.cwd.clone(), |cwd| self.cwd.join(cwd))
+        let base = self.host.cwd.clone().unwrap_or_default();
+        cwd.map_or_else(|| base.clone(), |cwd| base.join(cwd))
     }
 
     /// When the wait began that this attempt is part of: before a pause or a crash, if there was one.

@@ -10,15 +10,12 @@ mod result;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
     sync::Arc,
 };
 
-use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, PermissionPolicy, ProgramCalls, Subscription};
+use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, ProgramCalls, Subscription};
 use inspan_flow_core::{Graph, Parent, Pilot, Reusable, Run, check_input};
-use inspan_protocol::{
-    BudgetRaise, Environment, HostTools, Redactor, Rejection, RunSnapshot, SessionId, Supervisor,
-};
+use inspan_protocol::{BudgetRaise, Host, Redactor, Rejection, RunSnapshot, SessionId};
 use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -53,15 +50,11 @@ pub struct FlowRunner {
     with_events: bool,
     /// All events, if they are to be given back and no store has them.
     all: Option<Subscription>,
-    env: Environment,
+    host: Host,
     /// Variables that programs do not see unless the flow names them.
     hidden: BTreeSet<String>,
     programs: ProgramCalls,
-    cwd: PathBuf,
-    permissions: PermissionPolicy,
-    tools: HostTools,
     max_concurrency: Option<u32>,
-    supervisor: Option<Supervisor>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
     /// What the run learns, from the first event on.
@@ -237,8 +230,9 @@ impl FlowRunner {
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
         let secrets = &self.graph.secrets;
-        let env = self.env.mark(secrets.iter().map(String::as_str));
-        let redactor = Redactor::new(&env);
+        let mut host = self.host;
+        host.env = host.env.mark(secrets.iter().map(String::as_str));
+        let redactor = Redactor::new(&host.env);
         let pilot = match Pilot::new(run, (*self.nodes).clone(), redactor.clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {
@@ -268,15 +262,12 @@ impl FlowRunner {
         };
         let phase = self.hub.with_phase(self.graph.phase.as_str());
         let surroundings = Surroundings {
-            program_env: env
+            program_env: host
+                .env
                 .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
             redactor: redactor.clone(),
             programs: self.programs,
-            env,
-            cwd: self.cwd,
-            permissions: self.permissions,
-            tools: self.tools,
-            supervisor: self.supervisor,
+            host: host.into(),
         };
         let hub = self.hub.clone();
         let mut driver = Driver::new(

@@ -52,8 +52,8 @@ pub use flow::{Error, Flow};
 pub use inspan_engine::{
     AgentContext, AgentDefinition, AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession,
     AgentSessionStatus, AgentSnapshot, AgentStream, Attachment, Channel, ChannelLimits, Channels, Chat,
-    ChatError, ExecutableAgent, HookResult, Mailbox, PermissionPolicy, ProviderAgent, Retry, RunAgentOptions,
-    ToolCall, run_agent, run_agent_stream,
+    ChatError, ExecutableAgent, HookResult, Mailbox, ProviderAgent, Retry, RunAgentOptions, ToolCall,
+    run_agent, run_agent_stream,
 };
 pub use inspan_engine::{
     BoundedSubscription, Clock, CountingIds, Filter, Hub, IdSource, Lagged, Observer, PendingReply,
@@ -66,10 +66,10 @@ pub use inspan_flow::{
 };
 pub use inspan_protocol::{
     AgentError, BoxError, Command, Content, ContentBlock, Envelope, Environment, ErrorCode, ErrorKind, Event,
-    EventContext, FnTool, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath, NodeStatus, Outcome,
-    Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId,
-    SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec,
-    Usage,
+    EventContext, FnTool, Host, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath, NodeStatus,
+    Outcome, PermissionPolicy, Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply, Role,
+    RunId, RunSnapshot, SessionId, SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp,
+    ToolError, ToolOutput, ToolSpec, Usage,
 };
 
 /// The agents that come with Inspan, and the registry that flows find them in.

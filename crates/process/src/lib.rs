@@ -14,3 +14,12 @@ mod tail;
 pub use guard::{guard, is_ignored, run_as_guard};
 pub use process::{Process, Stdin};
 pub use spawn::{Exit, Handle, Pipes, Start, spawn};
+
+/// When a process started, in clock ticks since boot. `None` if it has ended, also if nobody has reaped it yet, and where
+/// there is no `/proc`.
+pub fn start_time(pid: u32) -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    return proc::stat(pid).filter(|stat| stat.alive).map(|stat| stat.start);
+    #[cfg(not(target_os = "linux"))]
+    None
+}

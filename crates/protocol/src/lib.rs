@@ -12,6 +12,7 @@ mod depth;
 mod envelope;
 mod error;
 mod event;
+mod host;
 mod id;
 mod message;
 mod prompt;
@@ -38,15 +39,16 @@ pub use event::{
     SteerStrength, WaitingOn,
 };
 pub use event::{Event, UnknownEvent};
+pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,
 };
 pub use message::{Content, ContentBlock, Message, Role};
 pub use prompt::{Prompt, Reply};
 pub use provider::{
-    DynProvider, Environment, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider,
-    PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,
-    ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, Steering,
+    DynProvider, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider, PermissionBroker,
+    PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
+    ProviderItem, ProviderOutput, ProviderStream, Steering,
 };
 pub use redact::{Redactor, StreamRedactor};
 pub use setup::{Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus, Setup};

@@ -1,13 +1,7 @@
 //! The contract of a provider: one call is one turn, events stream out, and exactly one output or error
 //! ends it. A provider knows nothing of hubs, flows, retries or recordings.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{
     StreamExt,
@@ -20,8 +14,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AgentError, ErrorCode, HostTools, InputFacts, OutputFacts, Probe, ProviderSessionId, Setup, StreamEvent,
-    Supervisor,
+    AgentError, Environment, ErrorCode, Host, InputFacts, OutputFacts, Probe, ProviderSessionId, Setup,
+    StreamEvent, Supervisor,
 };
 
 /// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
@@ -183,88 +177,32 @@ pub struct ExecutionContext {
     pub permissions: Option<Arc<dyn PermissionBroker>>,
     /// Messages for the turn in progress, for a provider that says it can take them.
     pub steering: Option<Arc<dyn Steering>>,
-    /// The environment that a vendor's program or client may draw from.
-    pub env: Environment,
-    /// The directory the agent works in, unless its input names one.
-    pub cwd: Option<PathBuf>,
     /// How long the call may take in all.
     pub deadline: Option<Duration>,
     /// Model turns that are left to the run, whatever the input says; one is always left.
     pub turns_left: Option<u32>,
-    /// Tools of the program that the agent may call.
-    pub tools: HostTools,
-    /// The supervisor that starts programs; without one they are started directly.
-    pub supervisor: Option<Supervisor>,
+    /// The program that makes the call.
+    pub host: Arc<Host>,
+}
+
+impl ExecutionContext {
+    /// The context of a call that this program makes, without limits.
+    pub fn new(host: impl Into<Arc<Host>>) -> Self {
+        Self { host: host.into(), ..Self::default() }
+    }
+
+    /// The program that makes the call, to change it for this call.
+    pub fn host_mut(&mut self) -> &mut Host {
+        Arc::make_mut(&mut self.host)
+    }
 }
 
 impl fmt::Debug for ExecutionContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionContext")
-            .field("env", &self.env)
-            .field("cwd", &self.cwd)
+            .field("host", &self.host)
             .field("deadline", &self.deadline)
-            .field("tools", &self.tools)
             .finish_non_exhaustive()
-    }
-}
-
-/// Environment variables. Their values never show in debug output.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Environment {
-    variables: Arc<BTreeMap<String, String>>,
-    /// The names of those that hold secrets, whatever they are called.
-    secrets: Arc<BTreeSet<String>>,
-}
-
-impl Environment {
-    /// The value of a variable; an empty one counts as not set.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    /// All variables in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// The same environment, in which the values of these variables are secrets whatever they are called.
-    #[must_use]
-    pub fn mark<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        Arc::make_mut(&mut self.secrets).extend(names.into_iter().map(str::to_owned));
-        self
-    }
-
-    /// The variables that are marked as secrets.
-    pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.iter().filter(|(name, _)| self.secrets.contains(*name))
-    }
-
-    /// The same environment without some variables.
-    #[must_use]
-    pub fn without(&self, hidden: impl Fn(&str) -> bool) -> Self {
-        let seen = self.variables.iter().filter(|(name, _)| !hidden(name));
-        let variables = seen.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
-    }
-
-    /// The same environment with one variable set.
-    #[must_use]
-    pub fn with(&self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        let mut variables = (*self.variables).clone();
-        variables.insert(name.into(), value.into());
-        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
-    }
-}
-
-impl FromIterator<(String, String)> for Environment {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
-        Self { variables: Arc::new(pairs.into_iter().collect()), secrets: Arc::default() }
-    }
-}
-
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.variables.keys()).finish()
     }
 }
 

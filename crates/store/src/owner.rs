@@ -2,6 +2,7 @@
 
 use std::{fmt, fs, process};
 
+use inspan_process::start_time;
 use serde::{Deserialize, Serialize};
 
 /// A process that runs sessions.
@@ -33,7 +34,7 @@ impl Owner {
     /// This process.
     pub fn of_process() -> Self {
         let pid = process::id();
-        Self { machine: machine(), host: host(), pid, began: began(pid).unwrap_or(0) }
+        Self { machine: machine(), host: host(), pid, began: start_time(pid).unwrap_or(0) }
     }
 
     /// Whether it is still alive, as seen from the machine of `here`.
@@ -41,7 +42,8 @@ impl Owner {
         if self.machine.is_empty() || self.machine != here.machine {
             return Liveness::Elsewhere;
         }
-        match began(self.pid) {
+        match start_time(self.pid) {
+            // A zombie counts as ended: a parent that does not reap it must not block a session.
             Some(began) if began == self.began => Liveness::Alive,
             _ => Liveness::Gone,
         }
@@ -71,19 +73,6 @@ fn machine() -> String {
 
 fn host() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
-}
-
-/// When a process began, in clock ticks since the boot; none if there is no such process. A zombie counts as ended:
-/// a parent that does not reap it must not block a session.
-fn began(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name, in brackets, may hold anything; only the fields behind it can be split.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 //! crate's; our own are the processes, the bounds, and what a fault is called.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, ContentBlock, Environment, ErrorCode, ErrorKind, Redactor, Supervisor, ToolError, ToolOutput,
+    AgentError, ContentBlock, Environment, ErrorCode, ErrorKind, Host, Redactor, ToolError, ToolOutput,
     ToolSpec,
 };
 use rmcp::model::{
@@ -53,12 +52,8 @@ pub enum Close {
 pub struct McpContext {
     /// What a server that is a program sees, beside what its entry sets.
     pub program_env: Environment,
-    /// Where the proxies of requests stand.
-    pub env: Environment,
-    /// Where programs work.
-    pub cwd: Option<PathBuf>,
-    /// Who stands between us and the programs.
-    pub supervisor: Option<Supervisor>,
+    /// The program that calls the server.
+    pub host: Arc<Host>,
 }
 
 /// What a call of a tool gave, in the server's own words.
@@ -128,7 +123,7 @@ impl Connection {
                 (served.map_err(|error| watch.fault().unwrap_or_else(|| fault::begin(&error))), Some(watch))
             }
             Transport::Http { url, headers } => {
-                let client = http.client(&context.env).map_err(named)?;
+                let client = http.client(&context.host.env).map_err(named)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.into_iter().collect::<HashMap<_, _>>())
                     // What was posted may have been done, and a call is never made twice.

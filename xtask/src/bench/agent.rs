@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_engine::{AgentRun, Hub, RandomIds, SystemClock};
 use inspan_model_server::{Block, Scenario, Turn};
-use inspan_protocol::{DynProvider, Environment, Erased, ProviderSessionId, SessionId};
+use inspan_protocol::{DynProvider, Erased, Host, ProviderSessionId, SessionId};
 use inspan_providers::ClaudeProvider;
 use inspan_testkit::{Agent, Sandbox, Stopwatch};
 use serde_json::{Value, json};
@@ -99,8 +99,7 @@ fn measure(sandbox: &mut Sandbox) -> anyhow::Result<Vec<Vec<Pair>>> {
 struct ByAdapter {
     hub: Hub,
     provider: Arc<dyn DynProvider>,
-    env: Environment,
-    cwd: PathBuf,
+    host: Arc<Host>,
     session: Option<ProviderSessionId>,
 }
 
@@ -112,8 +111,11 @@ impl ByAdapter {
         Self {
             hub,
             provider: Arc::new(Erased(ClaudeProvider::new())),
-            env: sandbox.env().clone().into_iter().collect(),
-            cwd: sandbox.work(),
+            host: Arc::new(Host {
+                env: sandbox.env().clone().into_iter().collect(),
+                cwd: Some(sandbox.work()),
+                ..Host::default()
+            }),
             session: None,
         }
     }
@@ -124,8 +126,7 @@ impl ByAdapter {
             input["options"]["resume"] = json!(session);
         }
         let run = AgentRun::new(self.hub.clone(), "bench", Arc::clone(&self.provider), input)
-            .env(self.env.clone())
-            .cwd(&self.cwd)
+            .host(self.host.clone())
             .deadline(LIMIT);
         let watch = Stopwatch::start();
         // As a task: what `block_on` drives itself is woken more slowly.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use inspan_engine::{PermissionPolicy, Replayer, VirtualClock, check_order};
-use inspan_protocol::{Command, Envelope, Environment, Timestamp};
+use inspan_engine::{Replayer, VirtualClock, check_order};
+use inspan_protocol::{Command, Envelope, Environment, PermissionPolicy, Timestamp};
 use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use inspan_engine::{PermissionPolicy, VirtualClock, check_order};
+use inspan_engine::{VirtualClock, check_order};
 use inspan_flow::{
     Batch, FlowRunResult, FlowRunner, Graph, MemoryStore, Owner, Resume, RunError, RunStore, Select,
     SessionRecord, builtin_nodes,
 };
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, PermissionPolicy, Timestamp};
 use serde_json::{Map, Value};
 
 use super::case::Commanded;

@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use inspan_engine::{
-    Clock, CountingIds, Filter, Hub, IdSource, Observer, PermissionPolicy, ProviderRegistry, SystemClock,
-};
+use inspan_engine::{Clock, CountingIds, Filter, Hub, IdSource, Observer, ProviderRegistry, SystemClock};
 use inspan_flow::{FlowRunResult, FlowRunner, Graph, MemoryStore, builtin_nodes};
-use inspan_protocol::{Envelope, Environment, SessionId};
+use inspan_protocol::{Envelope, Environment, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
 
 /// The session's id in all that runs here.

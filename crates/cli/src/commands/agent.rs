@@ -3,8 +3,8 @@
 
 use std::{fs, io::Read, path::Path, sync::Arc};
 
-use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, PermissionPolicy, Retry};
-use inspan_protocol::{AgentError, DynProvider, ErrorCode, StopReason};
+use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, Retry};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, StopReason};
 use serde_json::{Value, json};
 
 use super::{nodes, registries, session};

@@ -2,12 +2,12 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{DynChannel, PermissionPolicy, ProviderRegistry, SystemClock};
+use inspan_engine::{DynChannel, ProviderRegistry, SystemClock};
 use inspan_flow::{
     FACTS, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore,
     Select, StoreError, WhenWaiting,
 };
-use inspan_protocol::{Envelope, SessionId};
+use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
 
 use crate::{

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
-use inspan_engine::{Filter, Hub, PermissionPolicy, ProviderRegistry};
+use inspan_engine::{Filter, Hub, ProviderRegistry};
 use inspan_flow::{FlowRunResult, FlowRunner, MemoryStore, builtin_nodes};
-use inspan_protocol::{Envelope, Environment};
+use inspan_protocol::{Envelope, Environment, PermissionPolicy};
 use inspan_testkit::Sandbox;
 use serde_json::{Map, Value};
 

@@ -2,7 +2,7 @@
 
 use std::{future::pending, task::Poll};
 
-use inspan_protocol::Envelope;
+use inspan_protocol::{Envelope, PermissionPolicy};
 use serde_json::json;
 
 use super::*;
@@ -137,8 +137,8 @@ async fn a_provider_is_an_agent() {
     let mut watch = Watch::new(&hub);
     let output = json!({ "text": "done", "sessionId": "s-1" });
     let script = Script::new([vec![Do::Say(session("s-1")), Do::Ask("Bash"), Do::Output(output)]]);
-    let agent = ProviderAgent::new("coder", script.provider())
-        .permissions(PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(5) });
+    let permissions = PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(5) };
+    let agent = ProviderAgent::new("coder", script.provider()).host(Host { permissions, ..Host::default() });
     let expected = json!({ "text": "done", "sessionId": "s-1", "stopReason": "complete", "numTurns": 1,
         "usage": Usage::default() });
     assert_eq!(bind(&hub, agent).execute(json!({ "prompt": "go" })).await, Ok(expected));

@@ -25,7 +25,7 @@ fn environment() -> Environment {
 }
 
 fn context() -> ExecutionContext {
-    ExecutionContext { env: environment(), ..ExecutionContext::default() }
+    ExecutionContext::new(inspan_protocol::Host { env: environment(), ..Default::default() })
 }
 
 async fn call(provider: &Arc<dyn DynProvider>, input: Value) -> Items {

@@ -8,41 +8,30 @@ use futures::{
     future::{BoxFuture, ready},
 };
 use inspan_protocol::{
-    PermissionBroker, PermissionDecision, PermissionRequest, Prompt, PromptKind, Redactor, Reply, flat,
+    PermissionBroker, PermissionDecision, PermissionPolicy, PermissionRequest, Prompt, PromptKind, Redactor,
+    Reply, flat,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::hub::{Hub, Unanswered};
 
-/// Who decides whether an agent may use a tool that needs permission.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PermissionPolicy {
-    /// Nobody: every question is denied.
-    #[default]
-    Deny,
-    /// A person, by a `session:prompt` of kind `permission`, whose choices are `allow`, `always` (this tool, for the
-    /// rest of the run) and `deny`; no answer by the deadline is a denial.
-    Ask {
-        /// How long to wait for the answer.
-        deadline: Duration,
-    },
-}
-
 const ALLOW: &str = "allow";
 /// The tool is not asked for again in this run.
 const ALWAYS: &str = "always";
 const DENY: &str = "deny";
 
-impl PermissionPolicy {
-    /// The broker for an agent run, `None` for one that denies; `hub` carries the run's context.
-    pub(crate) fn broker(self, hub: &Hub, redactor: &Redactor) -> Option<Arc<dyn PermissionBroker>> {
-        match self {
-            Self::Deny => None,
-            Self::Ask { deadline } => {
-                let allowed = Arc::default();
-                Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone(), allowed }))
-            }
+/// The broker for an agent run, `None` for one that denies; `hub` carries the run's context.
+pub(super) fn broker(
+    policy: PermissionPolicy,
+    hub: &Hub,
+    redactor: &Redactor,
+) -> Option<Arc<dyn PermissionBroker>> {
+    match policy {
+        PermissionPolicy::Deny => None,
+        PermissionPolicy::Ask { deadline } => {
+            let allowed = Arc::default();
+            Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone(), allowed }))
         }
     }
 }

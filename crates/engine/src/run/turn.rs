@@ -6,7 +6,6 @@
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -14,9 +13,8 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
-    AgentError, DynProvider, Environment, ErrorCode, ExecutionContext, HostTools, OutputFacts,
-    PermissionBroker, ProviderItem, ProviderStream, Redactor, SteerStrength, StreamEvent, Supervisor,
-    believable_cost,
+    AgentError, DynProvider, ErrorCode, ExecutionContext, Host, OutputFacts, PermissionBroker, ProviderItem,
+    ProviderStream, Redactor, SteerStrength, StreamEvent, believable_cost,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -40,10 +38,7 @@ pub(super) struct ProviderCall {
     pub(super) deadline: Option<Instant>,
     pub(super) permissions: Option<Arc<dyn PermissionBroker>>,
     pub(super) redactor: Redactor,
-    pub(super) env: Environment,
-    pub(super) cwd: Option<PathBuf>,
-    pub(super) supervisor: Option<Supervisor>,
-    pub(super) tools: HostTools,
+    pub(super) host: Arc<Host>,
 }
 
 /// Why the engine cut a turn short.
@@ -93,10 +88,7 @@ impl ProviderCall {
         let context = ExecutionContext {
             cancel: run.begin_turn(&self.cancel),
             permissions: self.permissions.clone(),
-            env: self.env.clone(),
-            cwd: self.cwd.clone(),
-            supervisor: self.supervisor.clone(),
-            tools: self.tools.clone(),
+            host: self.host.clone(),
             turns_left,
             steering: self.native_steer.then(|| run.mailbox().steering_for_turn()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),

@@ -270,16 +270,10 @@ impl ActiveChat {
         let provider: Arc<HookedProvider> = Arc::clone(&self.provider);
         let mut run = AgentRun::new(open.hub.clone(), open.name.clone(), provider, input)
             .run_id(run_id)
-            .env(options.env.clone())
-            .permissions(options.permissions)
-            .supervisor(options.supervisor.clone())
-            .tools(options.host_tools.clone())
+            .host(options.host.clone())
             .cancel(self.token.clone())
             .first_turn(turns.max(1))
             .undelivered(Arc::clone(&self.undelivered));
-        if let Some(cwd) = &options.cwd {
-            run = run.cwd(cwd);
-        }
         if let Some(deadline) = deadline {
             run = run.deadline(deadline.saturating_duration_since(Instant::now()));
         }

@@ -73,7 +73,7 @@ impl InputForm {
 
     /// An input without a prompt.
     pub(super) fn base(&self, options: &AgentOptions) -> Result<Value, AgentError> {
-        if !options.host_tools.is_empty() && !self.takes_tools {
+        if !options.host.tools.is_empty() && !self.takes_tools {
             return Err(self.refused("hostTools", "it cannot call tools of a program"));
         }
         let mut input = json!({});

@@ -4,16 +4,13 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    ContentBlock, Environment, HostTool, HostTools, MessageMode, Supervisor, ThinkingLevel,
+    ContentBlock, Environment, Host, HostTool, MessageMode, PermissionPolicy, Supervisor, ThinkingLevel,
 };
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::hooks::{AgentHooks, DynHooks};
-use crate::{
-    hub::{Callback, Hub},
-    run::PermissionPolicy,
-};
+use crate::hub::{Callback, Hub};
 
 /// How an agent is run. What is not set is left to the provider; what is set and the provider does not know is
 /// refused with `CONFIG_INVALID`.
@@ -29,7 +26,6 @@ pub struct AgentOptions {
     pub(super) tools: Option<Vec<String>>,
     pub(super) allowed_tools: Option<Vec<String>>,
     pub(super) disabled_tools: Option<Vec<String>>,
-    pub(super) host_tools: HostTools,
     pub(super) output_schema: Option<Value>,
     pub(super) more: Map<String, Value>,
     pub(super) timeout: Option<Duration>,
@@ -37,10 +33,7 @@ pub struct AgentOptions {
     pub(super) cancel: CancellationToken,
     pub(super) hooks: Option<Arc<dyn DynHooks>>,
     pub(super) sink: Option<Callback>,
-    pub(super) env: Environment,
-    pub(super) cwd: Option<PathBuf>,
-    pub(super) permissions: PermissionPolicy,
-    pub(super) supervisor: Option<Supervisor>,
+    pub(super) host: Arc<Host>,
     pub(super) hub: Option<Hub>,
 }
 
@@ -134,7 +127,7 @@ impl AgentOptions {
     /// is asked for.
     #[must_use]
     pub fn host_tool(self, tool: impl HostTool + 'static) -> Self {
-        Self { host_tools: self.host_tools.with(tool), ..self }
+        self.with_host(|host| host.tools = std::mem::take(&mut host.tools).with(tool))
     }
 
     /// Tools that the agent may not use.
@@ -189,25 +182,30 @@ impl AgentOptions {
     /// The environment that the vendor's program or client may draw from; none unless it is given.
     #[must_use]
     pub fn env(self, env: Environment) -> Self {
-        Self { env, ..self }
+        self.with_host(|host| host.env = env)
     }
 
     /// The directory that the agent works in.
     #[must_use]
     pub fn cwd(self, cwd: impl Into<PathBuf>) -> Self {
-        Self { cwd: Some(cwd.into()), ..self }
+        self.with_host(|host| host.cwd = Some(cwd.into()))
     }
 
     /// Who decides on the agent's questions for permission; everything is denied unless it is said.
     #[must_use]
     pub fn permissions(self, permissions: PermissionPolicy) -> Self {
-        Self { permissions, ..self }
+        self.with_host(|host| host.permissions = permissions)
     }
 
     /// Who stands between us and the vendor's program.
     #[must_use]
     pub fn supervisor(self, supervisor: Option<Supervisor>) -> Self {
-        Self { supervisor, ..self }
+        self.with_host(|host| host.supervisor = supervisor)
+    }
+
+    fn with_host(mut self, change: impl FnOnce(&mut Host)) -> Self {
+        change(Arc::make_mut(&mut self.host));
+        self
     }
 
     /// The hub that events go to, for a program with channels or a clock of its own; else there is a fresh one. From

@@ -56,11 +56,7 @@ async fn run(
 fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -> AgentRun {
     // The provider itself applies the option `cwd`.
     AgentRun::new(context.hub.clone(), context.node.to_string(), provider.clone(), input)
-        .cwd(context.cwd.clone())
-        .env(context.env.clone())
-        .permissions(context.permissions)
-        .tools(context.tools.clone())
-        .supervisor(context.supervisor.clone())
+        .host(context.host.clone())
         .cancel(context.cancel.clone())
 }
 

@@ -96,7 +96,7 @@ async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Re
     let added = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let env = context.program_env.iter().chain(own).chain(added);
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let mut process = Process::start(&call.argv, &folder, env, context.supervisor.clone())
+    let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())
         .map_err(|error| not_started(&program, &folder, &error))?;
     let stdin = match &call.stdin {
         Some(Value::String(text)) => text.clone().into_bytes(),

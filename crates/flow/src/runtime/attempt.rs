@@ -1,11 +1,11 @@
 //! The executor of attempts, for every driver: it runs a node to its end, whatever the node does.
 
-use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_engine::{Hub, PermissionPolicy, ProgramCalls};
+use inspan_engine::{Hub, ProgramCalls};
 use inspan_flow_core::{AttemptDone, AttemptSpec};
-use inspan_protocol::{AgentError, Environment, ErrorCode, HostTools, Redactor, Supervisor};
+use inspan_protocol::{AgentError, Environment, ErrorCode, Host, Redactor};
 use tokio_util::sync::CancellationToken;
 
 use crate::node::{NodeContext, NodeRegistry};
@@ -15,15 +15,11 @@ const CANCEL_GRACE: Duration = Duration::from_secs(15);
 
 /// What is the same for all attempts that a process runs.
 pub(super) struct Surroundings {
-    pub(super) env: Environment,
+    pub(super) host: Arc<Host>,
     /// The environment for programs that the flow's author names.
     pub(super) program_env: Environment,
     pub(super) redactor: Redactor,
     pub(super) programs: ProgramCalls,
-    pub(super) cwd: PathBuf,
-    pub(super) permissions: PermissionPolicy,
-    pub(super) tools: HostTools,
-    pub(super) supervisor: Option<Supervisor>,
 }
 
 /// Where one attempt runs: where its events go and its messages come from, and what ends it.
@@ -55,14 +51,10 @@ pub(super) async fn run_attempt(
         conversation: spec.conversation,
         interrupted: spec.interrupted,
         mail: spec.mail,
-        cwd: surroundings.cwd.clone(),
-        env: surroundings.env.clone(),
+        host: surroundings.host.clone(),
         program_env: surroundings.program_env.clone(),
         redactor: surroundings.redactor.clone(),
         programs: surroundings.programs.clone(),
-        permissions: surroundings.permissions,
-        tools: surroundings.tools.clone(),
-        supervisor: surroundings.supervisor.clone(),
         cancel: ground.cancel,
         hub: ground.hub,
     };

@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use inspan_engine::{
-    Clock, DynChannel, Filter, Hub, IdSource, LaterClock, PermissionPolicy, ProgramCalls, RandomIds,
-    SystemClock,
+    Clock, DynChannel, Filter, Hub, IdSource, LaterClock, ProgramCalls, RandomIds, SystemClock,
 };
 use inspan_flow_core::{FACTS, Graph, Parent, Reusable};
-use inspan_protocol::{Environment, HostTools, RunSnapshot, SessionId, Supervisor};
+use inspan_protocol::{Environment, Host, HostTools, PermissionPolicy, RunSnapshot, SessionId, Supervisor};
 use inspan_store::{Owner, RunStore};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -28,12 +27,9 @@ pub struct FlowRunnerBuilder {
     ids: Arc<dyn IdSource>,
     channels: Vec<Arc<dyn DynChannel>>,
     store: Option<Arc<dyn RunStore>>,
-    env: Environment,
+    host: Host,
     hidden: BTreeSet<String>,
     programs: ProgramCalls,
-    cwd: Option<PathBuf>,
-    permissions: PermissionPolicy,
-    tools: HostTools,
     max_concurrency: Option<u32>,
     owner: Option<Owner>,
     parent: Option<Parent>,
@@ -42,7 +38,6 @@ pub struct FlowRunnerBuilder {
     when_waiting: WhenWaiting,
     changed: Changed,
     with_events: bool,
-    supervisor: Option<Supervisor>,
     notice: Option<Notice>,
 }
 
@@ -56,12 +51,9 @@ impl FlowRunnerBuilder {
             ids: Arc::new(RandomIds::new()),
             channels: Vec::new(),
             store: None,
-            env: Environment::default(),
+            host: Host::default(),
             hidden: BTreeSet::new(),
             programs: ProgramCalls::default(),
-            cwd: None,
-            permissions: PermissionPolicy::Deny,
-            tools: HostTools::default(),
             max_concurrency: None,
             owner: None,
             parent: None,
@@ -70,7 +62,6 @@ impl FlowRunnerBuilder {
             when_waiting: WhenWaiting::Stay,
             changed: Changed::Refuse,
             with_events: false,
-            supervisor: None,
             notice: None,
         }
     }
@@ -113,7 +104,7 @@ impl FlowRunnerBuilder {
     /// The environment that nodes may draw from.
     #[must_use]
     pub fn env(mut self, env: Environment) -> Self {
-        self.env = env;
+        self.host.env = env;
         self
     }
 
@@ -135,21 +126,21 @@ impl FlowRunnerBuilder {
     /// Where programs and agents work, instead of the flow's own folder.
     #[must_use]
     pub fn cwd(mut self, cwd: impl Into<PathBuf>) -> Self {
-        self.cwd = Some(cwd.into());
+        self.host.cwd = Some(cwd.into());
         self
     }
 
     /// Who answers an agent's questions for permission.
     #[must_use]
     pub fn permissions(mut self, permissions: PermissionPolicy) -> Self {
-        self.permissions = permissions;
+        self.host.permissions = permissions;
         self
     }
 
     /// Tools of the program that agents may call, those whose provider can call any.
     #[must_use]
     pub fn tools(mut self, tools: HostTools) -> Self {
-        self.tools = tools;
+        self.host.tools = tools;
         self
     }
 
@@ -170,7 +161,7 @@ impl FlowRunnerBuilder {
     /// Who stands between us and the programs that nodes and agents start, so that none outlives us.
     #[must_use]
     pub fn supervisor(mut self, supervisor: Supervisor) -> Self {
-        self.supervisor = Some(supervisor);
+        self.host.supervisor = Some(supervisor);
         self
     }
 
@@ -249,7 +240,8 @@ impl FlowRunnerBuilder {
         self.runner(hub, Origin::Rest(Box::new(rest)))
     }
 
-    fn runner(self, hub: Hub, origin: Origin) -> FlowRunner {
+    fn runner(mut self, hub: Hub, origin: Origin) -> FlowRunner {
+        self.host.cwd.get_or_insert_with(|| self.graph.folder.clone());
         let (ask, questions) = mpsc::channel(QUESTIONS);
         let (ended, watched) = watch::channel(None);
         let (attach, late) = mpsc::channel(1);
@@ -264,7 +256,6 @@ impl FlowRunnerBuilder {
             origin,
             questions,
             ended,
-            cwd: self.cwd.unwrap_or_else(|| self.graph.folder.clone()),
             graph: self.graph,
             nodes: self.nodes,
             channels: self.channels,
@@ -275,12 +266,9 @@ impl FlowRunnerBuilder {
             reusable: self.reusable,
             when_waiting: self.when_waiting,
             with_events: self.with_events,
-            supervisor: self.supervisor,
-            env: self.env,
+            host: self.host,
             hidden: self.hidden,
             programs: self.programs,
-            permissions: self.permissions,
-            tools: self.tools,
             max_concurrency: self.max_concurrency,
         }
     }

@@ -99,7 +99,7 @@ impl Agent for AcpAgent {
                 arguments: launch.arguments.clone(),
                 environment: launch.environment.clone(),
                 cwd: Some(launch.root.clone()),
-                supervisor: context.supervisor.clone(),
+                supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(),
         )?;
@@ -114,7 +114,7 @@ impl Agent for AcpAgent {
             warnings: Vec::new(),
             policy: Policy::default(),
             granted: Granted::default(),
-            supervisor: context.supervisor.clone(),
+            supervisor: context.host.supervisor.clone(),
         })
     }
 

@@ -78,14 +78,14 @@ impl Launch {
         options: &AcpOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let root = root(options.cwd.as_deref(), context.cwd.as_deref())?;
+        let root = root(options.cwd.as_deref(), context.host.cwd.as_deref())?;
         check_output_schema(options.output_schema.as_ref())?;
         let own = || preset.arguments.iter().map(|&argument| argument.to_owned()).collect();
         let arguments = options.args.clone().unwrap_or_else(own);
         Ok(Self {
-            program: program(preset, options.command.as_deref(), &context.env, Some(&root))?,
+            program: program(preset, options.command.as_deref(), &context.host.env, Some(&root))?,
             arguments,
-            environment: environment(preset, options, &context.env),
+            environment: environment(preset, options, &context.host.env),
             root,
             servers: servers(options)?,
             auth_method: options.auth_method.clone(),

@@ -67,7 +67,7 @@ pub(super) async fn handshake<A: Api>(
     http: &Http,
     context: &ExecutionContext,
 ) -> Result<Handshake, AgentError> {
-    let redactor = Redactor::new(&context.env);
+    let redactor = Redactor::new(&context.host.env);
     let greeted = request_models::<A>(http, context).await;
     greeted.map(|()| Handshake::Vendor).map_err(|broken| match broken {
         Broken::Cancelled => AgentError::new(ErrorCode::Aborted, "the service did not answer in time"),
@@ -76,9 +76,9 @@ pub(super) async fn handshake<A: Api>(
 }
 
 async fn request_models<A: Api>(http: &Http, context: &ExecutionContext) -> Result<(), Broken> {
-    let mut headers = A::headers(&context.env)?;
+    let mut headers = A::headers(&context.host.env)?;
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    let url = A::ADDRESS.url(&context.env, A::ADDRESS.models)?;
+    let url = A::ADDRESS.url(&context.host.env, A::ADDRESS.models)?;
     let clocks = Clocks {
         cancel: context.cancel.clone(),
         began: Instant::now(),
@@ -86,7 +86,7 @@ async fn request_models<A: Api>(http: &Http, context: &ExecutionContext) -> Resu
         stall: STALL,
     };
     let request = Request { method: Method::GET, url, headers, body: Vec::new() };
-    let response = http.send(request, &context.env, clocks).await?;
+    let response = http.send(request, &context.host.env, clocks).await?;
     let (status, headers) = (response.status(), response.headers().clone());
     // A gateway need not have the list, and has checked the key before it says so.
     if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {

@@ -42,7 +42,7 @@ pub(super) fn execute<A: Api>(
     input: A::Input,
     context: ExecutionContext,
 ) -> ProviderStream<A::Output> {
-    let redactor = Redactor::new(&context.env);
+    let redactor = Redactor::new(&context.host.env);
     let items = try_stream! {
         let began = Instant::now();
         let options = A::options(&input)?;
@@ -118,7 +118,7 @@ impl<A: Api> Turn<A> {
             return Err(Broken::Cancelled);
         }
         let shared = A::turn_options(options);
-        let account = Account::of::<A>(&context.env)?;
+        let account = Account::of::<A>(&context.host.env)?;
         let messages = A::messages(input)?;
         let session = shared
             .resume
@@ -197,7 +197,7 @@ impl<A: Api> Turn<A> {
         };
         self.requests += 1;
         let post = Post { url: self.account.url.clone(), headers: self.account.headers.clone(), body };
-        match ResponseStream::begin(&self.http, post, &self.context.env, self.clocks.clone()).await {
+        match ResponseStream::begin(&self.http, post, &self.context.host.env, self.clocks.clone()).await {
             Ok(stream) => Phase::Response(Box::new(stream)),
             Err(end) => self.response_ended(end).await,
         }
@@ -346,7 +346,7 @@ impl StoredConversation {
         store: Arc<dyn ConversationStore>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let mut held = Held::claim(store, session.clone(), context.env.clone()).await?;
+        let mut held = Held::claim(store, session.clone(), context.host.env.clone()).await?;
         let conversation = match resume {
             Some(_) => held.read().await?,
             None => Conversation::new(provider),

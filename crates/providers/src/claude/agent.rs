@@ -109,7 +109,7 @@ impl Agent for ClaudeAgent {
                 arguments,
                 environment: launch.environment.clone(),
                 cwd: launch.cwd.clone(),
-                supervisor: context.supervisor.clone(),
+                supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(),
         )?;
@@ -265,7 +265,7 @@ struct PrivateFile(PathBuf);
 
 impl PrivateFile {
     fn new(content: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let folder = PathBuf::from(context.env.get("TMPDIR").unwrap_or("/tmp"));
+        let folder = PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"));
         let path = folder.join(format!("inspan-{}.json", crate::conversation::fresh_id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true);

@@ -57,12 +57,12 @@ impl fmt::Debug for Launch {
 impl Launch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let cwd = directory(options.cwd.as_deref(), context.host.cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.host.env, cwd.as_deref())?;
         Ok(Self {
             program,
             arguments: arguments(options)?,
-            environment: environment(options, &context.env),
+            environment: environment(options, &context.host.env),
             cwd,
             initialize: initialize(options)?,
             mcp_config: mcp_config(options)?,

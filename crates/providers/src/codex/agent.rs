@@ -171,7 +171,7 @@ impl Agent for CodexAgent {
 
     fn start(launch: &Launch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
         let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
-        Self::launched(launch, store, context.supervisor.clone())
+        Self::launched(launch, store, context.host.supervisor.clone())
     }
 
     async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {

@@ -83,8 +83,8 @@ impl Launch {
     pub(super) fn new(options: &CodexOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         check_max_turns(options.max_turns)?;
         check_output_schema(options.output_schema.as_ref())?;
-        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let cwd = directory(options.cwd.as_deref(), context.host.cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.host.env, cwd.as_deref())?;
         let chosen = options.config.as_ref().map(config::overrides).transpose()?.unwrap_or_default();
         let named =
             |part: &str| chosen.iter().any(|one| one.split('=').next().unwrap_or_default().contains(part));
@@ -94,10 +94,10 @@ impl Launch {
             program,
             // Of two that set the same, the later one holds.
             overrides: own.chain(chosen).collect(),
-            environment: for_program(&context.env, &PROGRAM.variables),
+            environment: for_program(&context.host.env, &PROGRAM.variables),
             thread: thread(options, cwd.as_deref())?,
             cwd,
-            key: key(&context.env),
+            key: key(&context.host.env),
             retries,
         })
     }

@@ -144,7 +144,7 @@ impl Agent for OpenCodeAgent {
                 arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
                 environment,
                 cwd: launch.cwd.clone(),
-                supervisor: context.supervisor.clone(),
+                supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(&password),
         )?;

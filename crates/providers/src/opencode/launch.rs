@@ -44,12 +44,12 @@ impl Launch {
     pub(super) fn new(options: &OpenCodeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         check_max_turns(options.max_turns)?;
         check_output_schema(options.output_schema.as_ref())?;
-        let cwd = directory(options.cwd.as_deref(), context.cwd.as_deref())?;
-        let program = PROGRAM.find(options.executable.as_deref(), &context.env, cwd.as_deref())?;
+        let cwd = directory(options.cwd.as_deref(), context.host.cwd.as_deref())?;
+        let program = PROGRAM.find(options.executable.as_deref(), &context.host.env, cwd.as_deref())?;
         let rules = rules(options)?;
-        let mut environment = for_program(&context.env, &PROGRAM.variables);
+        let mut environment = for_program(&context.host.env, &PROGRAM.variables);
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
-        let configuration = configuration(options, &rules, context.env.get(SETTINGS))?;
+        let configuration = configuration(options, &rules, context.host.env.get(SETTINGS))?;
         environment.push((SETTINGS.to_owned(), configuration.to_string()));
         // A program that updates itself is not the one tested.
         environment.push(("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned()));

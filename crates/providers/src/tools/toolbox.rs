@@ -41,13 +41,11 @@ impl Toolbox {
         until: &StopSignal,
     ) -> Result<(Self, Vec<StreamEvent>), Broken> {
         let rules = Rules::new(settings.allowed, settings.disallowed)?;
-        let servers = settings.servers(&context.env)?;
+        let servers = settings.servers(&context.host.env)?;
         let host = host(context)?;
         let around = McpContext {
-            program_env: for_others(&context.env).into_iter().collect(),
-            env: context.env.clone(),
-            cwd: context.cwd.clone(),
-            supervisor: context.supervisor.clone(),
+            program_env: for_others(&context.host.env).into_iter().collect(),
+            host: context.host.clone(),
         };
         let mut limits = Vec::new();
         let mut connecting = Vec::new();
@@ -176,7 +174,7 @@ fn host(context: &ExecutionContext) -> Result<Vec<(ToolSpec, Source)>, AgentErro
         }
         Ok((spec, Source::Host(tool)))
     };
-    context.tools.iter().map(spec).collect()
+    context.host.tools.iter().map(spec).collect()
 }
 
 /// A name as tools may have it.

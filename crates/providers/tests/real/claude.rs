@@ -281,7 +281,7 @@ async fn a_refused_connection_is_the_networks_fault() {
     let provider = ClaudeProvider::new();
     let mut context = world.context();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    context.env = context.env.with("ANTHROPIC_BASE_URL", format!("http://{unused}"));
+    context.host_mut().env = context.host.env.with("ANTHROPIC_BASE_URL", format!("http://{unused}"));
     let began = Instant::now();
     let error = run(&provider, prompt("hi", ClaudeOptions::default()), context).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::Network);
@@ -426,7 +426,7 @@ async fn a_session_by_hand() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = status(&inspan_providers::ClaudeProvider::new(), &world.context().env).await;
+    let status = status(&inspan_providers::ClaudeProvider::new(), &world.context().host.env).await;
     assert_eq!(
         (status.version, status.login.as_deref(), status.problem),
         (Some(status.tested_version), Some("environment variable ANTHROPIC_API_KEY"), None)

@@ -521,7 +521,7 @@ async fn a_key_of_the_environment_stays_in_memory() {
         let error = run(&provider, prompt("hi", there()), world.context()).await.1.unwrap_err();
         assert_eq!((error.code, kind(&error)), (ErrorCode::Auth, json!("noLogin")), "{name}");
         let mut context = world.context();
-        context.env = context.env.with(name, PLANTED);
+        context.host_mut().env = context.host.env.with(name, PLANTED);
         let cancel = context.cancel.clone();
         let sent = async {
             let asked = || {
@@ -559,18 +559,18 @@ async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = status(&inspan_providers::CodexProvider::new(), &world.context().env).await;
+    let by_file = status(&inspan_providers::CodexProvider::new(), &world.context().host.env).await;
     let config = format!("as {} says", world.folder("codex/config.toml").display());
     assert_eq!(
-        (status.version, status.login, status.problem),
-        (Some(status.tested_version), Some(config), None)
+        (by_file.version, by_file.login, by_file.problem),
+        (Some(by_file.tested_version), Some(config), None)
     );
     let bare = World::unconfigured(Scenario::of([Turn::text("never")]));
-    let status = status(&inspan_providers::CodexProvider::new(), &bare.context().env).await;
-    assert_eq!((status.login, status.problem.is_some()), (None, true));
-    let env = bare.context().env.with("OPENAI_API_KEY", PLANTED);
-    let status = status(&inspan_providers::CodexProvider::new(), &env).await;
-    assert_eq!(status.login.as_deref(), Some("environment variable OPENAI_API_KEY"));
+    let none = status(&inspan_providers::CodexProvider::new(), &bare.context().host.env).await;
+    assert_eq!((none.login, none.problem.is_some()), (None, true));
+    let env = bare.context().host.env.with("OPENAI_API_KEY", PLANTED);
+    let by_key = status(&inspan_providers::CodexProvider::new(), &env).await;
+    assert_eq!(by_key.login.as_deref(), Some("environment variable OPENAI_API_KEY"));
     world.assert_nothing_runs();
 }
 

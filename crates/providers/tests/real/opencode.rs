@@ -537,7 +537,7 @@ async fn the_program_takes_every_option() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
     let world = World::new(Scenario::of([Turn::text("never")]));
-    let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().env).await;
+    let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().host.env).await;
     assert_eq!((status.version, status.problem), (Some(status.tested_version), None));
     world.assert_nothing_runs();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use inspan_model_server::{ModelServer, RecordedRequest, RequestKind, Scenario};
 use inspan_protocol::{
-    Environment, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest,
+    Environment, ExecutionContext, Host, PermissionBroker, PermissionDecision, PermissionRequest,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -89,7 +89,7 @@ impl Home {
         let mark = (self.mark.0, self.text(self.mark.1));
         let all = usual.into_iter().chain([mark]).chain(variables);
         let env: Environment = all.map(|(name, value)| (name.to_owned(), value)).collect();
-        ExecutionContext { env, cwd: Some(self.folder("proj")), ..ExecutionContext::default() }
+        ExecutionContext::new(Host { env, cwd: Some(self.folder("proj")), ..Host::default() })
     }
 
     /// The requests of the model so far.

@@ -2,12 +2,11 @@
 //! settings.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use inspan_engine::create_private_dir_all;
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
@@ -78,7 +77,11 @@ pub(super) struct Opened {
 /// locks do not cover the switch to a write-ahead log.
 pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Result<Opened, StoreError> {
     if let Some(folder) = path.parent() {
-        create_private_dir_all(folder).map_err(|error| of_file(path, &error))?;
+        let mut private = DirBuilder::new();
+        private.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
+        private.create(folder).map_err(|error| of_file(path, &error))?;
     }
     let paths = Paths::of(path)?;
     let file = |error: std::io::Error| of_file(&paths.store, &error);

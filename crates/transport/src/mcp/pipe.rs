@@ -96,7 +96,7 @@ impl Pipe {
         let own = context.program_env.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         let environment: BTreeMap<String, String> = own.chain(set).collect();
         let seen: Environment = environment.clone().into_iter().collect();
-        let cwd = context.cwd.as_deref();
+        let cwd = context.host.cwd.as_deref();
         let program = if command.contains('/') {
             cwd.map_or_else(|| PathBuf::from(command), |cwd| cwd.join(command))
         } else {
@@ -110,8 +110,8 @@ impl Pipe {
                 program,
                 arguments,
                 environment: environment.into_iter().collect(),
-                cwd: context.cwd.clone(),
-                supervisor: context.supervisor.clone(),
+                cwd: context.host.cwd.clone(),
+                supervisor: context.host.supervisor.clone(),
             },
             redactor.clone(),
         )

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use inspan_protocol::{ExecutionContext, Handshake};
+use inspan_protocol::{ExecutionContext, Handshake, Host};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,12 +34,9 @@ pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Gree
     let greetings = names.iter().map(async |name| {
         let provider = registry.get(name)?;
         let cancel = CancellationToken::new();
-        let context = ExecutionContext {
-            cancel: cancel.clone(),
-            env: invocation.env.clone(),
-            supervisor: inspan_process::guard(),
-            ..ExecutionContext::default()
-        };
+        let host =
+            Host { env: invocation.env.clone(), supervisor: inspan_process::guard(), ..Host::default() };
+        let context = ExecutionContext { cancel: cancel.clone(), ..ExecutionContext::new(host) };
         let began = Instant::now();
         let mut greeting = provider.handshake(context);
         let answered = match timeout(LIMIT, &mut greeting).await {

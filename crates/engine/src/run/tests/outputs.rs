@@ -1,8 +1,12 @@
 //! Outputs that must fit a schema, and questions for permission.
 
-use inspan_protocol::{Prompt, PromptKind};
+use inspan_protocol::{Host, PermissionPolicy, Prompt, PromptKind};
 
 use super::*;
+
+fn asking(permissions: PermissionPolicy) -> Host {
+    Host { permissions, ..Host::default() }
+}
 
 fn structured(value: Value) -> Vec<Do> {
     vec![Do::Output(json!({ "text": "x", "sessionId": "s-1", "structuredOutput": value }))]
@@ -85,7 +89,7 @@ async fn permission_is_asked_of_a_person_or_denied() {
         let mut watch = Watch::new(&hub);
         let script = Script::new([vec![Do::Ask("Bash"), output("x")]]);
         let began = Instant::now();
-        let running = tokio::spawn(run(&hub, &script, json!({})).permissions(policy).execute());
+        let running = tokio::spawn(run(&hub, &script, json!({})).host(asking(policy)).execute());
         settle().await;
         if let Some((content, choice)) = answer {
             hub.reply("prompt-1".into(), content, choice.map(str::to_owned)).unwrap();
@@ -115,7 +119,7 @@ async fn a_tool_that_is_always_allowed_is_asked_for_once_in_a_run() {
     let mut watch = Watch::new(&hub);
     for prompts in ["prompt-1", "prompt-3"] {
         let script = Script::new([vec![Do::Ask("Bash"), Do::Ask("Bash"), Do::Ask("Write"), output("x")]]);
-        let running = tokio::spawn(run(&hub, &script, json!({})).permissions(ask).execute());
+        let running = tokio::spawn(run(&hub, &script, json!({})).host(asking(ask)).execute());
         settle().await;
         hub.reply(prompts.into(), "", Some("always".to_owned())).unwrap();
         settle().await;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::preset::{ANY, DROID, GEMINI};
+use inspan_protocol::Host;
+
 use super::*;
 
 fn context(folder: &Path) -> ExecutionContext {
@@ -25,7 +27,7 @@ fn context(folder: &Path) -> ExecutionContext {
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into_iter()
     .collect();
-    ExecutionContext { env, cwd: Some(folder.to_path_buf()), ..ExecutionContext::default() }
+    ExecutionContext::new(Host { env, cwd: Some(folder.to_path_buf()), ..Host::default() })
 }
 
 /// The program's name, its arguments, and what of vendors it sees.

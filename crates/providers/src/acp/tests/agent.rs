@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    Environment, ErrorCode, ExecutionContext, Handshake, PermissionBroker, PermissionDecision,
+    Environment, ErrorCode, ExecutionContext, Handshake, Host, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, StreamEvent,
 };
 use serde_json::{Value, json};
@@ -156,7 +156,7 @@ impl PermissionBroker for Never {
 async fn met(provider: &AcpProvider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {
     let env: Environment =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let context = ExecutionContext { env, ..ExecutionContext::default() };
+    let context = ExecutionContext::new(Host { env, ..Host::default() });
     provider.handshake(context).await.map_err(|error| error.code)
 }
 

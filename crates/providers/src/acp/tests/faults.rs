@@ -208,20 +208,24 @@ async fn a_missing_program_says_what_to_do() {
     let error = droid.execute(input, fake.context()).next().await.unwrap().unwrap_err();
     assert_eq!((error.code, error.provider.as_deref()), (ErrorCode::ConfigMissing, Some("droid")));
     for provider in [droid, AcpProvider::gemini(), AcpProvider::qwen()] {
-        let Probe::Program(status) = provider.probe(&fake.context().env, None).await else {
+        let Probe::Program(status) = provider.probe(&fake.context().host.env, None).await else {
             panic!("a program")
         };
-        let refused = provider.check_setup(&fake.context().env).unwrap_err();
+        let refused = provider.check_setup(&fake.context().host.env).unwrap_err();
         assert_eq!((status.path, status.problem), (None, Some(refused.message)));
     }
-    assert_eq!(error.message, AcpProvider::droid().check_setup(&fake.context().env).unwrap_err().message);
+    assert_eq!(
+        error.message,
+        AcpProvider::droid().check_setup(&fake.context().host.env).unwrap_err().message
+    );
 }
 
 #[tokio::test]
 async fn a_program_that_is_there_is_probed() {
     let fake = Fake::new("echo 0.51.2");
     let path = fake.outside().join("agent").display().to_string();
-    let env = fake.context().env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
+    let env =
+        fake.context().host.env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
     let Probe::Program(status) = AcpProvider::gemini().probe(&env, None).await else { panic!("a program") };
     assert_eq!(
         serde_json::to_value(&status).unwrap(),

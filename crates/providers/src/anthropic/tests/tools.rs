@@ -27,7 +27,9 @@ fn context(world: &World) -> (ExecutionContext, Arc<AtomicUsize>) {
         let count = counted.fetch_add(1, Ordering::SeqCst) + 1;
         async move { Ok(ToolOutput::text(format!("{count} oxen"))) }
     });
-    (ExecutionContext { tools: HostTools::default().with(tool), ..world.context() }, calls)
+    let mut context = world.context();
+    context.host_mut().tools = HostTools::default().with(tool);
+    (context, calls)
 }
 
 fn ask(options: Value) -> Value {
@@ -221,7 +223,9 @@ fn herd(world: &World) -> Value {
 }
 
 fn in_folder(world: &World) -> ExecutionContext {
-    ExecutionContext { cwd: Some(world.folder.path().to_owned()), ..world.context() }
+    let mut context = world.context();
+    context.host_mut().cwd = Some(world.folder.path().to_owned());
+    context
 }
 
 /// Waits until no process of the MCP server is left; there was one at least.

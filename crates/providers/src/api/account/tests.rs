@@ -1,6 +1,6 @@
 //! Handshakes with services.
 
-use inspan_protocol::{Environment, Provider};
+use inspan_protocol::{Environment, Host, Provider};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -12,7 +12,7 @@ const KEY: &str = "sk-planted-4711";
 fn context(pairs: &[(&str, &str)]) -> ExecutionContext {
     let env: Environment =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    ExecutionContext { env, ..ExecutionContext::default() }
+    ExecutionContext::new(Host { env, ..Host::default() })
 }
 
 async fn met(provider: &impl Provider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, ProviderOutput,
+    AgentError, Environment, ErrorCode, ExecutionContext, Host, Provider, ProviderItem, ProviderOutput,
     ProviderSessionId, StreamEvent, Usage,
 };
 use serde::de::DeserializeOwned;
@@ -83,7 +83,7 @@ impl<R: Vendor> World<R> {
     }
 
     pub(crate) fn context(&self) -> ExecutionContext {
-        ExecutionContext { env: self.env.clone(), ..ExecutionContext::default() }
+        ExecutionContext::new(Host { env: self.env.clone(), ..Host::default() })
     }
 
     /// One turn to its end.

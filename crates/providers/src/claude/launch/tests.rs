@@ -4,6 +4,8 @@ use inspan_protocol::ErrorCode;
 use serde_json::json;
 
 use super::super::options::ClaudeInput;
+use inspan_protocol::Host;
+
 use super::*;
 
 fn options(value: Value) -> ClaudeOptions {
@@ -22,7 +24,7 @@ fn context(folder: &Path) -> ExecutionContext {
         ("CLAUDE_CODE_MAX_RETRIES", "7".to_owned()),
     ];
     let env = variables.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    ExecutionContext { env, cwd: Some(folder.to_path_buf()), ..ExecutionContext::default() }
+    ExecutionContext::new(Host { env, cwd: Some(folder.to_path_buf()), ..Host::default() })
 }
 
 fn launch(value: Value) -> Launch {

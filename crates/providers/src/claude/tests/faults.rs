@@ -63,7 +63,7 @@ async fn a_missing_program_says_what_to_do() {
              name it by the option `executable` or the environment variable INSPAN_CLAUDE"
         )
     );
-    let status = PROGRAM.probe(&fake.context().env, None).await;
+    let status = PROGRAM.probe(&fake.context().host.env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 

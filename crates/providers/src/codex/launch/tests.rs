@@ -4,6 +4,8 @@ use inspan_protocol::ErrorCode;
 use serde_json::json;
 use tempfile::TempDir;
 
+use inspan_protocol::Host;
+
 use super::*;
 
 /// A folder with something that can be run under the name `codex`.
@@ -14,7 +16,7 @@ fn context(variables: &[(&str, &str)]) -> (TempDir, ExecutionContext) {
     let env = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let env: Environment = env.chain([("PATH".to_owned(), path)]).collect();
     let context =
-        ExecutionContext { env, cwd: Some(folder.path().to_path_buf()), ..ExecutionContext::default() };
+        ExecutionContext::new(Host { env, cwd: Some(folder.path().to_path_buf()), ..Host::default() });
     (folder, context)
 }
 
@@ -72,7 +74,7 @@ fn the_key_that_is_meant_for_it_goes_first() {
         (&[("CODEX_API_KEY", "")], Key::None),
     ];
     for (variables, expected) in rows {
-        assert!(key(&context(variables).1.env) == expected, "{variables:?}");
+        assert!(key(&context(variables).1.host.env) == expected, "{variables:?}");
     }
 }
 

@@ -84,7 +84,7 @@ async fn a_missing_program_says_what_to_do() {
              the option `executable` or the environment variable INSPAN_CODEX"
         )
     );
-    let status = PROGRAM.probe(&fake.context().env, None).await;
+    let status = PROGRAM.probe(&fake.context().host.env, None).await;
     assert_eq!((status.path, status.problem), (None, Some(error.message)));
 }
 
@@ -187,7 +187,7 @@ async fn the_thread_is_opened_without_retries_of_the_programs_own() {
     assert_eq!((output.session_token, output.turn.model.as_deref()), (Some(session), Some("m")));
     let opened: Value = serde_json::from_str(&fake.read("opened")).unwrap();
     let config = json!({ "model_providers.loop.request_max_retries": 0, "model_providers.loop.stream_max_retries": 0 });
-    assert_eq!(opened["params"], json!({ "cwd": fake.context().cwd, "config": config }));
+    assert_eq!(opened["params"], json!({ "cwd": fake.context().host.cwd, "config": config }));
     provider.shutdown().await;
 }
 

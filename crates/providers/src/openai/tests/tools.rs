@@ -54,7 +54,8 @@ fn tools(address: &str) -> Tools {
     let world = World::new(address);
     let called = Arc::new(AtomicUsize::new(0));
     let tools: HostTools = ["count", "hang"].into_iter().map(|name| counter(&called, name)).collect();
-    let context = ExecutionContext { tools, ..world.context() };
+    let mut context = world.context();
+    context.host_mut().tools = tools;
     Tools { world, called, context }
 }
 
@@ -181,8 +182,8 @@ async fn tools_of_a_real_server_are_called() {
     let mut tools = tools(&server.base_url());
     let folder = tools.world.folder.path().to_owned();
     std::fs::write(folder.join("herd.sh"), MCP_SERVER).unwrap();
-    tools.context.cwd = Some(folder);
-    tools.context.env = tools.context.env.with("PATH", "/usr/local/bin:/usr/bin:/bin");
+    tools.context.host_mut().cwd = Some(folder);
+    tools.context.host_mut().env = tools.context.host.env.with("PATH", "/usr/local/bin:/usr/bin:/bin");
     let options = json!({ "mcpServers": { "herd": { "command": "sh", "args": ["herd.sh"] } }, "allowedTools": ["mcp__herd"] });
     let output = tools.turn(json!({ "prompt": "go", "options": options })).await.1.unwrap();
     assert_eq!(output.content, "Heard.");
@@ -242,8 +243,8 @@ async fn a_turn_that_is_cancelled_in_a_tool_answers_its_call() {
     };
     let output = tools.world.turn_in(free("go"), tools.context.clone(), cancels).await.1.unwrap();
     assert_eq!((output.turn.stop_reason, output.content.as_str()), (StopReason::Aborted, "I look."));
-    let tools =
-        Tools { context: ExecutionContext { tools: tools.context.tools, ..tools.world.context() }, ..tools };
+    let context = ExecutionContext::new(tools.context.host.clone());
+    let tools = Tools { context, ..tools };
     tools.turn(json!({ "prompt": "on", "threadId": output.thread_id })).await.1.unwrap();
     let said = items(&server, 1);
     assert!(said[3].starts_with("= the call was stopped: the turn was cancelled."), "{said:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent,
+    AgentError, Environment, ErrorCode, ExecutionContext, Host, Provider, ProviderItem, StreamEvent,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ impl Fake {
         let env = [("PATH", path.as_str()), ("MY_TOKEN", "planted-secret")];
         let env: Environment =
             env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        ExecutionContext { env, cwd: Some(self.work()), ..ExecutionContext::default() }
+        ExecutionContext::new(Host { env, cwd: Some(self.work()), ..Host::default() })
     }
 
     /// A file that the program writes.

@@ -42,7 +42,7 @@ async fn a_call_begins_and_ends_with_its_event() {
         StreamEvent::ToolComplete { tool_use_id: "echo".into(), result: json!("{\"a\":1}"), is_error: false },
     ];
     assert_eq!((outcome.events, outcome.denials), (expected.to_vec(), vec![]));
-    assert_eq!(format!("{:?}", world.context.tools), "{\"echo\"}");
+    assert_eq!(format!("{:?}", world.context.host.tools), "{\"echo\"}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, HostTools, PermissionBroker, PermissionDecision,
+    AgentError, Environment, ExecutionContext, Host, HostTools, PermissionBroker, PermissionDecision,
     PermissionRequest, StreamEvent,
 };
 use inspan_testkit::MCP_SERVER;
@@ -45,13 +45,14 @@ impl World {
         let env: Environment =
             env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
         let context =
-            ExecutionContext { env, cwd: Some(folder.path().to_owned()), ..ExecutionContext::default() };
+            ExecutionContext::new(Host { env, cwd: Some(folder.path().to_owned()), ..Host::default() });
         Self { folder, context }
     }
 
     pub(super) fn with(tools: HostTools) -> Self {
-        let world = Self::new();
-        Self { context: ExecutionContext { tools, ..world.context }, folder: world.folder }
+        let mut world = Self::new();
+        world.context.host_mut().tools = tools;
+        world
     }
 
     /// Answers every question for permission so, and notes it.

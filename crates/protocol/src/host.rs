@@ -1,0 +1,111 @@
+//! What a program lends to the agents and commands that it runs: environment, folder, tools, permissions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{HostTools, Supervisor};
+
+/// The program that runs agents and commands. It is the same for all calls, so they share it.
+#[derive(Clone, Default)]
+pub struct Host {
+    /// The environment that a vendor's program or client may draw from.
+    pub env: Environment,
+    /// The directory that agents and commands work in, unless their input names one.
+    pub cwd: Option<PathBuf>,
+    /// Who answers an agent's questions for permission.
+    pub permissions: PermissionPolicy,
+    /// Tools of the program that agents may call.
+    pub tools: HostTools,
+    /// The supervisor that starts programs; without one they are started directly.
+    pub supervisor: Option<Supervisor>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("env", &self.env)
+            .field("cwd", &self.cwd)
+            .field("permissions", &self.permissions)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who decides whether an agent may use a tool that needs permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PermissionPolicy {
+    /// Nobody: every question is denied.
+    #[default]
+    Deny,
+    /// A person, by a `session:prompt` of kind `permission`, whose choices are `allow`, `always` (this tool, for the
+    /// rest of the run) and `deny`; no answer by the deadline is a denial.
+    Ask {
+        /// How long to wait for the answer.
+        deadline: Duration,
+    },
+}
+
+/// Environment variables. Their values never show in debug output.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    variables: Arc<BTreeMap<String, String>>,
+    /// The names of those that hold secrets, whatever they are called.
+    secrets: Arc<BTreeSet<String>>,
+}
+
+impl Environment {
+    /// The value of a variable; an empty one counts as not set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// All variables in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The same environment, in which the values of these variables are secrets whatever they are called.
+    #[must_use]
+    pub fn mark<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        Arc::make_mut(&mut self.secrets).extend(names.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// The variables that are marked as secrets.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().filter(|(name, _)| self.secrets.contains(*name))
+    }
+
+    /// The same environment without some variables.
+    #[must_use]
+    pub fn without(&self, hidden: impl Fn(&str) -> bool) -> Self {
+        let seen = self.variables.iter().filter(|(name, _)| !hidden(name));
+        let variables = seen.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
+    }
+
+    /// The same environment with one variable set.
+    #[must_use]
+    pub fn with(&self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        let mut variables = (*self.variables).clone();
+        variables.insert(name.into(), value.into());
+        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        Self { variables: Arc::new(pairs.into_iter().collect()), secrets: Arc::default() }
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.variables.keys()).finish()
+    }
+}
