@@ -55,6 +55,7 @@ codes! {
     UnreachableExit "unreachable-exit" "An edge out of a loop never fires: the loop always starts another pass first.";
     ShadowedName "shadowed-name" "A name of a body is also a name around it.";
     Recursion "recursion" "A flow runs itself without a limit.";
+    NeverFires "never-fires" "An edge can never fire, because of how its source ends.";
     UnknownNode "unknown-node" "`session` names a node that does not exist.";
     NotAnAgent "not-an-agent" "`session` is set on, or names, a node that does not run an agent.";
     InvalidInput "invalid-input" "The input does not match the schema of the node type.";

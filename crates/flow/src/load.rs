@@ -133,7 +133,7 @@ mod tests {
     use std::fs;
 
     use super::{FlowError, load};
-    use crate::{compile, testing::Talk};
+    use crate::{Loaded, compile, testing::Talk};
 
     #[test]
     fn what_is_no_flow_file_is_refused_by_its_kind() {
@@ -153,6 +153,46 @@ mod tests {
             })
             .collect();
         assert_eq!(kinds, ["not found", "not UTF-8 at 9", "104857600 of 8388608 bytes", "a directory"]);
+    }
+
+    /// Flows of other files are part of the source: a stored session needs no files.
+    #[test]
+    fn flows_that_a_flow_runs_are_found_from_their_own_folders() {
+        let project = tempfile::tempdir().unwrap();
+        let path = |name: &str| project.path().join(name);
+        for folder in ["flows/sub/prompts", ".inspan/flows/parts"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        let call = |input: &str| {
+            format!("name: x\nnodes: [{{ id: call, type: control.subflow, input: {{ {input} }} }}]\n")
+        };
+        let ask =
+            |file: &str| format!("name: x\nnodes: [{{ id: ask, type: talk.agent, promptFile: {file} }}]\n");
+        let files = [
+            ("flows/main.yaml", call("file: ./sub/one.yaml")),
+            ("flows/sub/one.yaml", call("flow: shared")),
+            (".inspan/flows/shared.yaml", call("file: parts/two.yaml")),
+            (".inspan/flows/parts/two.yaml", ask("ask.md")),
+            (".inspan/flows/parts/ask.md", "Hello".to_owned()),
+        ];
+        for (name, text) in &files {
+            fs::write(path(name), text).unwrap();
+        }
+        let nodes = Talk::new(|_, _| Vec::new()).nodes();
+        let graph = compile(&load(&path("flows/main.yaml")).unwrap(), &nodes).unwrap().graph;
+        let names: Vec<&str> = graph.source.files.keys().map(String::as_str).collect();
+        let expected = [
+            ".inspan/flows/parts/ask.md",
+            ".inspan/flows/parts/two.yaml",
+            ".inspan/flows/shared.yaml",
+            "sub/one.yaml",
+        ];
+        assert_eq!((names.as_slice(), graph.bodies.len()), (expected.as_slice(), 4));
+
+        let source = graph.source.clone();
+        project.close().unwrap();
+        let again = compile(&Loaded::from_source(&source).unwrap(), &nodes).unwrap().graph;
+        assert_eq!((again.hash, again.bodies.len()), (graph.hash, 4));
     }
 
     #[cfg(unix)]

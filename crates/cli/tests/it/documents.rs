@@ -121,7 +121,11 @@ fn flows_compile() {
         let file = match lesson.filter(|file| fs::read_to_string(file).is_ok_and(|flow| flow == text)) {
             Some(file) => file,
             None => {
-                let file = folder.path().join("flow.yaml");
+                // One whose first line is the name of a file is there for those after it.
+                let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
+                let name = name.filter(|name| name.ends_with(".yaml")).unwrap_or("flow.yaml");
+                let file = folder.path().join(name);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
                 fs::write(&file, &text).unwrap();
                 file
             }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     expr::{Condition, Template},
-    graph::{Body, Edge, EdgeIx, EdgeOn, Frames, Graph, Join, Node, NodePolicy, Retry, RetryOn, Subflow},
+    graph::{Body, Edge, EdgeIx, Frames, Graph, Join, Node, NodePolicy, Retry, RetryOn, Subflow},
     node::{NodeKind, Occupies},
     source::{IncludedFile, Loaded},
     spec::PolicySpec,
@@ -146,7 +146,7 @@ fn edges(resolved: &Resolved<'_>, conditions: Vec<Option<Condition>>, mut loops:
     let links = resolved.links.links.iter().zip(conditions).enumerate();
     let edges = links.map(|(at, (link, when))| {
         let (cycle, leaves) = loops.take(at);
-        Edge { from: link.from, to: link.to, on: EdgeOn::Success, when, cycle, leaves }
+        Edge { from: link.from, to: link.to, on: link.on, when, cycle, leaves }
     });
     edges.collect()
 }

@@ -2,6 +2,7 @@
 
 mod command;
 mod condition;
+mod ends;
 mod exits;
 mod frames;
 mod input;
@@ -21,7 +22,7 @@ use super::resolve::{Link, Resolved, ResolvedNode, id_of};
 use crate::{
     diagnostic::{Code, Problem, Sink},
     expr::{Condition, TemplateValue},
-    graph::NodeIx,
+    graph::{EdgeOn, NodeIx},
     node::NodeKind,
     spec::{Key, NodeSpec},
 };
@@ -69,6 +70,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     let needs = checker.needs;
     let loops = Loops::find(body.spec, &body.links, sink);
     exits::check(body.spec, &body.links, &loops, sink);
+    ends::check(body, sink);
     Checked { nodes, conditions, outputs, terms, loops, needs }
 }
 
@@ -145,7 +147,9 @@ impl<'c> Checker<'c> {
             for (nth, &second) in users.iter().enumerate().take(MAX_USERS) {
                 let parallel = users[..nth].iter().find(|&&first| {
                     let follows = links.precedes(first, second) || links.precedes(second, first);
-                    !(follows || self.is_conditional(first) && self.is_conditional(second))
+                    !(follows
+                        || self.exclude(first, second)
+                        || self.is_conditional(first) && self.is_conditional(second))
                 });
                 if let Some(&first) = parallel {
                     self.report_shared_conversation(first, second);
@@ -157,13 +161,22 @@ impl<'c> Checker<'c> {
     /// Whether a node may be skipped: of two such nodes perhaps only one runs.
     fn is_conditional(&self, node: NodeIx) -> bool {
         let spec = self.body.nodes[node.0 as usize].spec;
-        let Some(id) = &spec.id else { return true };
-        let enters = |edge: &&crate::spec::EdgeSpec<'_>| edge.to.is_some_and(|(to, _)| to == id.as_str());
-        let mut edges = self.body.spec.edges.iter().filter(enters).peekable();
-        let by_edges = edges.peek().is_some()
-            && edges.all(|edge| edge.when.is_some())
-            && spec.depends_on().next().is_none();
-        spec.when.is_some() || by_edges
+        let mut edges = self.body.links.leading_to(node).peekable();
+        let by_edges =
+            edges.peek().is_some() && edges.all(|edge| edge.spec.is_some_and(|edge| edge.when.is_some()));
+        spec.id.is_none() || spec.when.is_some() || by_edges
+    }
+
+    /// Whether two nodes wait for different ends of one node, and for nothing else.
+    fn exclude(&self, first: NodeIx, second: NodeIx) -> bool {
+        let only = |node| {
+            let mut edges = self.body.links.leading_to(node);
+            edges.next().filter(|_| edges.next().is_none()).map(|edge| (edge.from, edge.on))
+        };
+        let ends = only(first).zip(only(second));
+        ends.is_some_and(|((one, first), (other, second))| {
+            one == other && first != second && ![first, second].contains(&EdgeOn::Any)
+        })
     }
 
     fn report_shared_conversation(&mut self, first: NodeIx, second: NodeIx) {

@@ -2,9 +2,17 @@
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    graph::OnExhausted,
+    graph::{EdgeOn, OnExhausted},
     spec::{Key, Text, Yaml, fields::Fields, one_of},
 };
+
+/// The words for how a source may end.
+pub(super) const ENDS: [(&str, EdgeOn); 4] = [
+    ("success", EdgeOn::Success),
+    ("failure", EdgeOn::Failure),
+    ("skipped", EdgeOn::Skipped),
+    ("any", EdgeOn::Any),
+];
 
 /// An edge as written.
 #[derive(Debug)]
@@ -14,6 +22,7 @@ pub(crate) struct EdgeSpec<'a> {
     pub(crate) span: Span,
     pub(crate) from: Option<Text<'a>>,
     pub(crate) to: Option<Text<'a>>,
+    pub(crate) on: EdgeOn,
     pub(crate) when: Option<&'a Yaml>,
     /// How often it may fire, and the place of that key.
     pub(crate) max_iterations: Option<(u32, Span)>,
@@ -31,6 +40,7 @@ impl<'a> EdgeSpec<'a> {
             end
         };
         let (from, to) = (end("from"), end("to"));
+        let on = fields.text("on", sink).and_then(|text| one_of(text, &ENDS, &Key::Field(key, "on"), sink));
         let when = fields.get("when");
         let is_loop = fields.get("maxIterations").is_some();
         let max_iterations =
@@ -56,6 +66,7 @@ impl<'a> EdgeSpec<'a> {
             span,
             from,
             to,
+            on: on.unwrap_or_default(),
             when,
             max_iterations,
             on_exhausted: on_exhausted.unwrap_or_default(),

@@ -7,9 +7,11 @@ use inspan_protocol::NodeId;
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::is_reserved,
-    graph::{Budget, Effects, OnExceeded, OnFailure, OnLimit, RetryOn},
+    graph::{Budget, EdgeOn, Effects, OnExceeded, OnFailure, OnLimit, RetryOn},
     spec::{
-        BodySpec, Data, Key, Text, Yaml, budget, fields,
+        BodySpec, Data, Key, Text, Yaml, budget,
+        edge::ENDS,
+        fields,
         fields::{Fields, wrong},
         header::time,
         one_of,
@@ -30,7 +32,7 @@ pub(crate) struct NodeSpec<'a> {
     node_type: Option<&'a Yaml>,
     pub(crate) input: Option<&'a Yaml>,
     prompt_file: Option<&'a Yaml>,
-    depends_on: Option<&'a Yaml>,
+    pub(crate) depends_on: Vec<Dependency<'a>>,
     pub(crate) when: Option<&'a Yaml>,
     session: Option<&'a Yaml>,
     pub(crate) effects: Effects,
@@ -39,6 +41,15 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) body: Option<Box<BodySpec<'a>>>,
     /// The place of the key `body`.
     pub(crate) body_span: Span,
+}
+
+/// An entry of `dependsOn`.
+#[derive(Debug)]
+pub(crate) struct Dependency<'a> {
+    /// Its position in the list.
+    pub(crate) at: usize,
+    pub(crate) node: Text<'a>,
+    pub(crate) on: EdgeOn,
 }
 
 /// A policy of a node as written; defaults depend on the type of the node.
@@ -122,12 +133,6 @@ impl<'a> NodeSpec<'a> {
         self.prompt_file.and_then(Yaml::placed_text)
     }
 
-    pub(crate) fn depends_on(&self) -> impl Iterator<Item = Text<'a>> {
-        let one = self.depends_on.and_then(Yaml::placed_text);
-        let items = self.depends_on.into_iter().flat_map(|value| value.items().iter());
-        one.into_iter().chain(items.filter_map(Yaml::placed_text))
-    }
-
     pub(crate) fn session(&self) -> Option<Text<'a>> {
         self.session.and_then(Yaml::placed_text)
     }
@@ -193,19 +198,33 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     }
 }
 
-fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<&'a Yaml> {
-    let value = fields.get("dependsOn")?;
+fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Dependency<'a>> {
+    let Some(value) = fields.get("dependsOn") else { return Vec::new() };
     let key = Key::Field(fields.key, "dependsOn");
-    match &value.data {
-        Data::Text(_) => {}
-        Data::List(items) => {
-            for (at, item) in items.iter().enumerate() {
-                fields::text(item, &Key::Index(&key, at), sink);
-            }
+    let items = match &value.data {
+        Data::Text(_) | Data::Map(_) => std::slice::from_ref(value),
+        Data::List(items) => items,
+        _ => {
+            wrong(value, &key, "a list of node ids", sink);
+            return Vec::new();
         }
-        _ => wrong(value, &key, "a list of node ids", sink),
-    }
-    Some(value)
+    };
+    let read = items.iter().enumerate().filter_map(|(at, item)| {
+        let key = Key::Index(&key, at);
+        if !matches!(item.data, Data::Map(_)) {
+            let node = fields::text(item, &key, sink)?;
+            return Some(Dependency { at, node, on: EdgeOn::Success });
+        }
+        let mut fields = Fields::open(item, &key, sink)?;
+        let node = fields.text("node", sink);
+        if node.is_none() && fields.get("node").is_none() {
+            fields.missing("node", "the dependency", sink);
+        }
+        let on = fields.text("on", sink).and_then(|text| one_of(text, &ENDS, &Key::Field(&key, "on"), sink));
+        fields.finish(sink);
+        Some(Dependency { at, node: node?, on: on.unwrap_or_default() })
+    });
+    read.collect()
 }
 
 fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec>> {

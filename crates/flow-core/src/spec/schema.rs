@@ -221,7 +221,7 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
         (
             "dependsOn",
             json!({
-                "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
+                "anyOf": [dependency(), { "type": "array", "items": dependency() }],
                 "description": "Nodes that come first.",
             }),
         ),
@@ -237,6 +237,19 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
     let mut node = closed("One step of the flow.", properties, &["id", "type"]);
     node["allOf"] = json!(cases);
     node
+}
+
+fn ends() -> Value {
+    json!({
+        "enum": ["success", "failure", "skipped", "any"], "default": "success",
+        "description": "After which ends of its source it may fire.",
+    })
+}
+
+/// An entry of `dependsOn`.
+fn dependency() -> Value {
+    let properties = keys([("node", text("The node that comes first.")), ("on", ends())]);
+    json!({ "anyOf": [{ "type": "string" }, closed("A node, and how it ends.", properties, &["node"])] })
 }
 
 /// The lists of a flow and of a body.
@@ -272,6 +285,7 @@ fn edge() -> Value {
     let properties = keys([
         ("from", text("The node it leaves.")),
         ("to", text("The node it enters.")),
+        ("on", ends()),
         ("when", when("Whether it fires once its source has ended.")),
         ("maxIterations", count("How often it may fire; it closes a loop.")),
         ("onExhausted", json!({ "enum": ["fail", "continue"], "description": "What happens after that." })),

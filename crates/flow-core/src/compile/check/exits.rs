@@ -8,7 +8,7 @@ use super::loops::{Loop, Loops};
 use crate::{
     compile::resolve::{Link, Links, name},
     diagnostic::{Code, Problem, Sink},
-    graph::{NodeIx, OnExhausted},
+    graph::{EdgeOn, NodeIx, OnExhausted},
     spec::{BodySpec, Yaml},
 };
 
@@ -76,7 +76,11 @@ impl<'a> Certain<'a> {
     fn goes_back(&self, edge: &Link<'_>, start: NodeIx, held: Option<&Value>) -> bool {
         let fires = |link: &Link<'_>| {
             let when = condition(link);
-            when.is_none() || when == Some(Value::Bool(true)) || (link.from == start && when.as_ref() == held)
+            let ends_so = matches!(link.on, EdgeOn::Success | EdgeOn::Any);
+            ends_so
+                && (when.is_none()
+                    || when == Some(Value::Bool(true))
+                    || (link.from == start && when.as_ref() == held))
         };
         if !fires(edge) {
             return false;

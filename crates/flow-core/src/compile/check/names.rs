@@ -5,7 +5,7 @@ use std::fmt;
 use inspan_protocol::NodeId;
 use serde_json::Value;
 
-use super::Checker;
+use super::{Checker, ends};
 use crate::{
     compile::resolve::{Flow, FrameKind, Resolved, quoted},
     diagnostic::{Code, Problem, Severity, did_you_mean},
@@ -134,7 +134,8 @@ impl Resolver for Resolved<'_> {
             Meaning::ForLoop | Meaning::Frame | Meaning::Local => PathRoot::Local(name.into()),
             Meaning::Node { depth, node, body, .. } => {
                 let policy = body.nodes[node.0 as usize].spec.policy.as_ref();
-                let may_fail = policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+                let may_fail = policy.is_some_and(|policy| policy.on_failure == OnFailure::Continue)
+                    || body.links.may_fail(node);
                 match (depth, may_fail) {
                     (0, true) => PathRoot::MayFail(node),
                     (0, false) => PathRoot::Node(node),
@@ -196,11 +197,15 @@ impl Checker<'_> {
             // One problem is enough for a name that is used twice in one text.
             _ if reported.contains(&root) => None,
             Some(Meaning::Node { node, body: owner, frame, .. }) => {
+                let (key, inner) = (parts.next(), parts.next());
                 let found = match frame {
                     Some(frame) => outer_order(root, node, frame, owner),
-                    None => order(root, node, used.bare, site, owner),
+                    None => order(root, node, used.bare, site, owner).or_else(|| {
+                        let found = ends::output_after(root, node, key, site, owner);
+                        found.filter(|_| used.bare)
+                    }),
                 };
-                found.or_else(|| output(root, node, parts.next(), parts.next(), owner))
+                found.or_else(|| output(root, node, key, inner, owner))
             }
             None => Some(unknown(root, body)),
         }
@@ -218,7 +223,7 @@ impl Checker<'_> {
 }
 
 /// What is wrong with the use of a name.
-struct NameProblem {
+pub(super) struct NameProblem {
     code: Code,
     severity: Severity,
     message: String,
@@ -226,8 +231,12 @@ struct NameProblem {
 }
 
 impl NameProblem {
-    fn error(message: String, help: Option<String>) -> Self {
+    pub(super) fn error(message: String, help: Option<String>) -> Self {
         Self { code: Code::UnknownBinding, severity: Severity::Error, message, help }
+    }
+
+    pub(super) fn warning(message: String, help: Option<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(message, help) }
     }
 }
 

@@ -7,23 +7,26 @@ use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::NodeIx,
+    graph::{EdgeOn, NodeIx},
     spec::{BodySpec, EdgeSpec, Text},
 };
 
-/// All edges of a flow: those under `edges` first, then those from `dependsOn`.
+/// All edges of a body: those under `edges` first, then those from `dependsOn`.
 pub(in crate::compile) struct Links<'a> {
     pub(in crate::compile) links: Vec<Link<'a>>,
-    /// The sources of all edges into each node, those that close cycles included.
-    before: Vec<Vec<NodeIx>>,
+    /// The edges into each node, those that close cycles included.
+    into: Vec<Vec<usize>>,
     /// Over edges that close no cycle, the targets and the sources of each node; empty if the flow has no loops.
     pub(in crate::compile) onward: Vec<Vec<NodeIx>>,
     pub(in crate::compile) back: Vec<Vec<NodeIx>>,
+    /// The nodes with an edge that may fire after a failure.
+    may_fail: HashSet<NodeIx>,
 }
 
 pub(in crate::compile) struct Link<'a> {
     pub(in crate::compile) from: NodeIx,
     pub(in crate::compile) to: NodeIx,
+    pub(in crate::compile) on: EdgeOn,
     /// The edge as written; none for `dependsOn`.
     pub(in crate::compile) spec: Option<&'a EdgeSpec<'a>>,
     pub(in crate::compile) span: Span,
@@ -33,6 +36,11 @@ impl Link<'_> {
     pub(in crate::compile) fn is_loop(&self) -> bool {
         self.spec.is_some_and(|spec| spec.max_iterations.is_some())
     }
+
+    /// Whether it may fire after a failure of its source.
+    fn follows_failure(&self) -> bool {
+        matches!(self.on, EdgeOn::Failure | EdgeOn::Any)
+    }
 }
 
 impl<'a> Links<'a> {
@@ -41,76 +49,48 @@ impl<'a> Links<'a> {
         index: &HashMap<NodeId, NodeIx>,
         sink: &mut Sink,
     ) -> Self {
-        let mut links: Vec<Link<'a>> = Vec::new();
-        let mut seen: HashMap<(NodeIx, NodeIx), Span> = HashMap::new();
-        for edge in &spec.edges {
-            let key = |name: &str| format!("{}.{name}", edge.key);
-            let from =
-                edge.from.and_then(|from| end(from, "the edge comes from", || key("from"), index, sink));
-            let to = edge.to.and_then(|to| end(to, "the edge leads to", || key("to"), index, sink));
-            let (Some(from), Some(to)) = (from, to) else { continue };
-            if let Some(first) = seen.get(&(from, to)) {
-                let message = format!(
-                    "another edge leads from {} to {}, on line {}",
-                    name(spec, from),
-                    name(spec, to),
-                    first.start.line
-                );
-                let help = "put both conditions in one `when`".to_owned();
-                let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
-                sink.push(problem.key(&edge.key));
-                continue;
-            }
-            seen.insert((from, to), edge.span);
-            links.push(Link { from, to, spec: Some(edge), span: edge.span });
-        }
-        for (at, node) in spec.nodes.iter().enumerate() {
-            let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
-            for (nth, text) in node.depends_on().enumerate() {
-                let key = || node.key(format_args!("dependsOn[{nth}]"));
-                let Some(from) = end(text, "`dependsOn` names", key, index, sink) else { continue };
-                if let Some(first) = seen.get(&(from, to)) {
-                    let message = format!("this dependency is already declared on line {}", first.start.line);
-                    let problem = Problem::warning(Code::DuplicateEdge, text.1, message);
-                    sink.push(problem.node(node.id.as_ref()).key(key()));
-                    continue;
-                }
-                seen.insert((from, to), text.1);
-                links.push(Link { from, to, spec: None, span: text.1 });
-            }
-        }
-        let empty = || vec![Vec::<NodeIx>::new(); spec.nodes.len()];
-        let mut found = Self { links, before: empty(), onward: Vec::new(), back: Vec::new() };
-        let has_loops = found.links.iter().any(Link::is_loop);
-        if has_loops {
-            (found.onward, found.back) = (empty(), empty());
-        }
-        for link in &found.links {
-            found.before[link.to.0 as usize].push(link.from);
+        let mut reader = LinkReader { spec, index, links: Vec::new(), seen: HashMap::new(), sink };
+        reader.edges();
+        reader.dependencies();
+        let links = reader.links;
+        let has_loops = links.iter().any(Link::is_loop);
+        let size = if has_loops { spec.nodes.len() } else { 0 };
+        let may_fail = links.iter().filter(|link| link.follows_failure()).map(|link| link.from).collect();
+        let (mut onward, mut back) = (vec![Vec::new(); size], vec![Vec::new(); size]);
+        let mut into = vec![Vec::new(); spec.nodes.len()];
+        for (at, link) in links.iter().enumerate() {
+            into[link.to.0 as usize].push(at);
             if has_loops && !link.is_loop() {
-                found.onward[link.from.0 as usize].push(link.to);
-                found.back[link.to.0 as usize].push(link.from);
+                onward[link.from.0 as usize].push(link.to);
+                back[link.to.0 as usize].push(link.from);
             }
         }
+        let found = Self { links, into, onward, back, may_fail };
         found.check_cycles(spec, sink);
         found
     }
 
+    /// The edges into a node.
+    pub(in crate::compile) fn leading_to(&self, node: NodeIx) -> impl Iterator<Item = &Link<'a>> {
+        self.into[node.0 as usize].iter().map(|&at| &self.links[at])
+    }
+
+    /// Whether an edge may fire after a failure of a node.
+    pub(in crate::compile) fn may_fail(&self, node: NodeIx) -> bool {
+        self.may_fail.contains(&node)
+    }
+
     /// Whether one node can have run before another, or before itself on another pass.
     pub(in crate::compile) fn precedes(&self, first: NodeIx, then: NodeIx) -> bool {
-        let direct = &self.before[then.0 as usize];
-        if direct.contains(&first) {
-            return true;
-        }
-        let mut seen: HashSet<NodeIx> = direct.iter().copied().collect();
-        let mut open: Vec<NodeIx> = direct.to_vec();
+        let mut seen: HashSet<NodeIx> = HashSet::new();
+        let mut open = vec![then];
         while let Some(node) = open.pop() {
-            for &source in &self.before[node.0 as usize] {
-                if source == first {
+            for link in self.leading_to(node) {
+                if link.from == first {
                     return true;
                 }
-                if seen.insert(source) {
-                    open.push(source);
+                if seen.insert(link.from) {
+                    open.push(link.from);
                 }
             }
         }
@@ -162,6 +142,68 @@ impl<'a> Links<'a> {
             let help = "set `maxIterations` on the edge that leads back".to_owned();
             sink.push(Problem::error(Code::Cycle, last.span, message).help(help));
         }
+    }
+}
+
+/// Collects the edges of a body.
+struct LinkReader<'a, 'r> {
+    spec: &'a BodySpec<'a>,
+    index: &'r HashMap<NodeId, NodeIx>,
+    links: Vec<Link<'a>>,
+    /// The edges between two nodes, with the places of the first of each kind.
+    seen: HashMap<(NodeIx, NodeIx), Vec<(EdgeOn, Span)>>,
+    sink: &'r mut Sink,
+}
+
+impl<'a> LinkReader<'a, '_> {
+    fn edges(&mut self) {
+        let spec = self.spec;
+        for edge in &spec.edges {
+            let mut end = |end: Option<Text<'_>>, what: &str, name: &str| {
+                self::end(end?, what, || format!("{}.{name}", edge.key), self.index, self.sink)
+            };
+            let (from, to) =
+                (end(edge.from, "the edge comes from", "from"), end(edge.to, "the edge leads to", "to"));
+            let (Some(from), Some(to)) = (from, to) else { continue };
+            if let Some(first) = self.same(from, to, edge.on) {
+                let (line, from, to) = (first.start.line, name(spec, from), name(spec, to));
+                let message = format!("another edge leads from {from} to {to}, on line {line}");
+                let help = "put both conditions in one `when`".to_owned();
+                let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
+                self.sink.push(problem.key(&edge.key));
+                continue;
+            }
+            self.add(Link { from, to, on: edge.on, spec: Some(edge), span: edge.span });
+        }
+    }
+
+    fn dependencies(&mut self) {
+        for (at, node) in self.spec.nodes.iter().enumerate() {
+            let Ok(to) = u32::try_from(at).map(NodeIx) else { continue };
+            for dependency in &node.depends_on {
+                let key = || node.key(format_args!("dependsOn[{}]", dependency.at));
+                let found = end(dependency.node, "`dependsOn` names", key, self.index, self.sink);
+                let (Some(from), span) = (found, dependency.node.1) else { continue };
+                if let Some(first) = self.same(from, to, dependency.on) {
+                    let message = format!("this dependency is already declared on line {}", first.start.line);
+                    let problem = Problem::warning(Code::DuplicateEdge, span, message);
+                    self.sink.push(problem.node(node.id.as_ref()).key(key()));
+                    continue;
+                }
+                self.add(Link { from, to, on: dependency.on, spec: None, span });
+            }
+        }
+    }
+
+    /// The place of an edge between the same nodes that fires after the same end of its source.
+    fn same(&self, from: NodeIx, to: NodeIx, on: EdgeOn) -> Option<Span> {
+        let clashes = |&&(other, _): &&(EdgeOn, Span)| other == on || [other, on].contains(&EdgeOn::Any);
+        self.seen.get(&(from, to))?.iter().find(clashes).map(|(_, span)| *span)
+    }
+
+    fn add(&mut self, link: Link<'a>) {
+        self.seen.entry((link.from, link.to)).or_default().push((link.on, link.span));
+        self.links.push(link);
     }
 }
 

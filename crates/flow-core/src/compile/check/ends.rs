@@ -1,0 +1,104 @@
+//! Checks of `on`: edges that can never fire, and uses of the output of a node that has none where they stand.
+
+use super::names::{NameProblem, Owner, Sees, Site};
+use crate::{
+    compile::resolve::{Link, Resolved, name, quoted},
+    diagnostic::{Code, Problem, Sink},
+    graph::{EdgeOn, NodeIx, OnFailure},
+    node::NodeKind,
+};
+
+/// Reports edges that can never fire.
+pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
+    for link in &body.links.links {
+        if let Some(problem) = never_fires(link, body) {
+            sink.push(match link.spec {
+                Some(edge) => problem.key(format!("{}.on", edge.key)),
+                None => problem.node(body.nodes[link.to.0 as usize].spec.id.as_ref()),
+            });
+        }
+    }
+    for (node, at) in body.nodes.iter().zip(0..) {
+        let waits_for_all = node.kind() == Some(NodeKind::Merge)
+            && node.json.get("mode").and_then(serde_json::Value::as_str) != Some("any");
+        if waits_for_all && let Some(problem) = exclusive_edges(NodeIx(at), body) {
+            sink.push(problem.node(node.spec.id.as_ref()).key(node.spec.key("input.mode")));
+        }
+    }
+}
+
+fn never_fires(link: &Link<'_>, body: &Resolved<'_>) -> Option<Problem> {
+    let source = body.nodes[link.from.0 as usize].spec;
+    let from = name(body.spec, link.from);
+    let continues = source.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+    match link.on {
+        EdgeOn::Failure if continues => {
+            let message = format!("{from} has `continueOnError`, so its edges fire as after a success");
+            let help = format!(
+                "remove `continueOnError`, or write `when: \"{}.failed\"` instead of `on`",
+                from.trim_matches('`')
+            );
+            Some(Problem::error(Code::NeverFires, link.span, message).help(help))
+        }
+        EdgeOn::Skipped if link.is_loop() => {
+            let message = "an edge that closes a loop does not fire when its source was skipped";
+            Some(Problem::error(Code::NeverFires, link.span, message))
+        }
+        EdgeOn::Skipped if source.when.is_none() && body.links.leading_to(link.from).next().is_none() => {
+            let message = format!(
+                "this edge never fires: {from} has no `when` and no edge leads to it, so it is never skipped"
+            );
+            Some(Problem::warning(Code::NeverFires, link.span, message))
+        }
+        _ => None,
+    }
+}
+
+/// A merge that waits for all edges never runs if two of them fire after different ends of one node.
+fn exclusive_edges(node: NodeIx, body: &Resolved<'_>) -> Option<Problem> {
+    let mut edges: Vec<&Link<'_>> =
+        body.links.leading_to(node).filter(|link| link.on != EdgeOn::Any).collect();
+    edges.sort_by_key(|link| link.from);
+    let pair = edges.windows(2).find(|pair| pair[0].from == pair[1].from)?;
+    let (id, from) = (quoted(body.nodes[node.0 as usize].spec.id.as_ref()), name(body.spec, pair[0].from));
+    let message =
+        format!("{id} waits for all its edges, and two of them fire after different ends of {from}");
+    let help = "set `mode: any`".to_owned();
+    Some(Problem::error(Code::NeverFires, pair[1].span, message).help(help))
+}
+
+/// What is wrong with the use of the output of a node by its name, where it is known how the node has ended.
+pub(super) fn output_after(
+    name: &str,
+    node: NodeIx,
+    key: Option<&str>,
+    site: &Site<'_>,
+    body: &Resolved<'_>,
+) -> Option<NameProblem> {
+    let is_marker = key.is_none_or(|key| matches!(key, "failed" | "error"));
+    match end_of(node, site, body)? {
+        EdgeOn::Failure if !is_marker => Some(NameProblem::error(
+            format!("`{name}` has failed when this is evaluated, and has no `{}`", key.unwrap_or_default()),
+            Some(format!("use `{name}.error`")),
+        )),
+        EdgeOn::Skipped => {
+            let message = format!("`{name}` was skipped when this is evaluated, and has no output");
+            Some(NameProblem::error(message, None))
+        }
+        EdgeOn::Any if !is_marker => Some(NameProblem::warning(
+            format!("`{name}` may have failed or been skipped when this is evaluated"),
+            Some(format!("give a default: `{name}.{} | default(…)`", key.unwrap_or_default())),
+        )),
+        _ => None,
+    }
+}
+
+/// How a node has ended where a template or condition is evaluated; unknown if more than one edge leads there.
+fn end_of(node: NodeIx, site: &Site<'_>, body: &Resolved<'_>) -> Option<EdgeOn> {
+    if let (Owner::Edge(_, _, edge), Sees::After) = (site.owner, site.sees) {
+        return (site.node == Some(node)).then_some(edge.on);
+    }
+    let mut edges = body.links.leading_to(site.node?);
+    let edge = edges.next().filter(|_| edges.next().is_none())?;
+    (edge.from == node).then_some(edge.on)
+}
