@@ -36,5 +36,5 @@ pub use run::{AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, R
 pub use run_agent::{run_agent, run_agent_stream};
 pub use session::{
     AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,
-    AgentStream, Attachment, Chat, ChatError, HookResult, Retry, RunAgentOptions, ToolCall,
+    AgentStream, Attachment, Chat, ChatError, HookResult, RetryOptions, RunAgentOptions, ToolCall,
 };

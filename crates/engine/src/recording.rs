@@ -123,7 +123,7 @@ impl DynProvider for Recorded {
         self.provider.output_schema()
     }
 
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'_, Result<Handshake, AgentError>> {
         self.provider.handshake(context)
     }
 
@@ -163,7 +163,7 @@ impl DynProvider for Recorded {
         self.provider.output_facts(output)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.provider.shutdown()
     }
 }

@@ -111,7 +111,7 @@ mod tests {
         fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
             unreachable!("it gives no output")
         }
-        fn shutdown(&self) -> BoxFuture<'static, ()> {
+        fn shutdown(&self) -> BoxFuture<'_, ()> {
             Box::pin(sleep(self.1))
         }
     }

@@ -31,7 +31,7 @@ mod stream;
 mod transcript;
 
 pub use hooks::{AgentHooks, HookResult};
-pub use options::{AgentOptions, Attachment, Chat, Retry, RunAgentOptions};
+pub use options::{AgentOptions, Attachment, Chat, RetryOptions, RunAgentOptions};
 pub use result::{AgentResult, ChatError, ToolCall};
 pub use stream::{AgentItem, AgentStream};
 

@@ -167,10 +167,6 @@ fn one() -> u32 {
 }
 
 impl ProviderOutput for ScriptOutput {
-    fn session_id(&self) -> Option<ProviderSessionId> {
-        self.session_id.clone()
-    }
-
     fn facts(&self) -> OutputFacts {
         OutputFacts {
             text: self.text.clone(),

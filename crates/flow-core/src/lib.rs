@@ -39,7 +39,7 @@ pub use overrides::OverrideError;
 pub use pilot::{AttemptDone, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};
 pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
-    Action, AttemptEnd, CancelReason, Interrupted, Plan, Planned, Reusable, ReuseDecision, ReuseReason, Run,
+    Action, AttemptEnd, CancelCause, Interrupted, Plan, Planned, Reusable, ReuseDecision, ReuseReason, Run,
     StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};

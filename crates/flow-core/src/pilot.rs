@@ -19,7 +19,7 @@ use crate::{
     catalog::{Described, NodeCatalog},
     graph::{Graph, NodeIx},
     node::{Computed, DescribeNode},
-    schedule::{Action, AttemptEnd, CancelReason, CarriedRun, Interrupted, Run, StartNode},
+    schedule::{Action, AttemptEnd, CancelCause, CarriedRun, Interrupted, Run, StartNode},
     state::{Conversation, SnapshotError},
 };
 
@@ -104,7 +104,7 @@ pub enum Todo {
         /// Its attempt.
         attempt: u32,
         /// Why.
-        reason: CancelReason,
+        reason: CancelCause,
     },
     /// Ask a person on a node's behalf; the question and the reply are events.
     Ask {

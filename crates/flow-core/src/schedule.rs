@@ -52,7 +52,7 @@ pub struct Run {
     /// When the newest decision was asked for.
     looked_at: Timestamp,
     /// Attempts that were told to end, by node: a decision is given once.
-    cancelled: Vec<(NodeIx, u32, CancelReason)>,
+    cancelled: Vec<(NodeIx, u32, CancelCause)>,
     /// Nodes about which this process has asked a person, with the attempt that was cut short.
     asked: BTreeMap<NodeIx, u32>,
     /// Agents that wait for money that is laid aside for others, and the newest fact when they were last looked at.
@@ -97,7 +97,7 @@ pub enum Action {
         /// Its attempt.
         attempt: u32,
         /// Why.
-        reason: CancelReason,
+        reason: CancelCause,
     },
     /// Put a question to a person on a node's behalf; the reply comes as a fact.
     Ask {
@@ -151,7 +151,7 @@ pub struct Interrupted {
 /// Why an attempt is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum CancelReason {
+pub enum CancelCause {
     /// Its time is up.
     TimedOut,
     /// Its own budget is used up.
@@ -359,7 +359,7 @@ impl Run {
         self.agenda.ended().find(|ix| self.going_back.is_empty() || !goes_back(ix))
     }
 
-    fn cancel(&mut self, node: NodeIx, reason: CancelReason, actions: &mut Vec<Action>) {
+    fn cancel(&mut self, node: NodeIx, reason: CancelCause, actions: &mut Vec<Action>) {
         let attempt = self.facts.nodes[node].attempt;
         if !self.cancelled.iter().any(|&(ix, n, _)| ix == node && n == attempt) {
             self.cancelled.push((node, attempt, reason));
@@ -382,7 +382,7 @@ impl Run {
         }
         let expired = self.agenda.due(now).filter(|ix| self.facts.nodes[*ix].status == NodeStatus::Running);
         for ix in expired.collect::<Vec<_>>() {
-            self.cancel(ix, CancelReason::TimedOut, actions);
+            self.cancel(ix, CancelCause::TimedOut, actions);
         }
     }
 

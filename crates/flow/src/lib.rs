@@ -13,7 +13,7 @@ mod tests;
 
 pub use error::RunError;
 pub use inspan_flow_core::{
-    About, Action, AttemptEnd, BindingError, Budget, CancelReason, Change, Code, Compiled, Computed,
+    About, Action, AttemptEnd, BindingError, Budget, CancelCause, Change, Code, Compiled, Computed,
     Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState, Effects,
     Ending, Explanation, FACTS, Facts, FailFast, FlowPolicy, FlowSource, Graph, InputError, Interrupted,
     Join, Loaded, Node, NodeCatalog, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies,
@@ -28,7 +28,7 @@ pub use inspan_store::{
     StoreError, TransferError, Verdict, VerifyReport, Waits,
 };
 pub use load::{FlowError, load};
-pub use node::{NodeContext, NodeRegistry, NodeType};
+pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
     Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs, Reports, Resume, RunHandle,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Hub, ProgramCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp};
@@ -10,10 +10,26 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 /// A kind of node that flows can use. A custom one is one type that implements this and [`DescribeNode`], and one
-/// [`register`](NodeRegistry::register).
+/// [`register`](NodeRegistry::register). An implementation writes `run` as `async fn`.
 pub trait NodeType: DescribeNode {
     /// Runs one attempt, until it ends or its context is cancelled.
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>>;
+    fn run(
+        &self,
+        context: NodeContext,
+        input: Value,
+    ) -> impl Future<Output = Result<Value, AgentError>> + Send;
+}
+
+/// The erased form of a [`NodeType`].
+pub trait DynNodeType: DescribeNode {
+    /// As [`NodeType::run`].
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>>;
+}
+
+impl<N: NodeType> DynNodeType for N {
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
+        NodeType::run(self, context, input).boxed()
+    }
 }
 
 /// What surrounds one attempt of a node.
@@ -70,7 +86,7 @@ impl NodeContext {
 #[derive(Clone, Default)]
 pub struct NodeRegistry {
     catalog: NodeCatalog,
-    types: BTreeMap<Arc<str>, Arc<dyn NodeType>>,
+    types: BTreeMap<Arc<str>, Arc<dyn DynNodeType>>,
 }
 
 impl NodeRegistry {
@@ -81,14 +97,14 @@ impl NodeRegistry {
 
     /// Adds a type under its own name; it replaces one of the same name.
     pub fn register(&mut self, node_type: impl NodeType) -> &mut Self {
-        let node_type: Arc<dyn NodeType> = Arc::new(node_type);
+        let node_type: Arc<dyn DynNodeType> = Arc::new(node_type);
         self.catalog.register_shared(node_type.clone());
         self.types.insert(node_type.name(), node_type);
         self
     }
 
     /// What runs the type of this name; nothing if it only computes.
-    pub fn runner(&self, name: &str) -> Option<&Arc<dyn NodeType>> {
+    pub fn runner(&self, name: &str) -> Option<&Arc<dyn DynNodeType>> {
         self.types.get(name)
     }
 }

@@ -82,10 +82,6 @@ pub(crate) struct Answered {
 }
 
 impl ProviderOutput for Answered {
-    fn session_id(&self) -> Option<ProviderSessionId> {
-        self.session_id.clone()
-    }
-
     fn facts(&self) -> OutputFacts {
         OutputFacts {
             text: self.text.clone(),

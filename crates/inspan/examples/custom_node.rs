@@ -4,7 +4,6 @@
 
 use std::error::Error;
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan::{
     AgentError, Flow,
     node::{DescribeNode, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, builtin_nodes},
@@ -38,9 +37,9 @@ impl DescribeNode for Reverse {
 }
 
 impl NodeType for Reverse {
-    fn run(&self, _context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn run(&self, _context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let text: String = input["text"].as_str().unwrap_or_default().chars().rev().collect();
-        async move { Ok(json!({ "text": text })) }.boxed()
+        Ok(json!({ "text": text }))
     }
 }
 

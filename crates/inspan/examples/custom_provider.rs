@@ -4,10 +4,10 @@
 
 use futures::{StreamExt, stream};
 use inspan::{
-    AgentError, AgentOptions, AgentSession, ProviderSessionId, StopReason, Usage,
+    AgentError, AgentOptions, AgentSession, ProviderSessionId,
     provider::{
-        Chunk, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderCapabilities, ProviderDescriptor,
-        ProviderInput, ProviderItem, ProviderOutput, ProviderStream, StreamEvent,
+        Chunk, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderDescriptor, ProviderInput,
+        ProviderItem, ProviderOutput, ProviderStream, StreamEvent,
     },
 };
 use schemars::JsonSchema;
@@ -44,20 +44,9 @@ struct Output {
 }
 
 impl ProviderOutput for Output {
-    fn session_id(&self) -> Option<ProviderSessionId> {
-        Some(self.session_id.clone())
-    }
-
     fn facts(&self) -> OutputFacts {
-        OutputFacts {
-            text: self.text.clone(),
-            structured_output: None,
-            session: self.session_id(),
-            stop_reason: StopReason::Complete,
-            usage: Usage::default(),
-            cost_usd: Some(0.0),
-            num_turns: 1,
-        }
+        let session = Some(self.session_id.clone());
+        OutputFacts { session, cost_usd: Some(0.0), ..OutputFacts::text(&self.text) }
     }
 }
 
@@ -68,11 +57,7 @@ impl Provider for Shouting {
     type Output = Output;
 
     fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: "shouting".to_owned(),
-            display_name: "Shouting".to_owned(),
-            capabilities: ProviderCapabilities { streaming: true, ..ProviderCapabilities::default() },
-        }
+        ProviderDescriptor::new("shouting", "Shouting")
     }
 
     fn execute(&self, input: Input, _context: ExecutionContext) -> ProviderStream<Output> {

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use inspan::{
-    AgentError, AgentHooks, AgentOptions, HookResult, Retry, ToolCall, providers::ScriptedProvider, run_agent,
+    AgentError, AgentHooks, AgentOptions, HookResult, RetryOptions, ToolCall, providers::ScriptedProvider,
+    run_agent,
 };
 use serde_json::json;
 
@@ -35,7 +36,7 @@ async fn main() -> Result<(), AgentError> {
             .model("some-model")
             .output_schema(json!({ "type": "object", "required": ["animals"] }))
             .timeout(Duration::from_secs(60))
-            .retry(Retry::times(3))
+            .retry(RetryOptions::times(3))
             .hooks(NoSecrets)
             .sink(|envelope| println!("  {}", envelope.event.name()))
             .option("turns", script(file));

@@ -52,7 +52,7 @@ pub use flow::{Error, Flow};
 pub use inspan_engine::{
     AgentContext, AgentDefinition, AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession,
     AgentSessionStatus, AgentSnapshot, AgentStream, Attachment, Channel, ChannelLimits, Channels, Chat,
-    ChatError, ExecutableAgent, HookResult, Mailbox, ProviderAgent, Retry, RunAgentOptions, ToolCall,
+    ChatError, ExecutableAgent, HookResult, Mailbox, ProviderAgent, RetryOptions, RunAgentOptions, ToolCall,
     run_agent, run_agent_stream,
 };
 pub use inspan_engine::{
@@ -118,6 +118,6 @@ pub mod prelude {
     };
     pub use crate::{
         AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, BoxError, Channel, Chat, ChatError,
-        Event, Filter, Flow, Hub, PermissionPolicy, Retry, run_agent, run_agent_stream,
+        Event, Filter, Flow, Hub, PermissionPolicy, RetryOptions, run_agent, run_agent_stream,
     };
 }

@@ -149,6 +149,21 @@ pub struct OutputFacts {
     pub num_turns: u32,
 }
 
+impl OutputFacts {
+    /// A whole answer in one model turn, of which nothing but the text is known.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            structured_output: None,
+            session: None,
+            stop_reason: StopReason::Complete,
+            usage: Usage::default(),
+            cost_usd: None,
+            num_turns: 1,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -59,7 +59,7 @@ pub use snapshot::{
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
-pub use tool::{FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
+pub use tool::{DynHostTool, FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
 /// Any error, for functions that a program implements: `?` takes every error, and a text becomes one by `into`.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -32,6 +32,17 @@ pub struct ProviderDescriptor {
     pub capabilities: ProviderCapabilities,
 }
 
+impl ProviderDescriptor {
+    /// A provider of this type, by this name for people, which can only answer.
+    pub fn new(provider_type: impl Into<String>, display_name: impl Into<String>) -> Self {
+        Self {
+            provider_type: provider_type.into(),
+            display_name: display_name.into(),
+            capabilities: ProviderCapabilities::default(),
+        }
+    }
+}
+
 /// What a provider can do; the flow compiler refuses what it cannot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -57,7 +68,7 @@ pub struct ProviderCapabilities {
     pub native_steer: bool,
 }
 
-/// An adapter to one kind of agent.
+/// An adapter to one kind of agent. An implementation writes what returns a future as `async fn`.
 pub trait Provider: Send + Sync + 'static {
     /// What a call takes.
     type Input: ProviderInput;
@@ -82,8 +93,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Reaches the vendor as a call would, without asking a model or spending anything: starts the program and greets
     /// it, or asks the service for what it has. It ends when the context is cancelled.
-    fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        Box::pin(std::future::ready(Ok(Handshake::Nobody)))
+    fn handshake(
+        &self,
+        _context: ExecutionContext,
+    ) -> impl Future<Output = Result<Handshake, AgentError>> + Send {
+        async { Ok(Handshake::Nobody) }
     }
 
     /// What the provider needs on a machine.
@@ -102,13 +116,13 @@ pub trait Provider: Send + Sync + 'static {
         &self,
         _environment: &Environment,
         _supervisor: Option<Supervisor>,
-    ) -> BoxFuture<'static, Probe> {
-        Box::pin(std::future::ready(Probe::BuiltIn))
+    ) -> impl Future<Output = Probe> + Send {
+        async { Probe::BuiltIn }
     }
 
     /// Ends what outlives a turn, such as a warm process.
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
+    fn shutdown(&self) -> impl Future<Output = ()> + Send {
+        async {}
     }
 }
 
@@ -144,14 +158,13 @@ pub trait ProviderInput: DeserializeOwned + Serialize + JsonSchema + Send + 'sta
     fn resume(&mut self, session: &ProviderSessionId, message: &str);
 
     /// What the engine must know of it.
-    fn facts(&self) -> InputFacts;
+    fn facts(&self) -> InputFacts {
+        InputFacts::default()
+    }
 }
 
 /// What a provider gives.
 pub trait ProviderOutput: DeserializeOwned + Serialize + JsonSchema + Send + 'static {
-    /// The vendor's conversation, to continue.
-    fn session_id(&self) -> Option<ProviderSessionId>;
-
     /// What the engine must know of it.
     fn facts(&self) -> OutputFacts;
 }
@@ -272,7 +285,7 @@ pub trait DynProvider: Send + Sync {
         Vec::new()
     }
     /// Reaches the vendor without asking a model, as [`Provider::handshake`].
-    fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+    fn handshake(&self, _context: ExecutionContext) -> BoxFuture<'_, Result<Handshake, AgentError>> {
         Box::pin(std::future::ready(Ok(Handshake::Nobody)))
     }
     /// What the provider needs on a machine, as [`Provider::setup`].
@@ -284,15 +297,15 @@ pub trait DynProvider: Send + Sync {
         Ok(())
     }
     /// Finds out how the provider is set up, as [`Provider::probe`].
-    fn probe(
-        &self,
-        _environment: &Environment,
+    fn probe<'a>(
+        &'a self,
+        _environment: &'a Environment,
         _supervisor: Option<Supervisor>,
-    ) -> BoxFuture<'static, Probe> {
+    ) -> BoxFuture<'a, Probe> {
         Box::pin(std::future::ready(Probe::BuiltIn))
     }
     /// Ends what outlives a turn.
-    fn shutdown(&self) -> BoxFuture<'static, ()>;
+    fn shutdown(&self) -> BoxFuture<'_, ()>;
 }
 
 /// The erased form of a [`Provider`].
@@ -364,7 +377,7 @@ impl<P: Provider> DynProvider for Erased<P> {
         self.0.check_input(input)
     }
 
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'_, Result<Handshake, AgentError>> {
         let provider = self.0.descriptor().provider_type;
         let greeted = self.0.handshake(context);
         Box::pin(async move { greeted.await.map_err(|error| error.from_provider(&provider)) })
@@ -380,12 +393,16 @@ impl<P: Provider> DynProvider for Erased<P> {
             .map_err(|error| error.from_provider(&self.0.descriptor().provider_type))
     }
 
-    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
-        self.0.probe(environment, supervisor)
+    fn probe<'a>(
+        &'a self,
+        environment: &'a Environment,
+        supervisor: Option<Supervisor>,
+    ) -> BoxFuture<'a, Probe> {
+        Box::pin(self.0.probe(environment, supervisor))
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        self.0.shutdown()
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.shutdown())
     }
 }
 

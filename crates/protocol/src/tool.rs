@@ -19,7 +19,7 @@ pub struct ToolSpec {
     pub input_schema: Value,
 }
 
-/// A tool of the program.
+/// A tool of the program. An implementation writes `call` as `async fn`.
 pub trait HostTool: Send + Sync {
     /// What a model is told of it. It must not change while the tool is in use.
     fn spec(&self) -> ToolSpec;
@@ -30,7 +30,25 @@ pub trait HostTool: Send + Sync {
         &self,
         input: Value,
         cancel: CancellationToken,
-    ) -> BoxFuture<'static, Result<ToolOutput, ToolError>>;
+    ) -> impl Future<Output = Result<ToolOutput, ToolError>> + Send;
+}
+
+/// The erased form of a [`HostTool`].
+pub trait DynHostTool: Send + Sync {
+    /// As [`HostTool::spec`].
+    fn spec(&self) -> ToolSpec;
+    /// As [`HostTool::call`].
+    fn call(&self, input: Value, cancel: CancellationToken) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+}
+
+impl<T: HostTool> DynHostTool for T {
+    fn spec(&self) -> ToolSpec {
+        HostTool::spec(self)
+    }
+
+    fn call(&self, input: Value, cancel: CancellationToken) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(HostTool::call(self, input, cancel))
+    }
 }
 
 /// What a tool gives.
@@ -94,7 +112,7 @@ impl From<&str> for ToolError {
 
 /// The tools that a program gives to an agent, in the order in which they are offered.
 #[derive(Clone, Default)]
-pub struct HostTools(Vec<Arc<dyn HostTool>>);
+pub struct HostTools(Vec<Arc<dyn DynHostTool>>);
 
 impl HostTools {
     /// One more tool.
@@ -105,7 +123,7 @@ impl HostTools {
     }
 
     /// Each tool in its order.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn HostTool>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn DynHostTool>> {
         self.0.iter()
     }
 
@@ -115,8 +133,8 @@ impl HostTools {
     }
 }
 
-impl FromIterator<Arc<dyn HostTool>> for HostTools {
-    fn from_iter<I: IntoIterator<Item = Arc<dyn HostTool>>>(tools: I) -> Self {
+impl FromIterator<Arc<dyn DynHostTool>> for HostTools {
+    fn from_iter<I: IntoIterator<Item = Arc<dyn DynHostTool>>>(tools: I) -> Self {
         Self(tools.into_iter().collect())
     }
 }
@@ -160,11 +178,7 @@ where
         self.spec.clone()
     }
 
-    fn call(
-        &self,
-        input: Value,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'static, Result<ToolOutput, ToolError>> {
-        Box::pin((self.function)(input, cancel))
+    async fn call(&self, input: Value, cancel: CancellationToken) -> Result<ToolOutput, ToolError> {
+        (self.function)(input, cancel).await
     }
 }

@@ -1,7 +1,6 @@
 //! The providers `acp`, `droid`, `gemini` and `qwen`: agents driven over the Agent Client Protocol, version 1, by the
 //! stdin and stdout of their programs.
 
-use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, Environment, ExecutionContext, Handshake, InputProblem, Probe, Provider,
     ProviderCapabilities, ProviderDescriptor, ProviderStream, Setup, Supervisor,
@@ -111,14 +110,11 @@ impl Provider for AcpProvider {
         self.preset.program.map_or(Ok(()), |program| program.find(None, environment, None).map(drop))
     }
 
-    fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> BoxFuture<'static, Probe> {
-        let (program, environment) = (self.preset.program, environment.clone());
-        Box::pin(async move {
-            match program {
-                Some(program) => Probe::Program(program.probe(&environment, supervisor).await),
-                None => Probe::BuiltIn,
-            }
-        })
+    async fn probe(&self, environment: &Environment, supervisor: Option<Supervisor>) -> Probe {
+        match self.preset.program {
+            Some(program) => Probe::Program(program.probe(environment, supervisor).await),
+            None => Probe::BuiltIn,
+        }
     }
 
     fn execute(&self, input: AcpInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
@@ -135,16 +131,16 @@ impl Provider for AcpProvider {
         })
     }
 
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'static, Result<Handshake, AgentError>> {
+    async fn handshake(&self, context: ExecutionContext) -> Result<Handshake, AgentError> {
         let preset = self.preset;
         // Each call of `acp` names its own agent.
         if preset.program.is_none() {
-            return Box::pin(std::future::ready(Ok(Handshake::Nobody)));
+            return Ok(Handshake::Nobody);
         }
-        self.programs.handshake(context, |context| Launch::new(preset, &AcpOptions::default(), context))
+        self.programs.handshake(context, |context| Launch::new(preset, &AcpOptions::default(), context)).await
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        self.programs.shut_down()
+    async fn shutdown(&self) {
+        self.programs.shut_down().await;
     }
 }

@@ -4,7 +4,6 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, Environment, ExecutionContext, Handshake, Probe, ProviderSessionId, ProviderStream,
     ServiceStatus, StopReason, StreamEvent, ToolSpec,
@@ -175,12 +174,8 @@ impl<A: Api> ApiProvider<A> {
     }
 
     /// Asks the vendor whether it accepts the key.
-    pub(crate) fn handshake(
-        &self,
-        context: ExecutionContext,
-    ) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        let http = Arc::clone(&self.http);
-        Box::pin(async move { account::handshake::<A>(&http, &context).await })
+    pub(crate) async fn handshake(&self, context: ExecutionContext) -> Result<Handshake, AgentError> {
+        account::handshake::<A>(&self.http, &context).await
     }
 }
 
@@ -255,12 +250,12 @@ macro_rules! api_provider {
                 $crate::api::check_setup::<$api>(environment)
             }
 
-            fn probe(
+            async fn probe(
                 &self,
                 environment: &::inspan_protocol::Environment,
                 _: Option<::inspan_protocol::Supervisor>,
-            ) -> ::futures::future::BoxFuture<'static, ::inspan_protocol::Probe> {
-                Box::pin(::std::future::ready($crate::api::probe::<$api>(environment)))
+            ) -> ::inspan_protocol::Probe {
+                $crate::api::probe::<$api>(environment)
             }
 
             fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {
@@ -275,14 +270,11 @@ macro_rules! api_provider {
                 self.0.execute(input, context)
             }
 
-            fn handshake(
+            async fn handshake(
                 &self,
                 context: ::inspan_protocol::ExecutionContext,
-            ) -> ::futures::future::BoxFuture<
-                'static,
-                Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError>,
-            > {
-                self.0.handshake(context)
+            ) -> Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError> {
+                self.0.handshake(context).await
             }
         }
     };

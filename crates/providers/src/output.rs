@@ -70,10 +70,6 @@ impl TurnOutput {
 }
 
 impl ProviderOutput for TurnOutput {
-    fn session_id(&self) -> Option<ProviderSessionId> {
-        self.session_id.clone()
-    }
-
     fn facts(&self) -> OutputFacts {
         OutputFacts {
             text: self.text.clone(),
@@ -124,10 +120,6 @@ macro_rules! vendor_output {
         }
 
         impl ::inspan_protocol::ProviderOutput for $name {
-            fn session_id(&self) -> Option<::inspan_protocol::ProviderSessionId> {
-                self.turn.session_id()
-            }
-
             fn facts(&self) -> ::inspan_protocol::OutputFacts {
                 self.turn.facts()
             }

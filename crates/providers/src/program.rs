@@ -6,7 +6,6 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, Handshake, ProviderItem, ProviderSessionId, ProviderStream,
@@ -315,22 +314,19 @@ impl<A: Agent> ProgramProvider<A> {
     }
 
     /// Starts a program, exchanges greetings and ends it; no conversation is opened.
-    pub(crate) fn handshake(
+    pub(crate) async fn handshake(
         &self,
         context: ExecutionContext,
-        launch: impl FnOnce(&ExecutionContext) -> Result<A::Launch, AgentError> + Send + 'static,
-    ) -> BoxFuture<'static, Result<Handshake, AgentError>> {
-        Box::pin(async move {
-            let launch = launch(&context)?;
-            Session::<A>::greet(&launch, &context).await?;
-            Ok(Handshake::Vendor)
-        })
+        launch: impl FnOnce(&ExecutionContext) -> Result<A::Launch, AgentError> + Send,
+    ) -> Result<Handshake, AgentError> {
+        let launch = launch(&context)?;
+        Session::<A>::greet(&launch, &context).await?;
+        Ok(Handshake::Vendor)
     }
 
     /// Ends all processes.
-    pub(crate) fn shut_down(&self) -> BoxFuture<'static, ()> {
-        let pool = Arc::clone(&self.pool);
-        Box::pin(async move { pool.shut_down().await })
+    pub(crate) async fn shut_down(&self) {
+        self.pool.shut_down().await;
     }
 }
 
@@ -478,15 +474,12 @@ macro_rules! program_provider {
                 $program.find(None, environment, None).map(drop)
             }
 
-            fn probe(
+            async fn probe(
                 &self,
                 environment: &::inspan_protocol::Environment,
                 supervisor: Option<::inspan_protocol::Supervisor>,
-            ) -> ::futures::future::BoxFuture<'static, ::inspan_protocol::Probe> {
-                let environment = environment.clone();
-                Box::pin(async move {
-                    ::inspan_protocol::Probe::Program($program.probe(&environment, supervisor).await)
-                })
+            ) -> ::inspan_protocol::Probe {
+                ::inspan_protocol::Probe::Program($program.probe(environment, supervisor).await)
             }
 
             fn execute(
@@ -497,18 +490,15 @@ macro_rules! program_provider {
                 self.0.execute($program.provider, context, move |context| $call(input, context))
             }
 
-            fn handshake(
+            async fn handshake(
                 &self,
                 context: ::inspan_protocol::ExecutionContext,
-            ) -> ::futures::future::BoxFuture<
-                'static,
-                Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError>,
-            > {
-                self.0.handshake(context, |context| Launch::new(&Default::default(), context))
+            ) -> Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError> {
+                self.0.handshake(context, |context| Launch::new(&Default::default(), context)).await
             }
 
-            fn shutdown(&self) -> ::futures::future::BoxFuture<'static, ()> {
-                self.0.shut_down()
+            async fn shutdown(&self) {
+                self.0.shut_down().await;
             }
         }
     };

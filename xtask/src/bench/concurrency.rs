@@ -144,7 +144,7 @@ impl DynProvider for ScriptedAgent {
         self.0.output_facts(output)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.0.shutdown()
     }
 }

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, ensure};
-use futures::future::BoxFuture;
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{
     Batch, DescribeNode, FlowRunner, Graph, Loaded, MemoryStore, NodeContext, NodeKind, NodeRegistry,
@@ -50,8 +49,8 @@ impl DescribeNode for Effect {
 }
 
 impl NodeType for Effect {
-    fn run(&self, _: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        Box::pin(async move { Ok(input) })
+    async fn run(&self, _: NodeContext, input: Value) -> Result<Value, AgentError> {
+        Ok(input)
     }
 }
 

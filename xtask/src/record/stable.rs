@@ -138,7 +138,7 @@ impl DynProvider for Stable {
         self.provider.output_facts(output)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.provider.shutdown()
     }
 }

@@ -184,7 +184,7 @@ impl DynProvider for Wrapped {
         self.provider.output_facts(output)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.provider.shutdown()
     }
 }

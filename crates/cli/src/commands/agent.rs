@@ -3,7 +3,7 @@
 
 use std::{fs, io::Read, path::Path, sync::Arc};
 
-use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, Retry};
+use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, RetryOptions};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, StopReason};
 use serde_json::{Value, json};
 
@@ -104,7 +104,7 @@ pub(super) fn options(
         .env(invocation.env.clone())
         .permissions(permissions)
         .supervisor(inspan_process::guard())
-        .retry(Retry::times(how.attempts));
+        .retry(RetryOptions::times(how.attempts));
     if let Some(cwd) = &invocation.cwd {
         options = options.cwd(cwd);
     }

@@ -217,7 +217,7 @@ impl DynProvider for Replayed {
         self.source.output_facts(output)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }

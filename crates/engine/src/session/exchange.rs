@@ -22,7 +22,7 @@ use super::{
     hooks::{HookedProvider, call_hook},
     inbox::Role,
     input::message,
-    options::{Chat, Retry},
+    options::{Chat, RetryOptions},
     queue::{End, Input, Output},
     result::{AgentResult, ChatError},
     transcript::retell,
@@ -381,7 +381,7 @@ fn said(waiting: &[Mail], chat: &Chat) -> String {
 }
 
 /// How long to wait before the next attempt, if there may be one.
-fn wait_before(retry: Retry, attempt: u32, error: &AgentError, now: Timestamp) -> Option<Duration> {
+fn wait_before(retry: RetryOptions, attempt: u32, error: &AgentError, now: Timestamp) -> Option<Duration> {
     if !error.is_retryable() || attempt >= retry.attempts {
         return None;
     }

@@ -217,7 +217,7 @@ impl DynProvider for HookedProvider {
         Ok(facts)
     }
 
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.provider.shutdown()
     }
 }

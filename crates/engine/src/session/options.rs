@@ -29,7 +29,7 @@ pub struct AgentOptions {
     pub(super) output_schema: Option<Value>,
     pub(super) more: Map<String, Value>,
     pub(super) timeout: Option<Duration>,
-    pub(super) retry: Retry,
+    pub(super) retry: RetryOptions,
     pub(super) cancel: CancellationToken,
     pub(super) hooks: Option<Arc<dyn DynHooks>>,
     pub(super) sink: Option<Callback>,
@@ -40,7 +40,7 @@ pub struct AgentOptions {
 /// How often what failed is tried again. Only errors that are retryable are, after the wait that the vendor asks for,
 /// else after the backoff, which doubles each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
+pub struct RetryOptions {
     /// How often it is tried in all.
     pub attempts: u32,
     /// The wait before the second attempt.
@@ -49,14 +49,14 @@ pub struct Retry {
     pub longest: Duration,
 }
 
-impl Retry {
+impl RetryOptions {
     /// Tries this often, one second after the first failure, and waits five minutes at most.
     pub fn times(attempts: u32) -> Self {
         Self { attempts, backoff: Duration::from_secs(1), longest: Duration::from_secs(300) }
     }
 }
 
-impl Default for Retry {
+impl Default for RetryOptions {
     /// Tries once.
     fn default() -> Self {
         Self::times(1)
@@ -157,7 +157,7 @@ impl AgentOptions {
 
     /// How often what failed is tried again.
     #[must_use]
-    pub fn retry(self, retry: Retry) -> Self {
+    pub fn retry(self, retry: RetryOptions) -> Self {
         Self { retry, ..self }
     }
 

@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause};
 use serde_json::Map;
 
-use super::{Action, CancelReason, Planning, Run, emit, ending};
+use super::{Action, CancelCause, Planning, Run, emit, ending};
 use crate::{
     graph::{Budget, NodeIx, OnExceeded, OnUnknown},
     node::NodeKind,
@@ -79,7 +79,7 @@ impl Run {
         let spenders: Vec<_> = spend.map(|(ix, _)| ix).collect();
         match budget.on_exceeded {
             OnExceeded::Pause => {
-                spenders.into_iter().for_each(|ix| self.cancel(ix, CancelReason::Pausing, actions));
+                spenders.into_iter().for_each(|ix| self.cancel(ix, CancelCause::Pausing, actions));
             }
             OnExceeded::Fail if spenders.is_empty() => {}
             OnExceeded::Fail => actions.push(self.bankrupt()),
@@ -103,8 +103,8 @@ impl Run {
             }
             if spends {
                 let reason = match budget.on_exceeded {
-                    OnExceeded::Pause => CancelReason::Pausing,
-                    OnExceeded::Fail => CancelReason::OverBudget,
+                    OnExceeded::Pause => CancelCause::Pausing,
+                    OnExceeded::Fail => CancelCause::OverBudget,
                 };
                 self.cancel(ix, reason, actions);
             }

@@ -6,7 +6,7 @@ use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Agenda, CancelReason, Reusable, Run};
+use super::{Agenda, CancelCause, Reusable, Run};
 use crate::{
     graph::{EdgeIx, Graph, NodeIx},
     state::{Facts, SnapshotError},
@@ -21,7 +21,7 @@ pub(crate) struct CarriedRun {
     input: Map<String, Value>,
     max_concurrency: u32,
     facts: Facts,
-    cancelled: Vec<(NodeIx, u32, CancelReason)>,
+    cancelled: Vec<(NodeIx, u32, CancelCause)>,
     asked: Vec<(NodeIx, u32)>,
     going_back: Vec<EdgeIx>,
     warned: Vec<Option<NodeIx>>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, is_too_deep};
 
-use super::{AttemptEnd, CancelReason, Run};
+use super::{AttemptEnd, CancelCause, Run};
 use crate::{
     graph::{NodeIx, OnLimit, RetryOn},
     node::NodeKind,
@@ -41,7 +41,7 @@ impl Run {
                 Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
             }
             // So is a failure that came first; only what ended because it was told to is cancelled.
-            (AttemptEnd::Error(error), Some(CancelReason::Ending | CancelReason::Pausing))
+            (AttemptEnd::Error(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
                 let (reason, cause) = self.facts.why_cancelled();
@@ -54,8 +54,8 @@ impl Run {
             }
             (AttemptEnd::Error(error), reason) => {
                 let error = match reason {
-                    Some(CancelReason::TimedOut) => self.timed_out(node),
-                    Some(CancelReason::OverBudget) => self.over_budget(node),
+                    Some(CancelCause::TimedOut) => self.timed_out(node),
+                    Some(CancelCause::OverBudget) => self.over_budget(node),
                     _ => error,
                 };
                 let error = error.believable(now);
@@ -107,7 +107,7 @@ impl Run {
             && self.died_too_often(node).is_none()
     }
 
-    fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelReason> {
+    fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelCause> {
         let place = self.cancelled.iter().position(|&(ix, n, _)| ix == node && n == attempt)?;
         Some(self.cancelled.swap_remove(place).2)
     }

@@ -4,13 +4,13 @@ use inspan_protocol::{
     AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, SessionStatus, Timestamp, WaitingOn,
 };
 
-use super::{Action, CancelReason, Run, emit};
+use super::{Action, CancelCause, Run, emit};
 
 impl Run {
     /// Cancels what runs, and ends the session once nothing does.
     pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         if self.facts.running > 0 {
-            self.cancel_all(CancelReason::Ending, actions);
+            self.cancel_all(CancelCause::Ending, actions);
             return;
         }
         if let Some(ending) = self.facts.ending.clone() {
@@ -21,7 +21,7 @@ impl Run {
     /// Cancels what runs, and lays the session to rest once nothing does.
     pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
         if self.facts.running > 0 {
-            self.cancel_all(CancelReason::Pausing, actions);
+            self.cancel_all(CancelCause::Pausing, actions);
             return;
         }
         let reason = self.facts.pausing.clone().and_then(|pause| pause.reason);
@@ -36,7 +36,7 @@ impl Run {
         Event::FlowPaused { node_ids, reason, cause }
     }
 
-    fn cancel_all(&mut self, reason: CancelReason, actions: &mut Vec<Action>) {
+    fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {
         for ix in self.facts.nodes.places() {
             if self.facts.nodes[ix].status == NodeStatus::Running {
                 self.cancel(ix, reason, actions);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::AgentRun;
 use inspan_flow_core::{AnyAgent, CONTINUE, ProviderAgent};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, ErrorKind, StopReason};
@@ -11,23 +10,20 @@ use serde_json::Value;
 use crate::node::{NodeContext, NodeType};
 
 impl NodeType for ProviderAgent {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        run(self.0.clone(), context, input).boxed()
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        run(self.0.clone(), context, input).await
     }
 }
 
 impl NodeType for AnyAgent {
-    fn run(&self, context: NodeContext, mut input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn run(&self, context: NodeContext, mut input: Value) -> Result<Value, AgentError> {
         let provider = self.provider(&input).cloned();
-        async move {
-            let asked = input.as_object_mut().and_then(|input| input.remove("provider"));
-            let provider = provider.ok_or_else(|| {
-                let asked = asked.unwrap_or_default();
-                AgentError::new(ErrorCode::ConfigInvalid, format!("there is no provider {asked}"))
-            })?;
-            run(provider, context, input).await
-        }
-        .boxed()
+        let asked = input.as_object_mut().and_then(|input| input.remove("provider"));
+        let provider = provider.ok_or_else(|| {
+            let asked = asked.unwrap_or_default();
+            AgentError::new(ErrorCode::ConfigInvalid, format!("there is no provider {asked}"))
+        })?;
+        run(provider, context, input).await
     }
 }
 

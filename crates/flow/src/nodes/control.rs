@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Filter, sleep_until};
 use inspan_flow_core::{ControlWait, WaitInput, WaitOutput, parse_time, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, Timestamp};
@@ -11,20 +10,17 @@ use serde_json::Value;
 use crate::node::{NodeContext, NodeType};
 
 impl NodeType for ControlWait {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        async move {
-            let wait: WaitInput = read_input(input)?;
-            // A wait that was cut short began when it first began.
-            let began = context.since();
-            let event = tokio::select! {
-                biased;
-                () = context.cancel.cancelled() => return Err(context.aborted()),
-                event = end(&wait, &context, began) => event?,
-            };
-            let waited_ms = context.hub.clock().now().since(began).as_millis() as u64;
-            write_output(&WaitOutput { waited_ms, event })
-        }
-        .boxed()
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let wait: WaitInput = read_input(input)?;
+        // A wait that was cut short began when it first began.
+        let began = context.since();
+        let event = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(context.aborted()),
+            event = end(&wait, &context, began) => event?,
+        };
+        let waited_ms = context.hub.clock().now().since(began).as_millis() as u64;
+        write_output(&WaitOutput { waited_ms, event })
     }
 }
 

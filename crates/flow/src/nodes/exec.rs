@@ -3,7 +3,6 @@
 
 use std::{io, path::Path};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{ProgramAnswer, ProgramCall};
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream};
@@ -35,16 +34,12 @@ struct Finished {
 }
 
 impl NodeType for Exec {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        async move {
-            let call: ExecInput = read_input(input)?;
-            let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let context =
-                NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
-            let finished = finished(&call, &context).await?;
-            write_output(&output(&call, finished)?).map(|output| context.redactor.value(output))
-        }
-        .boxed()
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let call: ExecInput = read_input(input)?;
+        let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let context = NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
+        let finished = finished(&call, &context).await?;
+        write_output(&output(&call, finished)?).map(|output| context.redactor.value(output))
     }
 }
 

@@ -1,6 +1,5 @@
 //! How a question to a person is asked: the channels show it and bring the answer.
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_flow_core::{HumanAnswer, HumanInput, HumanQuestion, parse_time, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, Prompt, PromptKind, Reply};
 use serde_json::Value;
@@ -8,27 +7,24 @@ use serde_json::Value;
 use crate::node::{NodeContext, NodeType};
 
 impl NodeType for HumanInput {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        async move {
-            let question: HumanQuestion = read_input(input)?;
-            if let Some(Reply { content, choice }) =
-                context.interrupted.as_ref().and_then(|cut| cut.reply.clone())
-            {
-                // It was answered, and the process died before the answer was used.
-                return write_output(&HumanAnswer { content, choice });
-            }
-            let prompt = prompt(question, &context)?;
-            let reply = tokio::select! {
-                biased;
-                () = context.cancel.cancelled() => return Err(context.aborted()),
-                reply = context.hub.ask(prompt) => reply,
-            };
-            let reply = reply.map_err(|_| {
-                AgentError::new(ErrorCode::Timeout, "nobody answered in time and the question has no default")
-            })?;
-            write_output(&HumanAnswer { content: reply.content, choice: reply.choice })
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let question: HumanQuestion = read_input(input)?;
+        if let Some(Reply { content, choice }) =
+            context.interrupted.as_ref().and_then(|cut| cut.reply.clone())
+        {
+            // It was answered, and the process died before the answer was used.
+            return write_output(&HumanAnswer { content, choice });
         }
-        .boxed()
+        let prompt = prompt(question, &context)?;
+        let reply = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(context.aborted()),
+            reply = context.hub.ask(prompt) => reply,
+        };
+        let reply = reply.map_err(|_| {
+            AgentError::new(ErrorCode::Timeout, "nobody answered in time and the question has no default")
+        })?;
+        write_output(&HumanAnswer { content: reply.content, choice: reply.choice })
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock};
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, RunId, SessionId, Timestamp, Usage};
 use serde_json::{Map, Value, json};
@@ -51,20 +50,17 @@ impl DescribeNode for Agent {
 }
 
 impl NodeType for Agent {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        async move {
-            if input["limited"] == json!(true) && context.attempt == 1 {
-                let mut error = AgentError::new(ErrorCode::RateLimited, "too much").from_provider("claude");
-                error.resets_at = Some(context.hub.clock().now() + Duration::from_secs(3_600));
-                return Err(error);
-            }
-            if let Some(usd) = input["costs"].as_f64() {
-                let usage = Usage { output_tokens: 10, ..Usage::default() };
-                context.hub.emit(Event::AgentUsage { usage, cost_usd: Some(usd), run_id: RunId::from("r") });
-            }
-            Ok(json!({ "text": "done" }))
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        if input["limited"] == json!(true) && context.attempt == 1 {
+            let mut error = AgentError::new(ErrorCode::RateLimited, "too much").from_provider("claude");
+            error.resets_at = Some(context.hub.clock().now() + Duration::from_secs(3_600));
+            return Err(error);
         }
-        .boxed()
+        if let Some(usd) = input["costs"].as_f64() {
+            let usage = Usage { output_tokens: 10, ..Usage::default() };
+            context.hub.emit(Event::AgentUsage { usage, cost_usd: Some(usd), run_id: RunId::from("r") });
+        }
+        Ok(json!({ "text": "done" }))
     }
 }
 

@@ -4,11 +4,11 @@ use futures::{StreamExt, stream};
 use inspan::node::builtin_nodes;
 use inspan::prelude::*;
 use inspan::provider::{
-    Chunk, ExecutionContext, InputFacts, OutputFacts, Provider, ProviderCapabilities, ProviderDescriptor,
-    ProviderInput, ProviderItem, ProviderOutput, ProviderStream, StreamEvent,
+    Chunk, ExecutionContext, OutputFacts, Provider, ProviderDescriptor, ProviderInput, ProviderItem,
+    ProviderOutput, ProviderStream, StreamEvent,
 };
 use inspan::providers::ProviderRegistry;
-use inspan::{ProviderSessionId, StopReason, Usage};
+use inspan::ProviderSessionId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +22,6 @@ impl ProviderInput for Input {
     fn resume(&mut self, _session: &ProviderSessionId, message: &str) {
         self.prompt = message.to_owned();
     }
-
-    fn facts(&self) -> InputFacts {
-        InputFacts::default()
-    }
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -34,20 +30,8 @@ struct Output {
 }
 
 impl ProviderOutput for Output {
-    fn session_id(&self) -> Option<ProviderSessionId> {
-        None
-    }
-
     fn facts(&self) -> OutputFacts {
-        OutputFacts {
-            text: self.text.clone(),
-            structured_output: None,
-            session: None,
-            stop_reason: StopReason::Complete,
-            usage: Usage::default(),
-            cost_usd: None,
-            num_turns: 1,
-        }
+        OutputFacts::text(&self.text)
     }
 }
 
@@ -58,11 +42,7 @@ impl Provider for Parrot {
     type Output = Output;
 
     fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: "parrot".to_owned(),
-            display_name: "Parrot".to_owned(),
-            capabilities: ProviderCapabilities::default(),
-        }
+        ProviderDescriptor::new("parrot", "Parrot")
     }
 
     fn execute(&self, input: Input, _context: ExecutionContext) -> ProviderStream<Output> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use inspan_protocol::{
-    HostTool, PermissionBroker, PermissionDecision, PermissionRequest, Redactor, StreamEvent, ToolError,
+    DynHostTool, PermissionBroker, PermissionDecision, PermissionRequest, Redactor, StreamEvent, ToolError,
     ToolOutput,
 };
 use inspan_transport::Connection;
@@ -101,7 +101,7 @@ pub(super) struct Tool {
 /// Who runs it.
 #[derive(Clone)]
 pub(super) enum Source {
-    Host(Arc<dyn HostTool>),
+    Host(Arc<dyn DynHostTool>),
     Server {
         server: Arc<Connection>,
         /// What the server calls it.

@@ -162,7 +162,7 @@ impl Toolbox {
 
 /// The tools of the program. If describing one panics, the error blames the program.
 fn host(context: &ExecutionContext) -> Result<Vec<(ToolSpec, Source)>, AgentError> {
-    let spec = |tool: &Arc<dyn inspan_protocol::HostTool>| {
+    let spec = |tool: &Arc<dyn inspan_protocol::DynHostTool>| {
         let tool = Arc::clone(tool);
         let spec = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tool.spec()));
         let spec =

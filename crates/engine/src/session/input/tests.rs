@@ -39,7 +39,7 @@ impl DynProvider for Formed {
     fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
         unreachable!("it gives no output")
     }
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -84,7 +84,8 @@ async fn an_aborted_hub_aborts() {
 async fn the_time_is_up() {
     let script = Script::new([working("so far")]);
     let began = Instant::now();
-    let options = AgentOptions::new().timeout(Duration::from_secs(7)).retry(Retry::times(3)).hub(hub());
+    let options =
+        AgentOptions::new().timeout(Duration::from_secs(7)).retry(RetryOptions::times(3)).hub(hub());
     let error = run_agent(script.provider(), options.prompt("go")).await.unwrap_err();
     assert_eq!((error.error.code, began.elapsed().as_secs()), (ErrorCode::Timeout, 7));
     assert_eq!(partial(&error).0, "so far");
@@ -115,7 +116,7 @@ async fn what_may_be_tried_again_is() {
     for (calls, attempts, expected, seconds) in rows {
         let count = calls.len();
         let script = Script::new(calls);
-        let session = open_with(&script, AgentOptions::new().retry(Retry::times(attempts)));
+        let session = open_with(&script, AgentOptions::new().retry(RetryOptions::times(attempts)));
         let began = Instant::now();
         let end = session.chat("go").await;
         let seen = end.as_ref().map(|result| result.text.as_str()).map_err(|failed| failed.error.code);
@@ -132,7 +133,7 @@ async fn what_may_be_tried_again_is() {
 async fn no_wait_is_begun_that_the_timeout_would_end() {
     let limited = error(ErrorCode::RateLimited).with_retry_after(Some(Duration::from_secs(30)));
     let script = Script::new([failing(limited)]);
-    let options = AgentOptions::new().retry(Retry::times(3)).timeout(Duration::from_secs(20));
+    let options = AgentOptions::new().retry(RetryOptions::times(3)).timeout(Duration::from_secs(20));
     let began = Instant::now();
     let error = open_with(&script, options).chat("go").await.unwrap_err();
     assert_eq!((error.error.code, began.elapsed().as_secs()), (ErrorCode::RateLimited, 0));
@@ -141,7 +142,7 @@ async fn no_wait_is_begun_that_the_timeout_would_end() {
 #[tokio::test(start_paused = true)]
 async fn a_later_turn_is_tried_again_in_its_conversation() {
     let script = Script::new([turn("one"), failing(error(ErrorCode::Overloaded)), turn("two")]);
-    let session = open_with(&script, AgentOptions::new().retry(Retry::times(2)));
+    let session = open_with(&script, AgentOptions::new().retry(RetryOptions::times(2)));
     let chat = tokio::spawn(session.chat("a"));
     settle().await;
     session.follow_up("b").unwrap();
@@ -152,7 +153,7 @@ async fn a_later_turn_is_tried_again_in_its_conversation() {
 #[tokio::test(start_paused = true)]
 async fn an_abort_ends_the_wait_for_an_attempt() {
     let script = Script::new([failing(error(ErrorCode::Network))]);
-    let session = open_with(&script, AgentOptions::new().retry(Retry::times(2)));
+    let session = open_with(&script, AgentOptions::new().retry(RetryOptions::times(2)));
     let chat = tokio::spawn(session.chat("go"));
     settle().await;
     session.abort();

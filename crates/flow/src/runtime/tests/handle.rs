@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Channel, Filter};
 use inspan_protocol::{AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
 
@@ -168,9 +167,9 @@ impl crate::DescribeNode for ListenNode {
 }
 
 impl crate::NodeType for ListenNode {
-    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let agent = inspan_engine::ExecutableAgent::new(ListenAgent, context.hub, context.cancel);
-        async move { agent.execute(input).await }.boxed()
+        agent.execute(input).await
     }
 }
 

@@ -297,19 +297,15 @@ impl DescribeNode for Effects {
 }
 
 impl NodeType for Effects {
-    fn run(&self, context: NodeContext, _: Value) -> BoxFuture<'static, Result<Value, AgentError>> {
-        let this = self.clone();
-        async move {
-            let log = this.store.inner.read(&session(), 1, Select::All).await.unwrap();
-            let on_record = log.iter().any(|envelope| {
-                matches!(&envelope.event, Event::TaskStart { path, attempt, .. }
-                    if *path == context.path && *attempt == context.attempt)
-            });
-            assert!(on_record, "{} began before its start was on record", context.path);
-            this.done.lock().unwrap_or_else(PoisonError::into_inner).push(context.path.to_string());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            Ok(json!({ "path": context.path }))
-        }
-        .boxed()
+    async fn run(&self, context: NodeContext, _: Value) -> Result<Value, AgentError> {
+        let log = self.store.inner.read(&session(), 1, Select::All).await.unwrap();
+        let on_record = log.iter().any(|envelope| {
+            matches!(&envelope.event, Event::TaskStart { path, attempt, .. }
+                if *path == context.path && *attempt == context.attempt)
+        });
+        assert!(on_record, "{} began before its start was on record", context.path);
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push(context.path.to_string());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(json!({ "path": context.path }))
     }
 }

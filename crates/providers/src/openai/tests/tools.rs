@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_model_server::{Block, Ending, ModelServer, Turn};
 use inspan_protocol::{
-    ErrorCode, ExecutionContext, FnTool, HostTool, HostTools, Provider, ProviderItem, ProviderSessionId,
+    DynHostTool, ErrorCode, ExecutionContext, FnTool, HostTools, Provider, ProviderItem, ProviderSessionId,
     StopReason, StreamEvent, ToolError, ToolOutput, Usage,
 };
 use inspan_testkit::MCP_SERVER;
@@ -29,7 +29,7 @@ fn calls(names: &[&str]) -> Turn {
 }
 
 /// Counts how often it was called, and answers or hangs.
-fn counter(calls: &Arc<AtomicUsize>, name: &str) -> Arc<dyn HostTool> {
+fn counter(calls: &Arc<AtomicUsize>, name: &str) -> Arc<dyn DynHostTool> {
     let calls = Arc::clone(calls);
     let schema = json!({ "type": "object", "properties": { "of": { "type": "string" } } });
     let hangs = name == "hang";
