@@ -1,5 +1,6 @@
 //! Stores for sessions: the contract of a run store, a store in memory and a store in SQLite.
 
+mod blob;
 mod memory;
 mod owner;
 mod sqlite;
@@ -13,6 +14,7 @@ use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
 
 pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionFacts, SessionRecord, Waits};
 
+pub use blob::{Blob, BlobRef, BlobStore, LARGE_VALUE, MOST_EVENT_BYTES};
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use sqlite::{
@@ -320,6 +322,26 @@ pub enum StoreError {
         session: SessionId,
         /// The question.
         prompt: PromptId,
+    },
+    /// A large value is not where it was stored, or is not what was stored.
+    #[error("session `{session}` has no large value with the hash {hash}")]
+    NoBlob {
+        /// The session.
+        session: SessionId,
+        /// The hash of the value.
+        hash: String,
+    },
+    /// An event takes too many bytes.
+    #[error(
+        "event {seq} of session `{session}` takes {bytes} bytes, and the store takes at most {MOST_EVENT_BYTES}"
+    )]
+    TooLarge {
+        /// The session.
+        session: SessionId,
+        /// The event.
+        seq: u64,
+        /// What it takes as JSON.
+        bytes: usize,
     },
     /// Another process holds the store's lock for too long.
     #[error("the store {path} is locked by another process")]

@@ -14,8 +14,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Answered, Batch, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand, RunStore, Select,
-    SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
+    Answered, Batch, Blob, BlobRef, BlobStore, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand,
+    RunStore, Select, SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
 };
 
 /// Sessions in memory.
@@ -35,6 +35,8 @@ struct StoredSession {
     log: Vec<Arc<Envelope>>,
     digest: SessionFacts,
     posted: Vec<(PostedCommand, Option<Verdict>)>,
+    /// By their hashes.
+    blobs: BTreeMap<String, Blob>,
 }
 
 impl Default for MemoryStore {
@@ -172,6 +174,7 @@ impl RunStore for MemoryStore {
             log: Vec::new(),
             digest: SessionFacts::default(),
             posted: Vec::new(),
+            blobs: BTreeMap::new(),
         };
         sessions.insert(session.clone(), stored);
         self.version.send_modify(|version| *version += 1);
@@ -300,6 +303,30 @@ impl RunStore for MemoryStore {
 
     fn posts(&self) -> BoxStream<'static, ()> {
         follow(&self.posts)
+    }
+}
+
+/// Events hold their values whole here; only what is put by itself is stored by itself.
+impl BlobStore for MemoryStore {
+    fn put<'a>(&'a self, session: &'a SessionId, blob: &'a Blob) -> BoxFuture<'a, Result<(), StoreError>> {
+        let put = self.with(session, |stored| {
+            stored.blobs.entry(blob.hash().to_owned()).or_insert_with(|| blob.clone());
+            Ok(())
+        });
+        ready(put).boxed()
+    }
+
+    fn get<'a>(
+        &'a self,
+        session: &'a SessionId,
+        reference: &'a BlobRef,
+    ) -> BoxFuture<'a, Result<Blob, StoreError>> {
+        let found = self.with(session, |stored| {
+            let found = stored.blobs.get(&reference.hash).filter(|blob| reference.is_of(blob.json()));
+            let missing = || StoreError::NoBlob { session: session.clone(), hash: reference.hash.clone() };
+            found.cloned().ok_or_else(missing)
+        });
+        ready(found).boxed()
     }
 }
 

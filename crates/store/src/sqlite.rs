@@ -1,5 +1,6 @@
 //! A store on disk: one SQLite file that many processes read and write at once. `docs/store.md` describes its content.
 
+mod blobs;
 mod changes;
 mod commands;
 mod fault;
@@ -124,7 +125,7 @@ impl SqliteStore {
                 log::walk(connection, session, mark, int(from), |step| {
                     match step {
                         Step::Event(row) if select.takes_kind(row.kind) => {
-                            events.push(Arc::new(log::envelope(&row)?));
+                            events.push(Arc::new(log::envelope(connection, session, &row)?));
                         }
                         Step::Event(_) => {}
                         Step::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
@@ -226,6 +227,10 @@ impl RunStore for SqliteStore {
                 let mut session = transaction.take_session(&lease.session)?;
                 session.fence(&lease)?;
                 let was_open = !session.digest.status.has_ended();
+                if events.iter().any(|event| event.large.is_some()) {
+                    blobs::insert_all(connection, &session, &events)?;
+                    transaction.reach("blobs");
+                }
                 log::append(connection, &mut session, &lease, &events)?;
                 commands::settle(connection, &session, &answers)?;
                 if was_open && session.digest.status.has_ended() {

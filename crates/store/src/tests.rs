@@ -9,8 +9,9 @@ use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
-    Answered, Batch, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand, RunStore,
-    Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore, StoreError, Verdict,
+    Answered, Batch, Blob, BlobStore, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand,
+    RunStore, Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore, StoreError,
+    Verdict,
 };
 use samples::{at, base, event, events, note, record, text};
 
@@ -409,4 +410,30 @@ async fn a_great_event_is_kept_whole() {
         assert_eq!(store.read(&lease.session, 1, Select::All).await, Ok(log));
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_value_is_stored_for_its_session_under_its_hash() {
+    async fn check(store: &(impl RunStore + BlobStore)) {
+        let [one, two] = [started(store, "run-1").await.session, started(store, "run-2").await.session];
+        let (value, other) = (Blob::new("[1,2]"), Blob::new("null"));
+        assert_eq!(store.put(&one, &value).await, Ok(()));
+        assert_eq!(store.put(&one, &value).await, Ok(()));
+        assert_eq!(store.get(&one, &value.reference()).await, Ok(value.clone()));
+        let missing = |session: &SessionId, blob: &Blob| {
+            Err(StoreError::NoBlob { session: session.clone(), hash: blob.hash().to_owned() })
+        };
+        assert_eq!(store.get(&two, &value.reference()).await, missing(&two, &value));
+        assert_eq!(store.get(&one, &other.reference()).await, missing(&one, &other));
+        let nobody = SessionId::from("run-3");
+        assert_eq!(store.put(&nobody, &value).await, Err(StoreError::UnknownSession(nobody.clone())));
+        assert_eq!(
+            store.get(&nobody, &value.reference()).await,
+            Err(StoreError::UnknownSession(nobody.clone()))
+        );
+    }
+    check(&MemoryStore::new()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db"), &SqliteOptions::default()).unwrap();
+    check(&store).await;
 }

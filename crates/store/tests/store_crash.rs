@@ -11,7 +11,8 @@ use std::{
     process::{Child, Command, ExitCode, Stdio},
 };
 
-use inspan_store::{RunStore, Select, SqliteOptions, SqliteStore};
+use inspan_protocol::Timestamp;
+use inspan_store::{Gc, LARGE_VALUE, RunStore, Select, SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -24,6 +25,7 @@ type Part = (&'static str, fn() -> Outcome);
 const PARTS: &[Part] = &[
     ("killed_at_random_moments_nothing_acknowledged_is_lost", random_moments),
     ("killed_at_every_point_nothing_acknowledged_is_lost", every_point),
+    ("killed_at_every_point_a_large_value_is_with_its_event_or_collected", every_point_of_large_values),
     ("a_kill_does_not_disturb_others", beside_others),
     ("processes_that_make_one_store_at_once_all_get_it", race),
     ("a_write_that_fails_is_told_and_the_store_goes_on", failed_writes),
@@ -169,24 +171,48 @@ fn random_moments() -> Outcome {
 }
 
 fn every_point() -> Outcome {
+    killed_at_every_point(0)
+}
+
+/// As with small events; what is left of a large value whose event was not stored is collected.
+fn every_point_of_large_values() -> Outcome {
+    killed_at_every_point(2 * LARGE_VALUE)
+}
+
+fn killed_at_every_point(bytes: usize) -> Outcome {
+    let many = ["--events", "6", "--bytes", &bytes.to_string()];
     for point in 1.. {
         let (_folder, path) = place()?;
         let mut first = command("append", &path)?;
-        first.args(["--events", "6", "--die-at", &point.to_string()]);
+        first.args(many).args(["--die-at", &point.to_string()]);
         let said = listen(first.spawn()?, |_| false)?;
-        look(&path, said.acknowledged, 0).map_err(|error| format!("killed at point {point}: {error}"))?;
+        look(&path, said.acknowledged, bytes).map_err(|error| format!("killed at point {point}: {error}"))?;
         let mut second = command("append", &path)?;
-        let went_on = listen(second.args(["--events", "6"]).spawn()?, |_| false)?;
+        let went_on = listen(second.args(many).spawn()?, |_| false)?;
         ensure(went_on.done, || format!("after the kill at point {point} the session does not go on"))?;
-        let last = look(&path, 6, 0)?;
+        let last = look(&path, 6, bytes)?;
         ensure(last == 6, || format!("after the kill at point {point} there are {last} events"))?;
+        let unused = unused_values(&path, bytes > 0)?;
+        ensure(unused == 0, || format!("the kill at point {point} left {unused} large values"))?;
         if said.done {
-            // Four transactions of seven points, and one of which there is no trace but a release.
-            return ensure(point > 28, || format!("there are only {} points", point - 1));
+            // Four transactions of eight points, and one of which there is no trace but a release.
+            return ensure(point > 31, || format!("there are only {} points", point - 1));
         }
         ensure(point < 1_000, || "the points never end".to_owned())?;
     }
     Ok(())
+}
+
+/// How many large values no event refers to, after they were collected.
+fn unused_values(path: &Path, large: bool) -> Outcome<u64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = SqliteStore::open(path, &SqliteOptions::default())?;
+        let (long_ago, now) = (Timestamp::default(), child::NOW);
+        let deleted = store.gc(long_ago, Gc::Delete, now).await?.unused_values;
+        ensure((deleted > 0) == large, || format!("{deleted} unused values were deleted"))?;
+        Ok(store.gc(long_ago, Gc::Look, now).await?.unused_values)
+    })
 }
 
 /// Of four processes with a session each, one is killed in the middle of its work, which another then continues.

@@ -198,7 +198,7 @@ async fn gc(
             .map(|gone| json!({ "sessionId": gone.session, "events": gone.events, "bytes": gone.bytes }))
             .collect();
         invocation.json(&json!({
-            "deleted": mode == Gc::Delete, "sessions": sessions,
+            "deleted": mode == Gc::Delete, "sessions": sessions, "unusedValues": report.unused_values,
             "fileBytesBefore": report.file_bytes_before, "fileBytesAfter": report.file_bytes_after,
         }));
         return Ok(Exit::Success);
@@ -207,9 +207,13 @@ async fn gc(
         terminal::data_line(&format!("{}  {} events, {} bytes", gone.session, gone.events, gone.bytes));
     }
     let count = report.sessions.len();
+    let unused = match report.unused_values {
+        0 => String::new(),
+        values => format!(" and {values} unused large values"),
+    };
     terminal::progress(&match mode {
-        Gc::Look => format!("{count} sessions that ended before {before} would be deleted\n"),
-        Gc::Delete => format!("{count} sessions deleted, {freed} bytes freed\n"),
+        Gc::Look => format!("{count} sessions that ended before {before}{unused} would be deleted\n"),
+        Gc::Delete => format!("{count} sessions{unused} deleted, {freed} bytes freed\n"),
     });
     Ok(Exit::Success)
 }

@@ -1,4 +1,4 @@
-//! A store, exports and recordings that an older version wrote are read, resumed, forked and replayed. The files in
+//! Stores, exports and recordings of every released format are read, resumed, forked and replayed. The files in
 //! `fixtures/stores` are never written again: they are what users have on their disks.
 
 use std::{
@@ -25,19 +25,25 @@ const SESSIONS: [(&str, &str, &str, u64); 4] = [
     (WAITING, "waiting", "waiting", 12),
 ];
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/stores/format-1")
+/// The formats, oldest first: each has the same sessions.
+const FORMATS: [&str; 2] = ["format-1", "format-2"];
+
+fn fixtures(format: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/stores").join(format)
 }
 
-/// A folder with a copy of the old store as its own, and a folder `work` in which the commands of the flows leave files.
-fn folder_with_old_store() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir_all(home(folder.path())).unwrap();
-    for name in ["sessions.db", "sessions.db-wal", "sessions.db-marks"] {
-        fs::copy(fixtures().join(name), home(folder.path()).join(name)).unwrap();
-    }
-    fs::create_dir(folder.path().join("work")).unwrap();
-    folder
+/// For each format a folder with a copy of its store, and a folder `work` in which the commands of the flows leave
+/// files.
+fn old_stores() -> impl Iterator<Item = (&'static str, TempDir)> {
+    FORMATS.into_iter().map(|format| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(home(folder.path())).unwrap();
+        for name in ["sessions.db", "sessions.db-wal", "sessions.db-marks"] {
+            fs::copy(fixtures(format).join(name), home(folder.path()).join(name)).unwrap();
+        }
+        fs::create_dir(folder.path().join("work")).unwrap();
+        (format, folder)
+    })
 }
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
@@ -70,8 +76,13 @@ fn statuses(folder: &TempDir, session: &str) -> Vec<(String, Value)> {
 
 #[test]
 fn every_session_of_an_old_store_is_listed_shown_and_explained() {
-    let folder = folder_with_old_store();
-    let listed = json_of(&folder, &["ps", "-a", "--json"]);
+    for (format, folder) in old_stores() {
+        is_listed_shown_and_explained(format, &folder);
+    }
+}
+
+fn is_listed_shown_and_explained(format: &str, folder: &TempDir) {
+    let listed = json_of(folder, &["ps", "-a", "--json"]);
     let mut found: Vec<_> = listed
         .as_array()
         .unwrap()
@@ -81,84 +92,104 @@ fn every_session_of_an_old_store_is_listed_shown_and_explained() {
     found.sort_by_key(ToString::to_string);
     let mut expected = SESSIONS.map(|(id, flow, state, events)| json!([id, flow, state, events]));
     expected.sort_by_key(ToString::to_string);
-    assert_eq!(found, expected);
+    assert_eq!(found, expected, "{format}");
 
     for (session, flow, _, _) in SESSIONS {
         for arguments in [&["show", session][..], &["why", session], &["logs", session]] {
-            let ran = inspan(&folder, arguments);
+            let ran = inspan(folder, arguments);
             assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
             assert!(ran.stdout.contains(flow), "{arguments:?}: {}", ran.stdout);
         }
-        let exported = inspan(&folder, &["store", "export", session]);
-        let before = fs::read_to_string(fixtures().join(format!("exports/{flow}.jsonl"))).unwrap();
+        let exported = inspan(folder, &["store", "export", session]);
+        let before = fs::read_to_string(fixtures(format).join(format!("exports/{flow}.jsonl"))).unwrap();
         let events = |export: &str| -> Vec<Value> {
             let values = export.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
             values.filter(|line| line.get("format").is_none()).collect()
         };
-        assert_eq!(events(&exported.stdout), events(&before), "{flow}");
+        assert_eq!(events(&exported.stdout), events(&before), "{format}: {flow}");
     }
-    let checked = inspan(&folder, &["store", "verify"]);
+    let checked = inspan(folder, &["store", "verify"]);
     assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
 }
 
 #[test]
 fn a_crashed_session_of_an_old_store_runs_nothing_twice() {
-    let folder = folder_with_old_store();
-    fs::write(folder.path().join("work/go"), "").unwrap();
-    let resumed = inspan(&folder, &["resume", CRASHED]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    assert_eq!(lines(&folder, "paid"), 0, "`first` was finished and must not run again");
-    let complete = ["after", "first", "slow"].map(|name| (name.to_owned(), json!("complete")));
-    assert_eq!(statuses(&folder, CRASHED), complete);
+    for (format, folder) in old_stores() {
+        fs::write(folder.path().join("work/go"), "").unwrap();
+        let resumed = inspan(&folder, &["resume", CRASHED]);
+        assert_eq!(resumed.code, Some(0), "{format}: {}", resumed.stderr);
+        assert_eq!(lines(&folder, "paid"), 0, "{format}: `first` was finished and must not run again");
+        let complete = ["after", "first", "slow"].map(|name| (name.to_owned(), json!("complete")));
+        assert_eq!(statuses(&folder, CRASHED), complete, "{format}");
+        // What an older program could still read lies beside it.
+        let backup = home(folder.path()).join("sessions.db-format-1.backup");
+        assert_eq!(backup.exists(), format == "format-1");
+    }
 }
 
 #[test]
 fn a_failed_session_of_an_old_store_resumes_at_the_failure() {
-    let folder = folder_with_old_store();
-    fs::write(folder.path().join("work/fixed"), "").unwrap();
-    let resumed = inspan(&folder, &["resume", FAILED]);
-    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "done\n"), "{}", resumed.stderr);
-    assert_eq!(lines(&folder, "tries"), 1);
+    for (format, folder) in old_stores() {
+        fs::write(folder.path().join("work/fixed"), "").unwrap();
+        let resumed = inspan(&folder, &["resume", FAILED]);
+        let done = (Some(0), "done\n");
+        assert_eq!((resumed.code, resumed.stdout.as_str()), done, "{format}: {}", resumed.stderr);
+        assert_eq!(lines(&folder, "tries"), 1, "{format}");
+    }
 }
 
 #[test]
 fn a_question_of_an_old_store_is_answered() {
-    let folder = folder_with_old_store();
-    let replied = inspan(&folder, &["reply", WAITING, "--choice", "yes"]);
-    assert_eq!(replied.code, Some(0), "{}", replied.stderr);
-    let complete = ["end", "first", "ok"].map(|name| (name.to_owned(), json!("complete")));
-    assert_eq!(statuses(&folder, WAITING), complete);
+    for (format, folder) in old_stores() {
+        let replied = inspan(&folder, &["reply", WAITING, "--choice", "yes"]);
+        assert_eq!(replied.code, Some(0), "{format}: {}", replied.stderr);
+        let complete = ["end", "first", "ok"].map(|name| (name.to_owned(), json!("complete")));
+        assert_eq!(statuses(&folder, WAITING), complete, "{format}");
+    }
 }
 
 #[test]
 fn a_finished_session_of_an_old_store_is_forked() {
-    let folder = folder_with_old_store();
-    let forked = inspan(&folder, &["fork", FINISHED, "--at", "end"]);
-    assert_eq!(
-        (forked.code, forked.stdout.lines().last()),
-        (Some(0), Some("end: Hello begin, pass 2")),
-        "{}",
-        forked.stderr
-    );
-    assert_eq!(lines(&folder, "passes"), 0, "what the fork reuses must not run again");
+    for (format, folder) in old_stores() {
+        let forked = inspan(&folder, &["fork", FINISHED, "--at", "end", "--session-id", "forked"]);
+        assert_eq!(
+            (forked.code, forked.stdout.lines().last()),
+            (Some(0), Some("end: Hello begin, pass 2")),
+            "{format}: {}",
+            forked.stderr
+        );
+        assert_eq!(lines(&folder, "passes"), 0, "{format}: what the fork reuses must not run again");
+        // The large output of one session is as large in the other.
+        let output = |session| {
+            json_of(&folder, &["show", session, "large", "--json"])["attempts"][0]["output"]["stdout"].clone()
+        };
+        let (before, after) = (output(FINISHED), output("forked"));
+        assert_eq!(before.as_str().map(str::len), Some(70_000), "{format}");
+        assert_eq!(before, after, "{format}");
+        let checked = inspan(&folder, &["store", "verify"]);
+        assert_eq!(checked.code, Some(0), "{format}: {}{}", checked.stdout, checked.stderr);
+    }
 }
 
 #[test]
 fn old_exports_are_imported() {
-    let folder = tempfile::tempdir().unwrap();
-    for (_, flow, _, _) in SESSIONS {
-        let file = fixtures().join(format!("exports/{flow}.jsonl"));
-        let imported = inspan(&folder, &["store", "import", file.to_str().unwrap()]);
-        assert_eq!(imported.code, Some(0), "{}", imported.stderr);
+    for format in FORMATS {
+        let folder = tempfile::tempdir().unwrap();
+        for (_, flow, _, _) in SESSIONS {
+            let file = fixtures(format).join(format!("exports/{flow}.jsonl"));
+            let imported = inspan(&folder, &["store", "import", file.to_str().unwrap()]);
+            assert_eq!(imported.code, Some(0), "{format}: {}", imported.stderr);
+        }
+        assert_eq!(json_of(&folder, &["ps", "-a", "--json"]).as_array().unwrap().len(), SESSIONS.len());
     }
-    assert_eq!(json_of(&folder, &["ps", "-a", "--json"]).as_array().unwrap().len(), SESSIONS.len());
 }
 
 #[test]
 fn old_recordings_are_replayed() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("work")).unwrap();
-    let (flow, recordings) = (fixtures().join("finished.yaml"), fixtures().join("recordings"));
+    let (flow, recordings) =
+        (fixtures("format-1").join("finished.yaml"), fixtures("format-1").join("recordings"));
     let replay = format!("--replay={}", recordings.display());
     let replayed = inspan(&folder, &["run", flow.to_str().unwrap(), &replay]);
     assert_eq!(

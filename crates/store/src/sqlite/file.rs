@@ -192,7 +192,7 @@ pub(super) fn open_again(store: &Path, options: &SqliteOptions) -> Result<Connec
     Ok(connection)
 }
 
-/// A connection for reading; it creates nothing and blocks no writer.
+/// A connection for reading; it creates nothing and blocks no writer. The store may have an older format.
 pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Paths), StoreError> {
     let paths = Paths::of(path).map_err(|error| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -211,14 +211,8 @@ pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Pa
         wait(|| lock.try_lock_shared()).map_err(|error| of_file(&paths.store, &error))?;
         found = patiently(|| look_to_read(&paths, steps));
     }
-    let path = paths.store.clone();
     match found.map_err(refused)? {
-        (connection, Found::Store(format)) if format == format::newest(steps) => Ok((connection, paths)),
-        (_, Found::Store(format)) => {
-            let message =
-                format!("it has the older format {format}: open it for writing once, to bring it up");
-            Err(StoreError::Io { path, message })
-        }
+        (connection, Found::Store(_)) => Ok((connection, paths)),
         (_, Found::Empty) => Err(absent(&paths)),
     }
 }

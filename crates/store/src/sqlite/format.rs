@@ -16,7 +16,7 @@ pub(super) const APPLICATION_ID: i32 = 0x696e_7370;
 pub(super) type Steps = [M<'static>];
 
 /// The released formats. A released step never changes.
-pub(super) const STEPS: &Steps = &[M::up(FORMAT_1)];
+pub(super) const STEPS: &Steps = &[M::up(FORMAT_1), M::up(FORMAT_2)];
 
 const FORMAT_1: &str = "
 PRAGMA application_id = 0x696e7370;
@@ -75,6 +75,25 @@ SELECT sessions.id AS session, events.seq, events.epoch,
 FROM events JOIN sessions ON sessions.number = events.session;
 ";
 
+/// Large values are stored beside the log. What format 1 stored stays as it is.
+const FORMAT_2: &str = "
+CREATE TABLE blobs (
+    session INTEGER NOT NULL,
+    hash    TEXT    NOT NULL,
+    body    TEXT    NOT NULL,
+    PRIMARY KEY (session, hash)
+) STRICT;
+
+ALTER TABLE events ADD COLUMN large TEXT;
+
+DROP VIEW log;
+CREATE VIEW log AS
+SELECT sessions.id AS session, events.seq, events.epoch,
+       strftime('%Y-%m-%dT%H:%M:%fZ', events.at / 1000.0, 'unixepoch') AS at,
+       events.kind, events.body, events.large
+FROM events JOIN sessions ON sessions.number = events.session;
+";
+
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -105,6 +124,13 @@ pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Resul
         return Err(StoreError::NewerFormat { path, found, known }.into());
     }
     Ok(Found::Store(found))
+}
+
+/// Whether the file has a place for large values, since format 2. Another process may bring it up at any time, so this is
+/// asked within the transaction that reads.
+pub(super) fn has_blobs(connection: &Connection) -> Result<bool, Fault> {
+    let format: i64 = connection.prepare_cached("PRAGMA user_version")?.query_row((), |row| row.get(0))?;
+    Ok(format >= 2)
 }
 
 /// The newest format.

@@ -33,6 +33,8 @@ pub enum Gc {
 pub struct GcReport {
     /// The sessions, in the order they were made.
     pub sessions: Vec<Deleted>,
+    /// Large values of other sessions that no event refers to.
+    pub unused_values: u64,
     /// The store's file before, with its write-ahead log, in bytes.
     pub file_bytes_before: u64,
     /// The same afterwards; as before if nothing was deleted.
@@ -46,13 +48,13 @@ pub struct Deleted {
     pub session: SessionId,
     /// Its events.
     pub events: u64,
-    /// The bytes of its record, events and commands.
+    /// The bytes of its record, events with their large values, and commands.
     pub bytes: u64,
 }
 
 impl SqliteStore {
-    /// Deletes the sessions that ended before a moment and that no process runs at `now`, each in its own transaction, and
-    /// returns the space to the disk.
+    /// Deletes the sessions that ended before a moment and that no process runs at `now`, each in its own transaction,
+    /// with the large values that no event refers to, and returns the space to the disk.
     ///
     /// # Errors
     /// Any failure to read or write the store. What was deleted before it stays deleted.
@@ -74,9 +76,14 @@ impl SqliteStore {
             Ok(found)
         });
         let file_bytes_before = bytes(&self.paths);
-        let mut report =
-            GcReport { sessions: found.await?, file_bytes_before, file_bytes_after: file_bytes_before };
+        let mut report = GcReport {
+            sessions: found.await?,
+            unused_values: 0,
+            file_bytes_before,
+            file_bytes_after: file_bytes_before,
+        };
         if mode == Gc::Look {
+            report.unused_values = self.collect_unused(mode, now).await?;
             return Ok(report);
         }
         let mut deleted = Vec::new();
@@ -89,6 +96,7 @@ impl SqliteStore {
             }
         }
         report.sessions = deleted;
+        report.unused_values = self.collect_unused(mode, now).await?;
         self.return_space().await?;
         report.file_bytes_after = bytes(&self.paths);
         Ok(report)
@@ -123,7 +131,7 @@ impl SqliteStore {
                 return Ok(None);
             }
             let gone = measure(connection, &session)?;
-            for table in ["events", "commands", "records"] {
+            for table in ["events", "commands", "records", "blobs"] {
                 let sql = format!("DELETE FROM {table} WHERE session = ?1");
                 connection.prepare_cached(&sql)?.execute([session.number])?;
             }
@@ -175,7 +183,7 @@ fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, F
 fn measure(connection: &Connection, session: &Session) -> Result<Deleted, Fault> {
     let mut bytes = 0;
     let mut events = 0;
-    for table in ["records", "commands", "events"] {
+    for table in ["records", "commands", "blobs", "events"] {
         let sql =
             format!("SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM {table} WHERE session = ?1");
         let mut query = connection.prepare_cached(&sql)?;

@@ -1,18 +1,20 @@
 //! The rows of a session's log: appending, and walking over them so that nothing altered or missing is
 //! skipped. The end of the log is in the session's row (`session`).
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{borrow::Cow, ops::ControlFlow, sync::Arc};
 
 use inspan_protocol::{Envelope, Timestamp};
 use rusqlite::{Connection, Row as SqlRow, types::ValueRef};
 
 use super::{
+    blobs,
     fault::{Fault, from_json},
+    format,
     marks::Mark,
     session::{Session, count, int},
     sum::{self, Row, Sum},
 };
-use crate::{Lease, StoreError};
+use crate::{Blob, Lease, MOST_EVENT_BYTES, StoreError, blob};
 
 /// Damage in a session's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,40 +50,56 @@ pub(super) enum Step<'a> {
     Damage(Damage),
 }
 
-/// An event on its way to the log: the envelope, and its JSON.
+/// An event on its way to the log: the envelope, and its JSON without large values.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) envelope: Arc<Envelope>,
     pub(super) body: String,
+    /// The fields whose values are in `blobs`.
+    pub(super) large: Option<String>,
+    pub(super) blobs: Vec<Blob>,
 }
 
 impl Written {
     pub(super) fn of(envelope: &Arc<Envelope>) -> Result<Self, Fault> {
         let body = super::session::json(&**envelope)?;
-        Ok(Self { envelope: Arc::clone(envelope), body })
+        if body.len() > MOST_EVENT_BYTES {
+            let (session, seq) = (envelope.context.session_id.clone(), envelope.seq);
+            return Err(StoreError::TooLarge { session, seq, bytes: body.len() }.into());
+        }
+        let split =
+            blob::split(body).map_err(|error| Fault::Broken(format!("event {}: {error}", envelope.seq)))?;
+        Ok(Self { envelope: Arc::clone(envelope), body: split.body, large: split.large, blobs: split.blobs })
     }
 }
 
-/// Appends events, which must be the next in order, and updates the end of the log.
+/// Appends events, which must be the next in order and whose large values are stored, and updates the end of the log.
 pub(super) fn append(
     connection: &Connection,
     session: &mut Session,
     lease: &Lease,
     events: &[Written],
 ) -> Result<(), Fault> {
-    let sql =
-        "INSERT INTO events (session, seq, epoch, at, kind, sum, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let sql = "INSERT INTO events (session, seq, epoch, at, kind, sum, body, large) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     let mut insert = connection.prepare_cached(sql)?;
-    for Written { envelope, body } in events {
+    for Written { envelope, body, large, .. } in events {
         let seq = session.last_seq + 1;
         if int(envelope.seq) != seq {
             let (session, expected) = (lease.session.clone(), count(seq));
             return Err(StoreError::Conflict { session, expected, actual: envelope.seq }.into());
         }
         let (at, kind) = (envelope.timestamp.as_millis(), envelope.event.name());
-        let row = Row { seq, epoch: session.epoch, at, kind: kind.as_bytes(), body: body.as_bytes() };
+        let row = Row {
+            seq,
+            epoch: session.epoch,
+            at,
+            kind: kind.as_bytes(),
+            body: body.as_bytes(),
+            large: large.as_deref().map(str::as_bytes),
+        };
         let sum = sum::of_event(&session.last_sum, &row);
-        insert.execute((session.number, seq, session.epoch, at, kind, sum, body))?;
+        insert.execute((session.number, seq, session.epoch, at, kind, sum, body, large))?;
         session.digest.apply(envelope);
         (session.last_seq, session.last_sum) = (seq, sum);
     }
@@ -129,9 +147,11 @@ fn rows(
             Chain::broken()
         }
     };
-    let sql =
-        "SELECT seq, epoch, at, kind, sum, body FROM events WHERE session = ?1 AND seq >= ?2 ORDER BY seq";
-    let mut query = connection.prepare_cached(sql)?;
+    let large = if format::has_blobs(connection)? { "large" } else { "NULL" };
+    let sql = format!(
+        "SELECT seq, epoch, at, kind, sum, body, {large} FROM events WHERE session = ?1 AND seq >= ?2 ORDER BY seq"
+    );
+    let mut query = connection.prepare_cached(&sql)?;
     let mut found = query.query((session.number, from))?;
     while let Some(columns) = found.next()? {
         let seq: i64 = columns.get(0)?;
@@ -167,8 +187,17 @@ fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
         _ => None,
     };
     let number = |column| columns.get::<_, i64>(column).ok();
-    let row =
-        || Some(Row { seq: number(0)?, epoch: number(1)?, at: number(2)?, kind: bytes(3)?, body: bytes(5)? });
+    let row = || {
+        let large = bytes(6);
+        Some(Row {
+            seq: number(0)?,
+            epoch: number(1)?,
+            at: number(2)?,
+            kind: bytes(3)?,
+            body: bytes(5)?,
+            large,
+        })
+    };
     (row(), bytes(4).and_then(|sum| sum.try_into().ok()))
 }
 
@@ -209,9 +238,23 @@ impl Chain {
     }
 }
 
+/// The JSON of the envelope that a sound row holds, with its large values.
+pub(super) fn body<'a>(
+    connection: &Connection,
+    session: &Session,
+    row: &Row<'a>,
+) -> Result<Cow<'a, [u8]>, Fault> {
+    let Some(large) = row.large else { return Ok(Cow::Borrowed(row.body)) };
+    let whole = blobs::whole(connection, session, row.body, large);
+    whole.map(|text| Cow::Owned(text.into_bytes())).map_err(|fault| match fault {
+        Fault::Broken(what) => Fault::Broken(format!("event {}: {what}", row.seq)),
+        fault => fault,
+    })
+}
+
 /// The envelope that a sound row holds.
-pub(super) fn envelope(row: &Row<'_>) -> Result<Envelope, Fault> {
-    let envelope: Envelope = from_json(&format!("event {}", row.seq), row.body)?;
+pub(super) fn envelope(connection: &Connection, session: &Session, row: &Row<'_>) -> Result<Envelope, Fault> {
+    let envelope: Envelope = from_json(&format!("event {}", row.seq), &body(connection, session, row)?)?;
     let same = int(envelope.seq) == row.seq
         && envelope.timestamp == Timestamp::from_millis(row.at)
         && envelope.event.name().as_bytes() == row.kind;

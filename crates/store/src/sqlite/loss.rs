@@ -188,7 +188,7 @@ fn mend(connection: &Connection) -> Result<(), Fault> {
         let mut digest = SessionFacts::default();
         let walked = log::walk(connection, &session, None, session.first_seq, |step| {
             if let Step::Event(row) = step
-                && let Ok(envelope) = log::envelope(&row)
+                && let Ok(envelope) = log::envelope(connection, &session, &row)
             {
                 digest.apply(&envelope);
             }

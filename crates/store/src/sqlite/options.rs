@@ -52,7 +52,7 @@ impl SqliteOptions {
     }
 
     /// Calls `hook` on the writer thread at every point where a crash could leave something half done: `begin`, then
-    /// `write` and `written` around each request, `commit` and `committed` around the group's end, `marked` when
+    /// `write` and `written` around each request, `blobs` between large values and the events that refer to them, `commit` and `committed` around the group's end, `marked` when
     /// the marks are written, and `acknowledged` after each answer.
     #[must_use]
     pub fn on_point(mut self, hook: Hook) -> Self {

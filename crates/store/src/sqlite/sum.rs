@@ -13,6 +13,8 @@ pub(super) struct Row<'a> {
     pub(super) at: i64,
     pub(super) kind: &'a [u8],
     pub(super) body: &'a [u8],
+    /// The fields whose values are stored beside the log; none in format 1.
+    pub(super) large: Option<&'a [u8]>,
 }
 
 /// The sum that begins a session's chain: that of its record.
@@ -30,7 +32,8 @@ pub(super) fn of_event(previous: &Sum, row: &Row<'_>) -> Sum {
             .chain_update(row.at.to_be_bytes())
             .chain_update(length(row.kind))
             .chain_update(row.kind)
-            .chain_update(row.body),
+            .chain_update(row.body)
+            .chain_update(row.large.unwrap_or_default()),
     )
 }
 
@@ -74,12 +77,14 @@ mod tests {
     fn the_sums_are_those_of_the_format() {
         let at = 1_767_780_000_000;
         let record = of_record("run-1", b"{}");
-        let row = Row { seq: 1, epoch: 2, at, kind: b"agent:text", body: br#"{"v":1}"# };
+        let row = Row { seq: 1, epoch: 2, at, kind: b"agent:text", body: br#"{"v":1}"#, large: None };
+        let large = Row { large: Some(br#"["result"]"#), ..row };
         let command = of_command("run-1", 3, at, br#"{"command":"send"}"#);
-        let sums = [record, of_event(&record, &row), command];
+        let sums = [record, of_event(&record, &row), of_event(&record, &large), command];
         let expected = [
             "735236d36f9ac91010a7f540c589b826",
             "06a7ecf32f4121ccbe9bff7c12a1fdbd",
+            "32efdea0a74dde2f01e1175fd02bbd40",
             "75caa7c6a58026a4f91aae56bfad6d16",
         ];
         assert_eq!(sums.each_ref().map(hex), expected);

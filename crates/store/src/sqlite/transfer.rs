@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::task;
 
 use super::{
-    SqliteStore,
+    SqliteStore, blobs,
     commands::{self, StoredCommand},
     fault::{Fault, from_json},
     file,
@@ -25,14 +25,14 @@ use super::{
     snapshot, write_mark,
     writer::Transaction,
 };
-use crate::{Lease, SessionRecord, StoreError, Verdict};
+use crate::{Lease, MOST_EVENT_BYTES, SessionRecord, StoreError, Verdict};
 
 /// The version of the lines' format.
 const FORMAT: u32 = 1;
 /// No session gets so far: what JSON holds of whole numbers everywhere.
 const LAST_SEQ: u64 = 1 << 53;
 /// The longest line that is taken in.
-const LINE_BYTES: u64 = 256 << 20;
+const LINE_BYTES: u64 = MOST_EVENT_BYTES as u64;
 
 /// Why a session did not get out of a store, or into one.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +160,7 @@ impl SqliteStore {
             let connection = transaction.connection;
             let mut session = session::insert(connection, &record, &body)?;
             let lease = Lease { session: record.session.clone(), epoch: 0 };
+            blobs::insert_all(connection, &session, &events)?;
             log::append(connection, &mut session, &lease, &events)?;
             commands.iter().try_for_each(|command| commands::insert(connection, &session, command))?;
             write_mark(transaction, &session);
@@ -196,10 +197,14 @@ fn export(
         let mut writable = true;
         log::walk(connection, session, mark, session.first_seq, |step| {
             match step {
-                Step::Event(row) => {
-                    writable = line(row.body);
-                    counts.events += 1;
-                }
+                Step::Event(row) => match log::body(connection, session, &row) {
+                    Ok(body) => {
+                        writable = line(&body);
+                        counts.events += 1;
+                    }
+                    Err(fault) if fault.is_damage() => damage = Some(fault.to_string()),
+                    Err(fault) => return Err(fault),
+                },
                 Step::Damage(found) => damage = Some(found.to_string()),
             }
             let whole = writable && damage.is_none();

@@ -10,7 +10,7 @@ use super::{
     SqliteStore, commands,
     fault::Fault,
     file,
-    format::STEPS,
+    format::{self, STEPS},
     log::{self, Damage, Step},
     loss, session,
     session::{Session, count},
@@ -222,7 +222,7 @@ fn look(
     let mut digest = Some(SessionFacts::default());
     log::walk(connection, session, mark, session.first_seq, |step| {
         match step {
-            Step::Event(row) => match log::envelope(&row) {
+            Step::Event(row) => match log::envelope(connection, session, &row) {
                 Ok(envelope) if row.epoch <= session.epoch => {
                     sound.events += 1;
                     digest.iter_mut().for_each(|digest| digest.apply(&envelope));
@@ -249,7 +249,8 @@ fn look(
 
 /// Finds rows that belong to no session.
 fn strays(connection: &Connection, report: &mut VerifyReport) -> Result<(), Fault> {
-    for table in ["records", "events", "commands"] {
+    let blobs = if format::has_blobs(connection)? { &["blobs"][..] } else { &[] };
+    for table in ["records", "events", "commands"].iter().chain(blobs) {
         let sql = format!("SELECT count(*) FROM {table} WHERE session NOT IN (SELECT number FROM sessions)");
         match connection.query_row(&sql, (), |row| row.get::<_, i64>(0)).map_err(Fault::from) {
             Ok(0) => {}

@@ -42,6 +42,7 @@ pub(super) struct Writer {
 /// A request's view of the store, within its transaction.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Connection,
+    points: &'a Points,
     marks: &'a mut Marks,
     known: &'a mut Known,
     /// Marks to be written after the commit.
@@ -56,6 +57,11 @@ impl Transaction<'_> {
             Some(session) => Ok(session),
             None => session::find(self.connection, id),
         }
+    }
+
+    /// Reports that a crash could now leave something half done.
+    pub(super) fn reach(&self, point: &'static str) {
+        self.points.reach(point);
     }
 
     /// Remembers the session's new row.
@@ -229,7 +235,7 @@ impl WriterThread {
         };
         let mut work = |isolation| {
             let transaction =
-                Transaction { connection: &connection, marks, known, marks_to_write: Vec::new() };
+                Transaction { connection: &connection, points, marks, known, marks_to_write: Vec::new() };
             transact(transaction, points, group, isolation)
         };
         // Refusals are rare and savepoints cost time, so they are used only when a request was refused.

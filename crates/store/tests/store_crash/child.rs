@@ -8,12 +8,13 @@ use std::sync::{
 
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
 use inspan_store::{
-    Batch, FlowSource, Lease, Owner, RunStore, Select, SessionRecord, SqliteOptions, SqliteStore, StoreError,
+    Batch, Blob, BlobStore, FlowSource, LARGE_VALUE, Lease, Owner, RunStore, Select, SessionRecord,
+    SqliteOptions, SqliteStore, StoreError,
 };
 
 use crate::{Outcome, SESSION, say};
 
-const NOW: Timestamp = Timestamp::from_millis(1_767_780_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_767_780_000_000);
 /// Failures in a row after which it gives up.
 const FAILURES: u32 = 5;
 
@@ -79,6 +80,11 @@ async fn append(path: &str, asked: &Asked) -> Outcome {
         let last = (next + next % 3).min(asked.events);
         let make = |seq| event(asked.session.as_str(), seq, asked.bytes).map(Arc::new);
         let events: Vec<_> = (next..=last).map(make).collect::<Outcome<_>>()?;
+        if asked.bytes > LARGE_VALUE {
+            // A value that no event will refer to, as an attempt leaves it that dies before its end is stored.
+            let value = Blob::new(format!("\"left by epoch {} before event {next}\"", lease.epoch));
+            store.put(&asked.session, &value).await?;
+        }
         match store.append(&lease, Batch { events: &events, answers: &[] }).await {
             Ok(()) => {
                 say(&format!("acknowledged {last}"));

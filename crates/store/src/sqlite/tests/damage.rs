@@ -301,7 +301,8 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
     let store = place.open();
     fill(&store, "run-1", 400).await;
     let raw = place.raw();
-    raw.execute_batch("INSERT INTO events SELECT 77, seq, epoch, at, kind, sum, body FROM events").unwrap();
+    raw.execute_batch("INSERT INTO events SELECT 77, seq, epoch, at, kind, sum, body, large FROM events")
+        .unwrap();
     let report = store.verify().await.unwrap();
     let stray = Problem::File("400 rows of `events` belong to no session".to_owned());
     assert_eq!(report.findings, [Finding { session: None, problem: stray }]);

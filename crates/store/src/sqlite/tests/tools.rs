@@ -218,7 +218,7 @@ async fn only_what_ended_and_is_free_is_collected() {
     assert_eq!(left(&store).await, ["run-1", "run-2", "run-3", "run-4", "run-5"]);
 
     let done = store.gc(at(300), Gc::Delete, at(400)).await.unwrap();
-    let GcReport { sessions, file_bytes_before, file_bytes_after } = done;
+    let GcReport { sessions, file_bytes_before, file_bytes_after, .. } = done;
     assert_eq!(sessions, look.sessions);
     let freed: u64 = sessions.iter().map(|gone| gone.bytes).sum();
     assert!(file_bytes_after + freed / 2 < file_bytes_before, "{file_bytes_before} to {file_bytes_after}");
