@@ -29,8 +29,6 @@ pub struct Described {
     pub info: NodeTypeInfo,
     input: OnceLock<Option<Validator>>,
     output: OnceLock<Option<Validator>>,
-    /// The keys of its output, if its schema names them.
-    pub(crate) outputs: Option<Arc<[String]>>,
     /// Whether the schema of its input marks some value with one of our words.
     pub(crate) has_marks: bool,
 }
@@ -95,9 +93,9 @@ impl Registered {
     fn described(&self) -> &Arc<Described> {
         self.described.get_or_init(|| {
             let info = self.node_type.describe();
-            let (outputs, has_marks) = (output_keys(&info.output), has_marks(&info.input));
+            let has_marks = has_marks(&info.input);
             let (input, output) = (OnceLock::new(), OnceLock::new());
-            Arc::new(Described { info, input, output, outputs, has_marks })
+            Arc::new(Described { info, input, output, has_marks })
         })
     }
 }
@@ -109,6 +107,12 @@ pub(crate) const RAW: &str = "x-raw";
 /// Marks a string that is a duration such as `30s`.
 pub(crate) const DURATION: &str = "x-time";
 
+/// Marks a field of an output schema that is the same as a part of the input, named by its JSON pointer.
+pub(crate) const SAME: &str = "x-same";
+
+/// Says of a field of an output schema what must be set to get it.
+pub(crate) const NEEDS: &str = "x-needs";
+
 /// Whether a schema marks some value.
 pub(crate) fn has_marks(schema: &Value) -> bool {
     match schema {
@@ -119,12 +123,4 @@ pub(crate) fn has_marks(schema: &Value) -> bool {
         Value::Array(items) => items.iter().any(has_marks),
         _ => false,
     }
-}
-
-fn output_keys(schema: &Value) -> Option<Arc<[String]>> {
-    let open = schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
-    let properties = schema.get("properties")?.as_object()?;
-    // Any node may give the marker of an error that was handled.
-    let keys = properties.keys().map(String::as_str).chain(["failed", "error"]);
-    (!open && !properties.is_empty()).then(|| keys.map(str::to_owned).collect())
 }

@@ -70,6 +70,9 @@ codes! {
     InputNotGiven "input-not-given" "A template uses an input without a default, so every run must pass it.";
     ShellTemplate "shell-template" "A template is used inside a shell script.";
     SharedConversation "shared-conversation" "Two nodes that may run at the same time continue the same conversation.";
+    OptionalValue "optional-value" "A template or condition uses a value that may be missing.";
+    MaybeSkipped "maybe-skipped" "A template or condition uses the output of a node that may not have run.";
+    ConstantCondition "constant-condition" "A comparison has the same result in every run.";
     UnsupportedCapability "unsupported-capability" "The node needs something that its provider cannot do.";
 }
 
@@ -288,12 +291,31 @@ impl Sink {
         self.refused.push(format!("`{id}`"));
     }
 
+    /// A prompt that is set in the wrong place is not reported as missing too.
+    fn without_consequences(&mut self) {
+        let unknown = self.problems.iter().filter(|problem| problem.code == Code::UnknownKey);
+        let misplaced: Vec<String> = unknown
+            .filter_map(|problem| {
+                let (node, key) = problem.key.as_ref()?.rsplit_once('.')?;
+                let is_node = node.starts_with("nodes[") && node.ends_with(']');
+                let holds_prompt = ["prompt", "inputs", "messages", "promptFile"].contains(&key)
+                    || problem.help.as_deref().is_some_and(|help| help.contains("`input`"));
+                (is_node && holds_prompt).then(|| format!("{node}.input.prompt"))
+            })
+            .collect();
+        self.problems.retain(|problem| {
+            let is_prompt = problem.code == Code::MissingKey && problem.key.is_some();
+            !(is_prompt && misplaced.iter().any(|key| problem.key.as_ref() == Some(key)))
+        });
+    }
+
     pub(crate) fn finish(mut self) -> Diagnostics {
         let names_refused = |message: &str| self.refused.iter().any(|id| message.contains(id.as_str()));
         self.problems.retain(|problem| {
             !(matches!(problem.code, Code::DanglingEdge | Code::UnknownNode)
                 && names_refused(&problem.message))
         });
+        self.without_consequences();
         self.problems.sort_by(|a, b| {
             let place = |p: &Problem| (p.span.source, p.span.start, p.severity, p.code);
             place(a).cmp(&place(b)).then_with(|| a.message.cmp(&b.message))

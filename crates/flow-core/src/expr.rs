@@ -26,10 +26,11 @@ pub use self::{
 };
 pub(crate) use self::{
     condition::{Predicate, parse_condition, parse_variable},
-    path::{FRAME, PathRoot, is_reserved},
-    program::{NameUse, Resolver},
+    path::{FRAME, Path, PathRoot, PathStep, is_reserved, spell as spell_path},
+    program::{NameUse, Resolver, Strictness},
     segment::has_segments,
-    template::{TemplateValue, parse_template},
+    template::{Binding, Piece, TemplateValue, parse_template},
+    tree::{Args, Expr, For, Function, Stmt, Target},
 };
 
 /// The values that an expression may see.

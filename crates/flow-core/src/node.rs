@@ -20,6 +20,12 @@ pub trait DescribeNode: Send + Sync + 'static {
         None
     }
 
+    /// The JSON Schema of the output where it depends on the input, as written by the author: a text in it may be a
+    /// template. Only the compiler asks for it.
+    fn output_schema_for(&self, _input: &Value) -> Option<Value> {
+        None
+    }
+
     /// What the agent behind this input can do, for a node of the kind [`NodeKind::Agent`].
     fn capabilities_for(&self, _input: &Value) -> Option<ProviderCapabilities> {
         None
@@ -63,7 +69,8 @@ pub struct NodeTypeInfo {
     /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
     /// what looks like a template stays text; a text under `"x-time": true` is a time such as `30s`.
     pub input: Value,
-    /// The JSON Schema of its output.
+    /// The JSON Schema of its output. A field under `"x-same": "/value"` is the same as that part of the
+    /// input; one under `"x-needs": "`parse`"` is there only if that is set.
     pub output: Value,
     /// What sort of work it is.
     pub kind: NodeKind,

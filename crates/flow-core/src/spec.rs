@@ -122,7 +122,16 @@ impl<'a> Parts<'a> {
         let nodes_key = Key::Field(key, "nodes");
         let nodes = match self.nodes {
             Some(list) => {
-                let items = fields::list(list, &nodes_key, sink);
+                let items = match list.entries().first() {
+                    Some(first) => {
+                        let help = format!("write each node as an item: `- id: {}`", first.key);
+                        let message = "`nodes` must be a list, found a mapping";
+                        let problem = Problem::error(Code::WrongType, list.span, message).help(help);
+                        sink.push(problem.key(nodes_key));
+                        &[]
+                    }
+                    None => fields::list(list, &nodes_key, sink),
+                };
                 if matches!(&list.data, Data::List(list) if list.is_empty()) {
                     let problem = Problem::error(Code::InvalidValue, list.span, "`nodes` is empty");
                     sink.push(problem.key(nodes_key));

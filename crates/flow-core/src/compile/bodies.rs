@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     build::{self, SharedPolicies},
-    check::{self, Checked, FrameTerms, SchemaCheck},
+    check::{self, Checked, FrameTerms, SchemaCheck, Shape, Types},
     input::Declared,
     resolve::{self, Around, Flow, FrameKind, InputSchema, Resolved, ResolvedNode},
 };
@@ -58,6 +58,8 @@ struct KnownFlow {
     body: BodyIx,
     /// The keys of its input that it uses for certain; nothing while it is being compiled.
     needs: Option<BTreeMap<String, NodeId>>,
+    /// What it gives, as far as it is known.
+    gives: Shape,
 }
 
 /// A body that was compiled, and what belongs to the node that runs it.
@@ -65,6 +67,8 @@ struct CompiledBody {
     body: BodyIx,
     terms: FrameTerms,
     needs: BTreeMap<String, NodeId>,
+    /// What its frames give.
+    gives: Shape,
 }
 
 impl<'c> Bodies<'c> {
@@ -88,7 +92,7 @@ impl<'c> Bodies<'c> {
             depth: 0,
         };
         bodies.add_secrets(flow);
-        let compiled = bodies.body(spec, flow, None, None);
+        let compiled = bodies.body(spec, flow, None, None, None);
         CompiledBodies { all: bodies.all, needs: compiled.needs, secrets: bodies.secrets }
     }
 
@@ -106,21 +110,26 @@ impl<'c> Bodies<'c> {
         flow: &Flow<'_>,
         around: Option<Around<'_>>,
         subflow: Option<Subflow>,
+        outer: Option<&Types<'_>>,
     ) -> CompiledBody {
         let at = self.all.len();
         // What it runs comes after it; a flow that runs itself finds what it declares.
         self.all.push(Body { subflow, ..Body::default() });
         let resolved = resolve::resolve(spec, flow, around, self.catalog, self.sink);
         let mut checked = check::check(&resolved, self.sink);
-        let (terms, mut needs) = (mem::take(&mut checked.terms), mem::take(&mut checked.needs));
+        let mut needs = mem::take(&mut checked.needs);
+        let mut types = Types::new(&resolved, &checked, outer);
         self.depth += 1;
         let nodes = 0..u32::try_from(resolved.nodes.len()).unwrap_or(u32::MAX);
-        let frames = nodes.map(|ix| self.frames(NodeIx(ix), &resolved, &checked, &mut needs));
+        let frames = nodes.map(|ix| self.frames(NodeIx(ix), &resolved, &checked, &mut types, &mut needs));
         let frames = frames.collect();
         self.depth -= 1;
+        types.check(self.sink);
+        let gives = types.gives();
+        let terms = mem::take(&mut checked.terms);
         let subflow = self.all[at].subflow.take();
         self.all[at] = build::body(resolved, checked, frames, subflow, &mut self.policies);
-        CompiledBody { body: BodyIx(u32::try_from(at).unwrap_or(u32::MAX)), terms, needs }
+        CompiledBody { body: BodyIx(u32::try_from(at).unwrap_or(u32::MAX)), terms, needs, gives }
     }
 
     /// What a node runs in frames, if it is of such a type.
@@ -129,6 +138,7 @@ impl<'c> Bodies<'c> {
         ix: NodeIx,
         resolved: &Resolved<'_>,
         checked: &Checked,
+        types: &mut Types<'_>,
         needs: &mut BTreeMap<String, NodeId>,
     ) -> Option<Box<Frames>> {
         let node = &resolved.nodes[ix.0 as usize];
@@ -150,13 +160,13 @@ impl<'c> Bodies<'c> {
         let (body, kind) = match &*node_type.name {
             "control.foreach" => {
                 let item = node.json.get("as").and_then(Value::as_str).unwrap_or(ITEM);
-                let compiled = self.inline(ix, resolved, FrameKind::Item(item), needs)?;
+                let compiled = self.inline(ix, resolved, FrameKind::Item(item), types, needs)?;
                 let on_item_error = stated(&node.json, "onItemError").unwrap_or_default();
                 let (item, key) = (item.to_owned(), compiled.terms.key);
                 (compiled.body, FramesKind::Foreach { item, on_item_error, key })
             }
             "control.loop" => {
-                let compiled = self.inline(ix, resolved, FrameKind::Pass, needs)?;
+                let compiled = self.inline(ix, resolved, FrameKind::Pass, types, needs)?;
                 let kind = FramesKind::Loop {
                     while_holds: compiled.terms.while_holds,
                     until: compiled.terms.until,
@@ -166,7 +176,7 @@ impl<'c> Bodies<'c> {
                 (compiled.body, kind)
             }
             _ => {
-                let body = self.subflow(ix, resolved, checked)?;
+                let body = self.subflow(ix, resolved, checked, types)?;
                 (body, FramesKind::Subflow { max_depth: stated(&node.json, "maxDepth") })
             }
         };
@@ -179,6 +189,7 @@ impl<'c> Bodies<'c> {
         ix: NodeIx,
         resolved: &Resolved<'_>,
         kind: FrameKind<'_>,
+        types: &mut Types<'_>,
         needs: &mut BTreeMap<String, NodeId>,
     ) -> Option<CompiledBody> {
         let node = &resolved.nodes[ix.0 as usize];
@@ -190,7 +201,8 @@ impl<'c> Bodies<'c> {
             return None;
         };
         let around = Around { body: resolved, node: ix, kind };
-        let mut compiled = self.body(body, resolved.flow, Some(around), None);
+        let mut compiled = self.body(body, resolved.flow, Some(around), None, Some(types));
+        types.frames(ix, &compiled.gives);
         for (key, node) in mem::take(&mut compiled.needs) {
             needs.entry(key).or_insert(node);
         }
@@ -198,7 +210,13 @@ impl<'c> Bodies<'c> {
     }
 
     /// Compiles the flow that a node runs, unless that was done for another node.
-    fn subflow(&mut self, ix: NodeIx, resolved: &Resolved<'_>, checked: &Checked) -> Option<BodyIx> {
+    fn subflow(
+        &mut self,
+        ix: NodeIx,
+        resolved: &Resolved<'_>,
+        checked: &Checked,
+        types: &mut Types<'_>,
+    ) -> Option<BodyIx> {
         let node = &resolved.nodes[ix.0 as usize];
         if node.spec.body.is_some() {
             let message = "`control.subflow` has no `body`: its nodes are in the file of the other flow";
@@ -234,6 +252,11 @@ impl<'c> Bodies<'c> {
             self.report(node, Problem::error(Code::Recursion, span, message).help(help), key);
         }
         self.check_call(node, &path, &checked.nodes[ix.0 as usize].bound);
+        if let Some(known) = self.flows.get(&path) {
+            types.frames(ix, &known.gives);
+            let flow = self.all[known.body.0 as usize].subflow.as_ref();
+            types.takes(ix, flow.and_then(|flow| flow.input_schema.as_ref()));
+        }
         Some(body)
     }
 
@@ -252,11 +275,12 @@ impl<'c> Bodies<'c> {
             output_schema: flow.output_schema.clone(),
         };
         let body = BodyIx(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-        self.flows.insert(path.to_owned(), KnownFlow { body, needs: None });
+        self.flows.insert(path.to_owned(), KnownFlow { body, needs: None, gives: Shape::any() });
         self.open.push(path.to_owned());
-        let compiled = self.body(&spec.body, &flow, None, Some(subflow));
+        let compiled = self.body(&spec.body, &flow, None, Some(subflow), None);
         self.open.pop();
-        self.flows.insert(path.to_owned(), KnownFlow { body, needs: Some(compiled.needs) });
+        let known = KnownFlow { body, needs: Some(compiled.needs), gives: compiled.gives };
+        self.flows.insert(path.to_owned(), known);
         Some(body)
     }
 

@@ -10,6 +10,7 @@ mod loops;
 mod names;
 mod node;
 mod schema;
+mod types;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,7 @@ use crate::{
 };
 pub(super) use frames::FrameTerms;
 pub(super) use schema::SchemaCheck;
+pub(super) use types::{Shape, Types};
 
 use names::{Owner, Sees, Site};
 use node::NodeCheck;

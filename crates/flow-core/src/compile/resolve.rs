@@ -119,8 +119,6 @@ pub(super) struct ResolvedNode<'a> {
     pub(super) schema: Option<InputSchema>,
     /// The node whose conversation it continues.
     pub(super) session: Option<NodeIx>,
-    /// The keys that its structured output is declared to have, if all are known.
-    pub(super) structured_keys: Option<Vec<String>>,
 }
 
 /// A node type, described.
@@ -149,11 +147,6 @@ impl ResolvedNode<'_> {
     /// The kind of the node, if its type is known.
     pub(super) fn kind(&self) -> Option<NodeKind> {
         Some(self.node_type.as_ref()?.info().kind)
-    }
-
-    /// The keys of its output, if its type names them.
-    pub(super) fn output_keys(&self) -> Option<&[String]> {
-        self.node_type.as_ref()?.described.outputs.as_deref()
     }
 }
 
@@ -215,8 +208,7 @@ pub(super) fn resolve<'a>(
         let input = flow.files.input(node, sink);
         let json = input.as_ref().map_or(Value::Null, Yaml::json);
         let schema = node_type.as_ref().map(|of| schema(of, &json, &mut own_schemas));
-        let structured_keys = structured_keys(&json);
-        ResolvedNode { spec: node, node_type, input, json, schema, session, structured_keys }
+        ResolvedNode { spec: node, node_type, input, json, schema, session }
     });
     let nodes = nodes.collect();
     let links = Links::read(spec, &index, sink);
@@ -231,13 +223,21 @@ fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
         if let Some(NodeIx(first)) = index.get(id) {
             let line = nodes[*first as usize].id_span.start.line;
             let message = format!("duplicate node id `{id}`; it is first used on line {line}");
-            let problem = Problem::error(Code::DuplicateId, node.id_span, message);
+            let free = (2..).map(|nth| format!("{id}_{nth}"));
+            let free = free.take(nodes.len()).find(|free| nodes.iter().all(|node| !named(node, free)));
+            let help = free.map(|free| format!("give it an id of its own, such as `{free}`"));
+            let problem = Problem::error(Code::DuplicateId, node.id_span, message).help(help);
             sink.push(problem.node(Some(id)).key(node.key("id")));
         } else {
             index.insert(id.clone(), NodeIx(at));
         }
     }
     index
+}
+
+/// Whether a node has this id.
+fn named(node: &NodeSpec<'_>, id: &str) -> bool {
+    node.id.as_ref().is_some_and(|known| known.as_str() == id)
 }
 
 fn check_packs(header: &Header<'_>, catalog: &NodeCatalog, sink: &mut Sink) {
@@ -295,9 +295,10 @@ fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
         "human" | "approval" | "approve" | "ask" | "input" | "confirm" | "gate" => {
             ("human.input", "`human.input` asks a person")
         }
-        "http" | "http.request" | "fetch" | "curl" | "webhook" => {
-            ("exec", "use `exec` to run a program such as `curl`")
-        }
+        "http" | "http.request" | "fetch" | "curl" | "webhook" => match catalog.get("http.request") {
+            Some(_) => ("http.request", "did you mean `http.request`?"),
+            None => ("exec", "use `exec` to run a program such as `curl`"),
+        },
         "foreach" | "for" | "map" | "matrix" => {
             ("control.foreach", "`control.foreach` runs its `body` for each item")
         }
@@ -341,7 +342,10 @@ fn session(
     let Some(target) = index.get(name).copied() else {
         let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
         names.sort_unstable();
-        let help = did_you_mean(name, names);
+        let help = did_you_mean(name, names).or_else(|| {
+            let own = node.id.as_ref()?;
+            Some(format!("name an agent node; `session: {own}` continues the node's own conversation"))
+        });
         report(Code::UnknownNode, format!("`session` names unknown node `{name}`"), help);
         return None;
     };
@@ -358,16 +362,6 @@ fn schema(node_type: &KnownType, input: &Value, own: &mut HashMap<String, InputS
         return InputSchema::OfType(node_type.described.clone());
     };
     own.entry(json.to_string()).or_insert_with(|| InputSchema::of(json)).clone()
-}
-
-/// The keys that a structured output has by its declared schema, if it names them all.
-fn structured_keys(input: &Value) -> Option<Vec<String>> {
-    let schema = input.get("options")?.get("outputSchema")?.as_object()?;
-    let opens = ["$ref", "anyOf", "oneOf", "allOf", "patternProperties", "if"];
-    let is_open = opens.iter().any(|word| schema.contains_key(*word))
-        || schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
-    let properties = schema.get("properties")?.as_object().filter(|_| !is_open)?;
-    Some(properties.keys().cloned().collect())
 }
 
 /// "node `review`", for a message.

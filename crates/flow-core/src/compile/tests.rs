@@ -89,33 +89,36 @@ fn object(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
+/// What every provider gives, in short.
+fn turn_output() -> Value {
+    json!({
+        "type": "object",
+        "required": ["text", "usage", "numTurns", "stopReason"],
+        "properties": {
+            "text": { "type": "string" },
+            "structuredOutput": {},
+            "sessionId": { "type": ["string", "null"] },
+            "costUsd": { "type": ["number", "null"] },
+            "numTurns": { "type": "integer" },
+            "stopReason": { "oneOf": [{ "const": "complete", "type": "string" }, { "const": "maxTurns" }] },
+            "usage": { "type": "object", "properties": { "inputTokens": { "type": "integer", "default": 0 } } },
+        },
+    })
+}
+
+/// The types that come with Inspan, and agents of providers that are only described.
 pub(crate) fn registry() -> NodeCatalog {
-    let mut registry = NodeCatalog::new();
-    let mut add = |name, pack, kind, input: Value| {
-        let output = if pack == "core" { input.clone() } else { json!({}) };
-        registry.register(Described { name, pack, kind, input, providers: &[], can: None, output });
-    };
-    add("echo", "core", NodeKind::Plain, object(json!({ "text": { "type": "string" } }), &["text"]));
-    add("constant", "core", NodeKind::Plain, object(json!({ "value": {} }), &["value"]));
-    let when = json!({ "condition": { "type": "boolean", "x-when": true } });
-    add("control.if", "control", NodeKind::Plain, object(when, &["condition"]));
-    let mode = json!({ "mode": { "enum": ["all", "any"] } });
-    add("control.merge", "control", NodeKind::Merge, object(mode, &[]));
-    let prompt = json!({
-        "prompt": { "type": "string" },
-        "choices": { "type": "array", "items": { "type": "string" } },
-        "timeout": { "type": "string", "x-time": true },
-        "default": { "type": "string" },
-    });
-    add("human.input", "human", NodeKind::Plain, object(prompt, &["prompt"]));
-    let exec = json!({
-        "argv": { "type": "array", "items": { "type": "string" }, "minItems": 1 },
-        "env": { "type": "object", "additionalProperties": { "type": "string" } },
-        "parse": { "enum": ["text", "json", "lines"] },
-    });
-    add("exec", "io", NodeKind::Plain, object(exec, &["argv"]));
+    let mut registry = crate::nodes::builtin_catalog([]);
     let map = json!({ "list": { "type": "array" }, "template": { "x-raw": true } });
-    add("data.map", "data", NodeKind::Plain, object(map, &["list", "template"]));
+    registry.register(Described {
+        name: "data.map",
+        pack: "data",
+        kind: NodeKind::Plain,
+        input: object(map, &["list", "template"]),
+        providers: &[],
+        can: None,
+        output: json!({}),
+    });
     let all = ProviderCapabilities {
         structured_output: true,
         permissions: true,
@@ -130,7 +133,7 @@ pub(crate) fn registry() -> NodeCatalog {
         input: agent_schema(&more),
         providers,
         can: Some(can),
-        output: json!({}),
+        output: turn_output(),
     };
     registry.register(agent("claude.agent", &[], all, json!({})));
     registry.register(agent("codex.agent", &[], all, json!({})));
@@ -515,7 +518,7 @@ nodes:
             "flow.yaml:11:20: error[unknown-binding]: unknown name `frist` (help: did you mean `first`?)",
             "flow.yaml:12:11: error[missing-key]: `cases[2]` requires `route`",
             "flow.yaml:12:41: error[unknown-key]: unknown option `rout` for `control.switch` (help: did you mean `route`?)",
-            "flow.yaml:13:51: warning[unknown-binding]: the output of `way` has no `rout` (help: did you mean `route`?)",
+            "flow.yaml:13:55: warning[unknown-binding]: `way` has no `rout` (help: did you mean `route`?)",
             "flow.yaml:13:99: error[invalid-value]: invalid value `jsn` for `parse` (help: did you mean `json`?)",
             "flow.yaml:13:104: error[unknown-key]: unknown option `cdw` for `exec` (help: did you mean `cwd`?)",
             "flow.yaml:14:97: error[wrong-type]: `choices` must be a list, found a string (help: write a list: `[yes]`)",

@@ -16,7 +16,7 @@ use crate::expr::{
 pub struct Condition {
     place: Arc<str>,
     /// Boxed, since a flow has many nodes and edges and few conditions.
-    pub(super) test: Box<Predicate>,
+    pub(crate) test: Box<Predicate>,
 }
 
 #[derive(Debug)]
@@ -173,15 +173,16 @@ pub(crate) fn parse_condition(
         let used = NameUse { path: dotted(source), offset, bare: true };
         let root = resolver.root(name);
         let test = match root {
-            Some(root) => Predicate::Path(Path::new(root, steps, source.trim())),
+            Some(root) => Predicate::Path(Path::new(root, steps, source.trim(), offset)),
             // The compiler refuses the unknown name.
             None => Predicate::Constant(false),
         };
         let test = if negated { Predicate::Not(Box::new(test)) } else { test };
         return Ok((test, vec![used]));
     }
-    let (program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)?;
+    let (mut program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)?;
     let shift = shift + (source.len() - source.trim_start().len());
+    program.offset = shift;
     for used in &mut uses {
         used.offset += shift;
     }
@@ -199,7 +200,7 @@ pub(crate) fn parse_variable(
         plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
     let used = NameUse { path: dotted(text), offset: 0, bare: false };
     let test = match resolver.root(name) {
-        Some(root) => Predicate::Equals(Path::new(root, steps, text.trim()), value),
+        Some(root) => Predicate::Equals(Path::new(root, steps, text.trim(), 0), value),
         None => Predicate::Constant(false),
     };
     Ok((test, vec![used]))

@@ -94,8 +94,8 @@ impl<'t, 's> Evaluator<'t, 's> {
         match expr {
             Expr::Const(value) => Ok(value.clone()),
             Expr::Path(path) => self.path(path),
-            Expr::Name(name, path) => self.name(name, path.as_ref()),
-            Expr::Attr(base, key) => self.attr(base, key),
+            Expr::Name(name, path, _) => self.name(name, path.as_ref()),
+            Expr::Attr(base, key, _) => self.attr(base, key),
             Expr::Item(both) => self.item(&both.0, &both.1),
             Expr::Slice(slice) => self.slice(&slice.0, &slice.1),
             Expr::Not(inner) => self.truth(inner).map(|holds| Value::from(!holds)),
@@ -475,8 +475,8 @@ impl<'t, 's> Evaluator<'t, 's> {
 fn named(expr: &Expr) -> String {
     match expr {
         Expr::Path(path) => format!("`{}`", path.source),
-        Expr::Name(name, _) => format!("`{name}`"),
-        Expr::Attr(base, key) => match named(base).strip_suffix('`') {
+        Expr::Name(name, ..) => format!("`{name}`"),
+        Expr::Attr(base, key, _) => match named(base).strip_suffix('`') {
             Some(base) => format!("{base}.{key}`"),
             None => "the value".to_owned(),
         },

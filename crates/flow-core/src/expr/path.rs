@@ -85,15 +85,22 @@ impl PathStep {
 /// A path with its root resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    root: PathRoot,
-    steps: Vec<PathStep>,
+    pub(crate) root: PathRoot,
+    pub(crate) steps: Vec<PathStep>,
     /// As the author wrote it.
-    pub(super) source: String,
+    pub(crate) source: String,
+    /// Where it starts in the text that was parsed, in bytes.
+    pub(crate) offset: u32,
 }
 
 impl Path {
-    pub(super) fn new(root: PathRoot, steps: Vec<PathStep>, source: &str) -> Self {
-        Self { root, steps, source: source.into() }
+    pub(super) fn new(root: PathRoot, steps: Vec<PathStep>, source: &str, offset: usize) -> Self {
+        Self { root, steps, source: source.into(), offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    }
+
+    /// The name that it starts with.
+    pub(crate) fn name(&self) -> &str {
+        self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end()
     }
 
     /// The value, or why there is none.
@@ -108,7 +115,7 @@ impl Path {
     }
 
     fn find<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
-        let name = self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end();
+        let name = self.name();
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {
                 PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. } => {
@@ -130,7 +137,8 @@ impl Path {
     }
 }
 
-fn spell(name: &str, steps: &[PathStep]) -> String {
+/// A path in one form, however it was written: `plan.items[0].title`.
+pub(crate) fn spell(name: &str, steps: &[PathStep]) -> String {
     let mut text = name.to_owned();
     for step in steps {
         match step {

@@ -55,8 +55,8 @@ pub(crate) trait Resolver {
 }
 
 /// What an undefined value means where a truth value is needed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Strictness {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strictness {
     /// It is false.
     Template,
     /// It is an error: the path of the flow depends on it.
@@ -66,9 +66,11 @@ pub(super) enum Strictness {
 /// A parsed expression.
 #[derive(Debug)]
 pub(crate) struct CompiledExpr {
-    expression: Expr,
-    strictness: Strictness,
+    pub(crate) expression: Expr,
+    pub(crate) strictness: Strictness,
     paths: Box<[Path]>,
+    /// Where it starts in the text of the author, in bytes.
+    pub(crate) offset: usize,
 }
 
 impl CompiledExpr {
@@ -84,9 +86,9 @@ impl CompiledExpr {
         let uses = sorted(reader.uses);
         let paths = uses.iter().filter_map(|used| {
             let (name, steps) = plain_path(&used.path)?;
-            Some(Path::new(resolver.root(name)?, steps, &used.path))
+            Some(Path::new(resolver.root(name)?, steps, &used.path, used.offset))
         });
-        Ok((Self { expression, strictness, paths: paths.collect() }, uses))
+        Ok((Self { expression, strictness, paths: paths.collect(), offset: 0 }, uses))
     }
 
     pub(super) fn value(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, String> {
@@ -110,7 +112,7 @@ impl CompiledExpr {
 /// A template that produces text.
 #[derive(Debug)]
 pub(crate) struct CompiledTemplate {
-    body: Box<[Stmt]>,
+    pub(crate) body: Box<[Stmt]>,
 }
 
 static SYNTAX: LazyLock<SyntaxConfig> =

@@ -81,6 +81,11 @@ impl Template {
         Self { node, key, root }
     }
 
+    /// What was parsed.
+    pub(crate) fn value(&self) -> &TemplateValue {
+        &self.root
+    }
+
     /// Evaluates the template. A string that is one whole binding keeps the type of its value.
     pub fn resolve(&self, scope: &Scope<'_>) -> Result<Value, BindingError> {
         let limits = Limits::default();
@@ -234,7 +239,7 @@ pub(crate) fn parse_template(
     let parts = segments(text).map_err(|offset| SyntaxFault {
         reason: "the braces opened here are never closed".to_owned(),
         offset,
-        help: None,
+        help: Some(unclosed(&text[offset..])),
     })?;
     for part in &parts {
         let (Segment::Expression { source, offset, .. } | Segment::Statement { source, offset }) = part
@@ -256,6 +261,18 @@ pub(crate) fn parse_template(
     if plain { Ok(Some(pieces(&parts, resolver))) } else { script(text, &parts, resolver).map(Some) }
 }
 
+/// How to close braces that are opened at the start of a text.
+fn unclosed(text: &str) -> String {
+    let (open, close) = match text.as_bytes().get(1) {
+        Some(b'%') => ("{%", "%}"),
+        Some(b'#') => ("{#", "#}"),
+        _ => ("{{", "}}"),
+    };
+    let inner = text[2..].split(['}', '\n', '%', '#']).next().unwrap_or_default().trim();
+    let inner = if inner.is_empty() || inner.len() > 40 { "…" } else { inner };
+    format!("write `{open} {inner} {close}`")
+}
+
 /// The name and its offset, if a text is one name or dotted path in braces, as most bindings are.
 fn lone_name(text: &str) -> Option<(&str, usize)> {
     let inner = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
@@ -273,14 +290,15 @@ fn whole(
     if let Some((name, steps)) = plain_path(source) {
         let used = NameUse { path: dotted(source), offset, bare: true };
         let binding = match resolver.root(name) {
-            Some(root) => Binding::Path(Path::new(root, steps, source)),
+            Some(root) => Binding::Path(Path::new(root, steps, source, offset)),
             // The compiler refuses the unknown name.
             None => Binding::Text(Vec::new()),
         };
         return Ok((binding, vec![used]));
     }
-    let (program, mut uses) = CompiledExpr::parse(source, Strictness::Template, resolver)
+    let (mut program, mut uses) = CompiledExpr::parse(source, Strictness::Template, resolver)
         .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
+    program.offset = offset;
     for used in &mut uses {
         used.offset += offset;
     }
@@ -299,7 +317,7 @@ fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<NameU
                 if let Some((name, steps)) = plain_path(source)
                     && let Some(root) = resolver.root(name)
                 {
-                    found.push(Piece::Path(Path::new(root, steps, source.trim())));
+                    found.push(Piece::Path(Path::new(root, steps, source.trim(), offset)));
                 }
             }
             _ => {}

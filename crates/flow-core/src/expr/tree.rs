@@ -11,13 +11,14 @@ pub(super) use self::read::TreeBuilder;
 use super::path::Path;
 
 #[derive(Debug)]
-pub(super) enum Expr {
+pub(crate) enum Expr {
     Const(Value),
     /// A plain path into the scope.
     Path(Path),
-    /// A name that the template sets, and the path that it means where the template has not set it.
-    Name(String, Option<Path>),
-    Attr(Box<Expr>, String),
+    /// A name that the template sets, the path that it means where the template has not set it, and where it is written.
+    Name(String, Option<Path>, u32),
+    /// A part of another value, with the place of its name.
+    Attr(Box<Expr>, String, u32),
     Item(Box<(Expr, Expr)>),
     Slice(Box<(Expr, [Option<Expr>; 3])>),
     Not(Box<Expr>),
@@ -37,7 +38,7 @@ pub(super) enum Expr {
 }
 
 #[derive(Debug)]
-pub(super) enum Function {
+pub(crate) enum Function {
     Range,
     Dict,
     Namespace,
@@ -49,13 +50,13 @@ pub(super) enum Function {
 
 /// Arguments: positional and named.
 #[derive(Debug, Default)]
-pub(super) struct Args {
-    pub(super) places: Vec<Expr>,
-    pub(super) names: Vec<(String, Expr)>,
+pub(crate) struct Args {
+    pub(crate) places: Vec<Expr>,
+    pub(crate) names: Vec<(String, Expr)>,
 }
 
 #[derive(Debug)]
-pub(super) enum Stmt {
+pub(crate) enum Stmt {
     Text(String),
     /// With the source of the expression, for errors.
     Emit(Expr, String),
@@ -69,19 +70,19 @@ pub(super) enum Stmt {
 }
 
 #[derive(Debug)]
-pub(super) struct For {
-    pub(super) target: Target,
-    pub(super) items: Expr,
-    pub(super) source: String,
-    pub(super) filter: Option<Expr>,
-    pub(super) is_recursive: bool,
-    pub(super) body: Vec<Stmt>,
-    pub(super) otherwise: Vec<Stmt>,
+pub(crate) struct For {
+    pub(crate) target: Target,
+    pub(crate) items: Expr,
+    pub(crate) source: String,
+    pub(crate) filter: Option<Expr>,
+    pub(crate) is_recursive: bool,
+    pub(crate) body: Vec<Stmt>,
+    pub(crate) otherwise: Vec<Stmt>,
 }
 
 /// The target of an assignment.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Name(String),
     /// `ns.x`.
     Member(String, String),

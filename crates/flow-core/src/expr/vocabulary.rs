@@ -149,7 +149,13 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
                 _ => None,
             };
             let reason = format!("unexpected `{sign}` in an expression");
-            return Err(SyntaxFault { reason, offset, help: help.map(str::to_owned) });
+            // What stands before it may be wrong in another way.
+            let before = foreign_word(&words[..at]).map(|(_, help)| help);
+            let help = match (help, before) {
+                (Some(help), Some(before)) => Some(format!("{before}; {help}")),
+                (help, before) => help.map(str::to_owned).or(before),
+            };
+            return Err(SyntaxFault { reason, offset, help });
         }
     }
     Ok(())
@@ -157,7 +163,10 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
 
 /// An operator of another language in an invalid expression, and what to write instead.
 pub(super) fn foreign(source: &str) -> Option<(usize, String)> {
-    let words = words(source);
+    foreign_word(&words(source))
+}
+
+fn foreign_word(words: &[(&str, usize)]) -> Option<(usize, String)> {
     let mut depth = 0_i32;
     for (at, &(word, offset)) in words.iter().enumerate() {
         let after = words.get(at + 1).filter(|(_, place)| *place == offset + 1).map(|(word, _)| *word);

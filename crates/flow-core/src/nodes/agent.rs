@@ -85,6 +85,10 @@ impl DescribeNode for AnyAgent {
         Some(schema)
     }
 
+    fn output_schema_for(&self, input: &Value) -> Option<Value> {
+        Some(self.provider(input)?.output_schema())
+    }
+
     fn providers(&self) -> Option<Vec<String>> {
         Some(self.0.keys().cloned().collect())
     }

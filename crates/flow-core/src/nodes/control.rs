@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use inspan_protocol::{AgentError, ErrorCode, InputProblem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::typed::{self, pure_node};
+use super::typed::{self, pure_node, same_node};
 use crate::{
     catalog::NodeCatalog,
     graph::{OnExhausted, OnItemError},
@@ -55,21 +55,44 @@ struct Route {
     /// The route of the first case that holds.
     route: String,
     /// The value that was looked at.
+    #[schemars(extend("x-same" = "/value"))]
     value: Value,
 }
 
-pure_node!(
-    /// `control.switch`.
-    ControlSwitch: "control.switch" in "control",
-    "Gives the route of the first case that holds; put `when` on the edges to follow it.", Switch => Route,
-    |switch| {
-        let first = switch.cases.into_iter().find(|case| case.when).map(|case| case.route).or(switch.default);
-        let route = first.ok_or_else(|| {
-            AgentError::new(ErrorCode::NodeFailed, "no case of the switch holds and it has no default")
-        })?;
-        Ok(Route { route, value: switch.value })
+/// `control.switch`.
+struct ControlSwitch;
+
+impl DescribeNode for ControlSwitch {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Gives the route of the first case that holds; put `when` on the edges to follow it.";
+        typed::describe::<Switch, Route>("control.switch", "control", help)
     }
-);
+
+    fn output_schema_for(&self, input: &Value) -> Option<Value> {
+        let cases = input.get("cases")?.as_array()?.iter().map(|case| case.get("route"));
+        let routes: Vec<&Value> = cases.chain(input.get("default").map(Some)).collect::<Option<_>>()?;
+        let known = |route: &&Value| route.as_str().is_some_and(|route| !route.contains('{'));
+        routes.iter().all(known).then(|| {
+            json!({
+                "type": "object",
+                "required": ["route"],
+                "properties": { "route": { "enum": routes }, "value": { "x-same": "/value" } },
+            })
+        })
+    }
+
+    fn compute(&self, input: Value) -> Computed {
+        Computed::Done(typed::read_input(input).and_then(route).and_then(|route| typed::write_output(&route)))
+    }
+}
+
+fn route(switch: Switch) -> Result<Route, AgentError> {
+    let first = switch.cases.into_iter().find(|case| case.when).map(|case| case.route).or(switch.default);
+    let route = first.ok_or_else(|| {
+        AgentError::new(ErrorCode::NodeFailed, "no case of the switch holds and it has no default")
+    })?;
+    Ok(Route { route, value: switch.value })
+}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -113,18 +136,17 @@ impl DescribeNode for ControlMerge {
     }
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "it is a schema: what fits it is passed on as it is")]
 struct Noop {
     /// Given back as it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     value: Option<Value>,
 }
 
-pure_node!(
-    /// `control.noop`.
-    ControlNoop: "control.noop" in "control", "Does nothing; a place to join edges or to hand a value on.",
-    Noop => Noop, Ok
+same_node!(
+    ControlNoop: "control.noop" in "control", "Does nothing; a place to join edges or to hand a value on.", Noop
 );
 
 #[derive(Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::typed;
 use crate::node::{DescribeNode, NodeTypeInfo};
@@ -68,5 +68,23 @@ impl DescribeNode for Exec {
             "io",
             "Runs a program from an argument list, never through a shell.",
         )
+    }
+
+    fn output_schema_for(&self, input: &Value) -> Option<Value> {
+        let (value, required) = match input.get("parse") {
+            None | Some(Value::Null) => {
+                (json!({ "x-needs": "`parse` in `input`, such as `parse: json`" }), false)
+            }
+            Some(Value::String(parse)) if parse == "text" => (json!({ "type": "string" }), true),
+            Some(Value::String(parse)) if parse == "lines" => {
+                (json!({ "type": "array", "items": { "type": "string" } }), true)
+            }
+            Some(_) => (json!({}), true),
+        };
+        let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer" }));
+        let mut names = vec!["stdout", "stderr", "exitCode"];
+        names.extend(required.then_some("value"));
+        let fields = json!({ "stdout": &text, "stderr": text, "exitCode": number, "value": value });
+        Some(json!({ "type": "object", "required": names, "properties": fields }))
     }
 }

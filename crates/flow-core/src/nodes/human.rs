@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::typed;
 use crate::node::{DescribeNode, NodeTypeInfo, Occupies};
@@ -44,5 +45,26 @@ impl DescribeNode for HumanInput {
         let help = "Asks a person: a text, one of the choices, or both.";
         let info = typed::describe::<HumanQuestion, HumanAnswer>("human.input", "human", help);
         NodeTypeInfo { occupies: Occupies::Nothing, ..info }
+    }
+
+    fn output_schema_for(&self, input: &Value) -> Option<Value> {
+        let is_literal = |choice: &Value| choice.as_str().is_some_and(|choice| !choice.contains('{'));
+        let allows_text = match input.get("allowText") {
+            None | Some(Value::Null) => false,
+            Some(allows) => allows.as_bool()?,
+        };
+        let (content, choice) = match input.get("choices") {
+            None | Some(Value::Null) => (json!({ "type": "string" }), json!({ "type": "null" })),
+            Some(Value::Array(choices)) if choices.iter().all(is_literal) && allows_text => {
+                let or_null: Vec<&Value> = choices.iter().chain([&Value::Null]).collect();
+                (json!({ "type": "string" }), json!({ "enum": or_null }))
+            }
+            Some(Value::Array(choices)) if choices.iter().all(is_literal) => {
+                (json!({ "enum": choices }), json!({ "enum": choices }))
+            }
+            Some(_) => return None,
+        };
+        let fields = json!({ "content": content, "choice": choice });
+        Some(json!({ "type": "object", "required": ["content", "choice"], "properties": fields }))
     }
 }

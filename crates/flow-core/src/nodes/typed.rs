@@ -5,7 +5,10 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::node::{NodeKind, NodeTypeInfo, Occupies};
+use crate::{
+    catalog::SAME,
+    node::{NodeKind, NodeTypeInfo, Occupies},
+};
 
 /// The description of a node type with typed input and output.
 pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
@@ -22,6 +25,24 @@ pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
         kind: NodeKind::Plain,
         occupies: Occupies::Slot,
     }
+}
+
+/// The description of a node type whose output is its input.
+pub(super) fn describe_same<T: JsonSchema>(
+    name: &'static str,
+    pack: &'static str,
+    help: &str,
+) -> NodeTypeInfo {
+    let mut info = describe::<T, T>(name, pack, help);
+    let properties = info.output.get_mut("properties").and_then(Value::as_object_mut);
+    for (key, schema) in properties.into_iter().flatten() {
+        // A field of any type may have the schema `true`.
+        if !schema.is_object() {
+            *schema = Value::Object(serde_json::Map::new());
+        }
+        schema[SAME] = Value::String(format!("/{key}"));
+    }
+    info
 }
 
 /// The schema with its parts inline, so that a reader finds each key where it is used. Draft 7, as providers' are.
@@ -46,7 +67,7 @@ pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
 /// A node that computes its output at once.
 macro_rules! pure_node {
     ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
-        crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, $input => $output, |input| {
+        crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, describe::<$input, $output>, |input| {
             let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
             crate::nodes::typed::read_input(input)
                 .and_then(compute)
@@ -58,19 +79,19 @@ macro_rules! pure_node {
 /// A node whose output is its input, which fits the schema.
 macro_rules! same_node {
     ($type:ident: $name:literal in $pack:literal, $help:literal, $input:ty) => {
-        crate::nodes::typed::node_at_once!($type: $name in $pack, $help, $input => $input, Ok);
+        crate::nodes::typed::node_at_once!($type: $name in $pack, $help, describe_same::<$input>, Ok);
     };
 }
 
 /// A node that makes an output of an input, both JSON, without waiting.
 macro_rules! node_at_once {
-    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $make:expr) => {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $describe:ident::<$($part:ty),*>, $make:expr) => {
         $(#[$meta])*
         pub(super) struct $type;
 
         impl crate::node::DescribeNode for $type {
             fn describe(&self) -> crate::node::NodeTypeInfo {
-                crate::nodes::typed::describe::<$input, $output>($name, $pack, $help)
+                crate::nodes::typed::$describe::<$($part),*>($name, $pack, $help)
             }
 
             fn name(&self) -> std::sync::Arc<str> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink},
+    diagnostic::{Code, Problem, Sink, Span},
     graph::{FailFast, FlowPolicy, OnExceeded},
     spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
@@ -54,7 +54,10 @@ impl<'a> Header<'a> {
     pub(super) fn read(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Self {
         let name = fields.get("name");
         if name.is_none() {
-            fields.missing("name", "the flow", sink);
+            let span = Span { end: fields.span.start, ..fields.span };
+            let problem = Problem::error(Code::MissingKey, span, "the flow is missing `name`");
+            let help = "add one: `flow: { name: my_flow }`".to_owned();
+            sink.push(problem.help(help).key(Key::Field(fields.key, "name")));
         }
         let name = name.and_then(|name| fields::text(name, &Key::Field(fields.key, "name"), sink));
         let version = fields.get("version").and_then(|version| match &version.data {

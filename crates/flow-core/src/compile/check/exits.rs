@@ -105,7 +105,7 @@ impl<'a> Certain<'a> {
 }
 
 /// An edge's condition in a form that can be compared.
-fn condition(link: &Link<'_>) -> Option<Value> {
+pub(super) fn condition(link: &Link<'_>) -> Option<Value> {
     let when = link.spec?.when.map(Yaml::json)?;
     Some(match &when {
         Value::String(text) => {

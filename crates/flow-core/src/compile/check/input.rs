@@ -144,7 +144,7 @@ fn pointer(key: &Key<'_>) -> String {
 }
 
 /// The schema of the value under a key of an input.
-fn at<'s>(root: &'s Value, key: &Key<'_>) -> Option<&'s Value> {
+pub(super) fn at<'s>(root: &'s Value, key: &Key<'_>) -> Option<&'s Value> {
     match key {
         Key::Root | Key::Field(Key::Root, _) => Some(root),
         Key::Field(parent, name) => {

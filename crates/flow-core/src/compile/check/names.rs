@@ -197,7 +197,7 @@ impl Checker<'_> {
             // One problem is enough for a name that is used twice in one text.
             _ if reported.contains(&root) => None,
             Some(Meaning::Node { node, body: owner, frame, .. }) => {
-                let (key, inner) = (parts.next(), parts.next());
+                let key = parts.next();
                 let found = match frame {
                     Some(frame) => outer_order(root, node, frame, owner),
                     None => order(root, node, used.bare, site, owner).or_else(|| {
@@ -205,7 +205,9 @@ impl Checker<'_> {
                         found.filter(|_| used.bare)
                     }),
                 };
-                found.or_else(|| output(root, node, key, inner, owner))
+                let spec = owner.nodes[node.0 as usize].spec;
+                let inner = key.filter(|name| has_inside(spec, name));
+                found.or_else(|| inner.map(|name| inside(name, root)))
             }
             None => Some(unknown(root, body)),
         }
@@ -264,7 +266,7 @@ fn unknown(root: &str, body: &Resolved<'_>) -> NameProblem {
 }
 
 /// Whether the body of a node, or one in it, has a node with this id.
-fn has_inside(node: &NodeSpec<'_>, id: &str) -> bool {
+pub(super) fn has_inside(node: &NodeSpec<'_>, id: &str) -> bool {
     node.body.as_ref().is_some_and(|body| {
         let is_it = |inner: &NodeSpec<'_>| inner.id.as_ref().is_some_and(|known| known.as_str() == id);
         body.nodes.iter().any(|inner| is_it(inner) || has_inside(inner, id))
@@ -334,37 +336,6 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
     Some(NameProblem { code: Code::UnknownBinding, severity, message, help })
-}
-
-fn output(
-    name: &str,
-    node: NodeIx,
-    key: Option<&str>,
-    inner: Option<&str>,
-    body: &Resolved<'_>,
-) -> Option<NameProblem> {
-    if let (Some("structuredOutput"), Some(inner)) = (key, inner)
-        && let Some(keys) = body.nodes[node.0 as usize].structured_keys.as_deref()
-        && !keys.iter().any(|known| known == inner)
-    {
-        let help = did_you_mean(inner, keys.iter().map(String::as_str)).unwrap_or_else(|| {
-            format!("it has {}", keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
-        });
-        let message = format!("the `outputSchema` of `{name}` has no `{inner}`");
-        return Some(NameProblem::error(message, Some(help)));
-    }
-    let node = &body.nodes[node.0 as usize];
-    let keys = node.output_keys()?;
-    let key = key.filter(|key| !keys.iter().any(|known| known == key))?;
-    if has_inside(node.spec, key) {
-        return Some(inside(key, name));
-    }
-    let known = || keys.iter().map(String::as_str).filter(|key| !matches!(*key, "failed" | "error"));
-    let help = did_you_mean(key, known()).unwrap_or_else(|| {
-        format!("it has {}", known().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "))
-    });
-    let message = format!("the output of `{name}` has no `{key}`");
-    Some(NameProblem { code: Code::UnknownBinding, severity: Severity::Warning, message, help: Some(help) })
 }
 
 fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<NameProblem> {

@@ -87,7 +87,9 @@ impl SchemaCheck<'_> {
                 self.branches(context, path, key, sink);
             }
             Kind::Enum { options } if !holds_bound => {
-                let words: Vec<String> = options.as_array().into_iter().flatten().map(spell).collect();
+                let options = options.as_array().into_iter().flatten();
+                // `null` is not a useful suggestion.
+                let words: Vec<String> = options.filter(|option| !option.is_null()).map(spell).collect();
                 let written = spell(error.instance());
                 let help = did_you_mean(&written, words.iter().map(String::as_str))
                     .unwrap_or_else(|| format!("expected {}", either(&words)));
@@ -128,6 +130,15 @@ impl SchemaCheck<'_> {
             return;
         }
         let last = key.rsplit('.').next().unwrap_or(&key).to_owned();
+        if let (Some(words), Some(written)) =
+            (constants(context), find(self.input, path).and_then(Yaml::text))
+        {
+            let help = did_you_mean(written, words.iter().map(String::as_str))
+                .unwrap_or_else(|| format!("expected {}", either(&words)));
+            let message = format!("invalid value `{written}` for `{last}`");
+            self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
+            return;
+        }
         let of_type = |error: &ValidationError<'_>| {
             error.instance_path().as_str() == path && matches!(error.kind(), Kind::Type { .. })
         };
@@ -200,6 +211,26 @@ impl SchemaCheck<'_> {
         }
         key
     }
+}
+
+/// The texts that alternatives allow, if each allows one or is for null.
+fn constants(context: &[Vec<ValidationError<'static>>]) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    for errors in context {
+        match errors.first()?.kind() {
+            Kind::Constant { expected_value } => words.push(expected_value.as_str()?.to_owned()),
+            Kind::Enum { options } => {
+                let options = options.as_array()?.iter().filter(|option| !option.is_null());
+                words.extend(
+                    options.map(|option| option.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()?,
+                );
+            }
+            Kind::OneOfNotValid { context } | Kind::AnyOf { context } => words.extend(constants(context)?),
+            Kind::Type { kind } if types(kind) == "null" => {}
+            _ => return None,
+        }
+    }
+    (!words.is_empty()).then_some(words)
 }
 
 /// Whether a JSON pointer is at or below another.

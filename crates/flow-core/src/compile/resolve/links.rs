@@ -207,6 +207,13 @@ impl<'a> LinkReader<'a, '_> {
     }
 }
 
+/// So many nodes are listed where one is not found.
+const LISTED: usize = 12;
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 /// All nodes that can be reached from one, itself included.
 pub(in crate::compile) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
@@ -234,7 +241,9 @@ fn end(
         let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
         names.sort_unstable();
         let message = format!("{what} unknown node `{id}`");
-        let problem = Problem::error(Code::DanglingEdge, span, message).help(did_you_mean(id, names));
+        let help = did_you_mean(id, names.iter().copied())
+            .or_else(|| (names.len() <= LISTED).then(|| format!("the nodes are {}", quoted(&names))));
+        let problem = Problem::error(Code::DanglingEdge, span, message).help(help);
         sink.push(problem.key(key()));
     }
     found

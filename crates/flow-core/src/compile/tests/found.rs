@@ -90,7 +90,7 @@ nodes:
         - id: again
           type: control.loop
           dependsOn: [own]
-          input: { maxIterations: 3, onExhausted: continue, while: 'previous.n != 2', until: 'deep.text == file' }
+          input: { maxIterations: 3, onExhausted: continue, while: 'previous.n != 2', until: 'deep.value == file' }
           body:
             nodes:
               - { id: deep, type: constant, input: { value: '{{ [file, own.text, list.failed, list.value, frame.index, frame.parent.index, passes] }}' } }
@@ -116,7 +116,7 @@ nodes:
     let own = [output(json!({ "text": "x" })), None];
     let each_scope = Scope { outputs: &own, locals: &item, outer: Some(&outer), ..outer };
     let pass = json!({ "frame": { "index": 1, "parent": { "index": 4 } }, "previous": { "n": 2 }, "passes": [{ "n": 2 }] });
-    let deep = [output(json!({ "text": "a" }))];
+    let deep = [output(json!({ "value": "a" }))];
     let pass_scope = Scope { outputs: &deep, locals: &pass, outer: Some(&each_scope), ..outer };
 
     let input = |body: u32, node: usize, scope: &Scope<'_>| {

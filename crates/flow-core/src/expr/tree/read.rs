@@ -256,7 +256,8 @@ impl<'r> TreeBuilder<'r> {
     }
 
     fn attr(&mut self, attr: &ast::GetAttr<'_>, undefined: Undefined) -> Read<Expr> {
-        Ok(Expr::Attr(Box::new(self.expr(&attr.expr, undefined)?), attr.name.into()))
+        let at = place(self.source, attr.expr.span().end_offset, attr.name);
+        Ok(Expr::Attr(Box::new(self.expr(&attr.expr, undefined)?), attr.name.into(), at))
     }
 
     fn item(&mut self, item: &ast::GetItem<'_>, undefined: Undefined) -> Read<Expr> {
@@ -336,13 +337,13 @@ impl<'r> TreeBuilder<'r> {
             return Ok(None);
         }
         if in_loop {
-            return Ok(Some(Expr::Name("loop".into(), None)));
+            return Ok(Some(Expr::Name("loop".into(), None, var.span().start_offset)));
         }
         steps.reverse();
         let root = self.resolver.root(var.id);
         if self.own.contains(var.id) {
-            let path = root.map(|root| Path::new(root, Vec::new(), var.id));
-            return Ok(Some(Expr::Name(var.id.into(), path)));
+            let path = root.map(|root| Path::new(root, Vec::new(), var.id, offset(var.span())));
+            return Ok(Some(Expr::Name(var.id.into(), path, var.span().start_offset)));
         }
         let keys = steps.iter().map_while(|step| match step {
             PathStep::Key(key) if !key.is_empty() && key.bytes().all(is_word) => Some(key.as_str()),
@@ -354,7 +355,7 @@ impl<'r> TreeBuilder<'r> {
         let source = self.source(expr);
         // The compiler refuses the unknown name.
         let root = root.unwrap_or_else(|| PathRoot::Local(var.id.into()));
-        Ok(Some(Expr::Path(Path::new(root, steps, &source))))
+        Ok(Some(Expr::Path(Path::new(root, steps, &source, offset(var.span())))))
     }
 
     fn binary(&mut self, binary: &ast::BinOp<'_>) -> Read<Expr> {

@@ -143,6 +143,16 @@ impl Yaml {
         }
     }
 
+    /// The place of a part of the text, from this byte on.
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Span {
+        let from = self.place(offset);
+        let part = self.text().and_then(|text| text.get(offset..offset.checked_add(len)?));
+        let part = part.filter(|part| !part.contains('\n') && !matches!(self.layout, Layout::Loose));
+        let letters = part.map(|part| count(part.chars().count()));
+        let end = |letters| Position { column: from.start.column + letters, ..from.start };
+        letters.map_or(from, |letters| Span { end: end(letters), ..from })
+    }
+
     /// The value under a key, to change it.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Data::Map(entries) = &mut self.data else { return None };

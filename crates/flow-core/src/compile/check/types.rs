@@ -1,0 +1,480 @@
+//! What templates and conditions read, held against what nodes give: the schemas of node types, the output schemas of
+//! agents and the input schema of the flow are followed through every expression. Only what is certain is an error;
+//! where a schema leaves something open, nothing is reported.
+
+mod facts;
+mod filters;
+mod infer;
+mod order;
+mod outputs;
+mod shape;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value, json};
+
+use super::{
+    Checked, CheckedNode,
+    input::at,
+    names::{Owner, Sees, Site, has_inside},
+};
+use crate::{
+    compile::resolve::{InputSchema, Resolved, id_of},
+    diagnostic::{Code, Problem, Severity, Sink},
+    expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
+    graph::NodeIx,
+    spec::{Entry, Key, Yaml},
+};
+use facts::Facts;
+use infer::{Finding, Inference, Roots};
+use order::{Moment, Order, Output, Skips};
+use outputs::{Around, Outputs};
+pub(in crate::compile) use shape::Shape;
+use shape::{Field, Kinds, Presence, Rest};
+
+/// How many edges back the conditions on the way to a node are remembered.
+const STEPS_BACK: usize = 16;
+
+/// What is known of the values of a body before anything runs.
+pub(in crate::compile) struct Types<'t> {
+    body: &'t Resolved<'t>,
+    checked: &'t Checked,
+    outer: Option<&'t Types<'t>>,
+    order: Order<'t>,
+    outputs: Outputs<'t>,
+    /// What each frame of a node gives.
+    frames: HashMap<NodeIx, Shape>,
+    /// The schema of the input of a node that runs a flow.
+    takes: HashMap<NodeIx, Value>,
+    /// What the condition of each edge proves.
+    edge_facts: Vec<Facts>,
+    /// What the condition of each node proves.
+    node_facts: Vec<Facts>,
+    /// What is proven around the body.
+    around: Facts,
+}
+
+impl<'t> Types<'t> {
+    /// What is known of a body, except of what its own frames give. `outer` is that of the body around it.
+    pub(in crate::compile) fn new(
+        body: &'t Resolved<'t>,
+        checked: &'t Checked,
+        outer: Option<&'t Types<'t>>,
+    ) -> Self {
+        let facts = |when: &Option<Condition>| {
+            when.as_ref().map_or_else(Facts::default, |when| Facts::of_condition(&when.test, true))
+        };
+        let edge_facts: Vec<Facts> = checked.conditions.iter().map(facts).collect();
+        let node_facts: Vec<Facts> = checked.nodes.iter().map(|node| facts(&node.when)).collect();
+        let order = Order::new(body, &edge_facts, &node_facts, &checked.conditions);
+        let around = body.around.zip(outer);
+        let enclosing = around.map(|(around, outer)| Around {
+            outputs: &outer.outputs,
+            kind: around.kind,
+            input: &outer.checked.nodes[around.node.0 as usize].input,
+        });
+        let frames = HashMap::new();
+        let outputs = Outputs::of(body, &checked.nodes, &order, &frames, enclosing);
+        let around = around.map(|(around, outer)| outer.before(around.node)).unwrap_or_default();
+        let takes = HashMap::new();
+        Self { body, checked, outer, order, outputs, frames, takes, edge_facts, node_facts, around }
+    }
+
+    /// Notes what each frame of a node gives.
+    pub(in crate::compile) fn frames(&mut self, node: NodeIx, gives: &Shape) {
+        self.outputs.frames(node, gives);
+        self.frames.insert(node, gives.clone());
+    }
+
+    /// Notes the schema of the input of the flow that a node runs.
+    pub(in crate::compile) fn takes(&mut self, node: NodeIx, schema: Option<&Value>) {
+        if let Some(schema) = schema {
+            self.takes.insert(node, json!({ "properties": { "input": schema } }));
+        }
+    }
+
+    /// What a frame of the body gives.
+    pub(in crate::compile) fn gives(&self) -> Shape {
+        if let (Some(schema), None) = (&self.body.flow.output_schema, self.body.around) {
+            return Shape::of_schema(schema, Rest::Undeclared);
+        }
+        if self.ends_early() {
+            return Shape::any();
+        }
+        if let Some(outputs) = &self.checked.outputs {
+            return self.outputs.given(outputs);
+        }
+        let mut known = BTreeMap::new();
+        for (node, ix) in self.body.nodes.iter().zip((0_u32..).map(NodeIx)) {
+            let Some(id) = &node.spec.id else { continue };
+            let presence = if self.order.always(ix) { Presence::Always } else { Presence::Optional };
+            known.insert(id.to_string(), Field { shape: self.outputs.root(&PathRoot::Node(ix)), presence });
+        }
+        Shape::mapping(known, Rest::Untypical)
+    }
+
+    /// Whether a node ends the frame before the others have run, with outputs of its own.
+    fn ends_early(&self) -> bool {
+        let ends = |name: &str| name == "control.end";
+        self.body.nodes.iter().any(|node| node.spec.node_type().is_some_and(|(name, _)| ends(name)))
+    }
+
+    /// Checks what every template and condition of the body reads.
+    pub(in crate::compile) fn check(&mut self, sink: &mut Sink) {
+        if !self.frames.is_empty() {
+            let enclosing = self.outputs.around();
+            self.outputs = Outputs::of(self.body, &self.checked.nodes, &self.order, &self.frames, enclosing);
+        }
+        let mut checker = TypeChecker { types: self, sink };
+        for (node, ix) in self.checked.nodes.iter().zip((0_u32..).map(NodeIx)) {
+            checker.node(ix, node);
+        }
+        for (at, condition) in self.checked.conditions.iter().enumerate() {
+            if let Some(condition) = condition {
+                checker.edge(at, condition);
+            }
+        }
+        checker.outputs();
+        checker.terms();
+    }
+
+    /// What is proven where a node has begun.
+    fn before(&self, node: NodeIx) -> Facts {
+        let mut facts = self.entry(node);
+        facts.extend(self.node_facts[node.0 as usize].clone());
+        facts
+    }
+
+    /// What the conditions on the way to a node prove.
+    fn entry(&self, node: NodeIx) -> Facts {
+        let mut facts = self.around.clone();
+        let mut at = node;
+        for _ in 0..STEPS_BACK {
+            match self.order.incoming[at.0 as usize].as_slice() {
+                [] => break,
+                [edge] => {
+                    let before = self.body.links.links[*edge].from;
+                    facts.extend(self.edge_facts[*edge].clone());
+                    facts.extend(self.node_facts[before.0 as usize].clone());
+                    at = before;
+                }
+                edges => {
+                    let proven = edges.iter().map(|edge| self.edge_facts[*edge].clone());
+                    facts.extend(proven.reduce(|a, b| a.common(&b)).unwrap_or_default());
+                    break;
+                }
+            }
+        }
+        facts
+    }
+}
+
+/// Checks one body.
+struct TypeChecker<'c, 't, 's> {
+    types: &'c Types<'t>,
+    sink: &'s mut Sink,
+}
+
+impl TypeChecker<'_, '_, '_> {
+    fn node(&mut self, ix: NodeIx, checked: &CheckedNode) {
+        let types = self.types;
+        let node = &types.body.nodes[ix.0 as usize];
+        let spec = node.spec;
+        // Literals alone read nothing.
+        if checked.when.is_none() && matches!(checked.input, TemplateValue::Literal(_)) {
+            return;
+        }
+        let at = Some(ix).filter(|_| spec.id.is_some());
+        let site = Site { node: at, owner: Owner::Node(spec), sees: Sees::Before };
+        if let (Some(when), Some(yaml)) = (&checked.when, spec.when) {
+            let key = Key::Field(&Key::Root, "when");
+            let entry = types.entry(ix);
+            self.condition(&when.test, yaml, &entry, &Place { site: &site, key: &key, moment: Moment::When });
+        }
+        if let Some(input) = &node.input {
+            let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(InputSchema::json));
+            let key = Key::Field(&Key::Root, "input");
+            let place = Place { site: &site, key: &key, moment: Moment::Input };
+            self.value(&checked.input, input, schema, &types.before(ix), &place);
+        }
+    }
+
+    fn edge(&mut self, at: usize, condition: &Condition) {
+        let types = self.types;
+        let link = &types.body.links.links[at];
+        let Some((spec, when)) = link.spec.and_then(|spec| Some((spec, spec.when?))) else { return };
+        let ends = [link.from, link.to].map(|node| id_of(types.body.spec, node.0 as usize));
+        let owner = Owner::Edge(&ends[0], &ends[1], spec);
+        let site = Site { node: Some(link.from), owner, sees: Sees::After };
+        let key = Key::Field(&Key::Root, "when");
+        let place = Place { site: &site, key: &key, moment: Moment::After };
+        self.condition(&condition.test, when, &types.before(link.from), &place);
+    }
+
+    /// What the body gives is evaluated when all of it has ended.
+    fn outputs(&mut self) {
+        let types = self.types;
+        let (Some(outputs), Some(yaml)) = (&types.checked.outputs, types.body.spec.outputs) else { return };
+        let site = Site { node: None, owner: Owner::Body(types.body), sees: Sees::After };
+        let key = Key::Field(&Key::Root, "outputs");
+        let place = Place { site: &site, key: &key, moment: Moment::After };
+        self.value(outputs, yaml, None, &types.around, &place);
+    }
+
+    /// What the node around the body asks in it.
+    fn terms(&mut self) {
+        let types = self.types;
+        let (Some(around), terms) = (types.body.around, &types.checked.terms) else { return };
+        let Some(input) = &around.node().input else { return };
+        let root = Key::Field(&Key::Root, "input");
+        let owner = Owner::Node(around.node().spec);
+        let asked = [("while", &terms.while_holds, Sees::Frame), ("until", &terms.until, Sees::After)];
+        for (name, condition, sees) in asked {
+            let (Some(condition), Some(yaml)) = (condition, input.get(name)) else { continue };
+            let (site, key) = (Site { node: None, owner, sees }, Key::Field(&root, name));
+            let place = Place { site: &site, key: &key, moment: Moment::After };
+            self.condition(&condition.test, yaml, &types.around, &place);
+        }
+        if let (Some(key), Some(yaml)) = (&terms.key, input.get("key")) {
+            let (site, field) = (Site { node: None, owner, sees: Sees::Frame }, Key::Field(&root, "key"));
+            let place = Place { site: &site, key: &field, moment: Moment::After };
+            self.value(key.value(), yaml, None, &types.around, &place);
+        }
+    }
+
+    fn condition(&mut self, test: &Predicate, yaml: &Yaml, facts: &Facts, place: &Place<'_>) {
+        let inner = || yaml.entries().first();
+        match test {
+            Predicate::All(parts) => {
+                let Some(entry) = inner() else { return };
+                let key = Key::Field(place.key, &entry.key);
+                let mut facts = facts.clone();
+                for (at, (part, yaml)) in parts.iter().zip(entry.value.items()).enumerate() {
+                    let key = Key::Index(&key, at);
+                    self.condition(part, yaml, &facts, &Place { key: &key, ..*place });
+                    facts.extend(Facts::of_condition(part, true));
+                }
+            }
+            Predicate::Any(parts) => {
+                let Some(entry) = inner() else { return };
+                let key = Key::Field(place.key, &entry.key);
+                let mut facts = facts.clone();
+                for (at, (part, yaml)) in parts.iter().zip(entry.value.items()).enumerate() {
+                    let key = Key::Index(&key, at);
+                    self.condition(part, yaml, &facts, &Place { key: &key, ..*place });
+                    facts.extend(Facts::of_condition(part, false));
+                }
+            }
+            Predicate::Not(part) => match inner() {
+                Some(entry) => {
+                    let key = Key::Field(place.key, &entry.key);
+                    self.condition(part, &entry.value, facts, &Place { key: &key, ..*place });
+                }
+                None => self.leaf(part, yaml, facts, place),
+            },
+            Predicate::Equals(..) => {
+                let Some((entry, var)) = inner().and_then(|entry| Some((entry, entry.value.get("var")?)))
+                else {
+                    return;
+                };
+                let equals = Key::Field(place.key, &entry.key);
+                self.leaf(test, var, facts, &Place { key: &Key::Field(&equals, "var"), ..*place });
+            }
+            _ => self.leaf(test, yaml, facts, place),
+        }
+    }
+
+    fn leaf(&mut self, test: &Predicate, text: &Yaml, facts: &Facts, place: &Place<'_>) {
+        let readable = self.readable(place);
+        let mut inference = Inference::new(&readable, facts.clone());
+        inference.condition(test);
+        let findings = inference.findings;
+        self.report(findings, text, place);
+    }
+
+    fn value(
+        &mut self,
+        value: &TemplateValue,
+        yaml: &Yaml,
+        schema: Option<&Value>,
+        facts: &Facts,
+        place: &Place<'_>,
+    ) {
+        match value {
+            TemplateValue::Literal(_) => {}
+            TemplateValue::Condition(condition) => self.condition(&condition.test, yaml, facts, place),
+            TemplateValue::List(items) => {
+                for (at, (item, yaml)) in items.iter().zip(yaml.items()).enumerate() {
+                    let key = Key::Index(place.key, at);
+                    self.value(item, yaml, schema, facts, &Place { key: &key, ..*place });
+                }
+            }
+            TemplateValue::Object(fields) => {
+                for (at, (name, field)) in fields.iter().enumerate() {
+                    let Some(entry) = entry(yaml, at, name) else { continue };
+                    let key = Key::Field(place.key, name);
+                    self.value(field, &entry.value, schema, facts, &Place { key: &key, ..*place });
+                }
+            }
+            TemplateValue::Text(binding) | TemplateValue::Bound(binding) => {
+                let readable = self.readable(place);
+                let mut inference = Inference::new(&readable, facts.clone());
+                let shape = inference.binding(binding);
+                let becomes_text = matches!(value, TemplateValue::Text(_));
+                if let (true, Binding::Path(path)) = (becomes_text, binding) {
+                    inference.whole_output(path);
+                }
+                let findings = inference.findings;
+                self.report(findings, yaml, place);
+                // Anything but null becomes text where only text can stand.
+                if !becomes_text || shape.kinds == Kinds::NULL {
+                    self.fits(&shape, binding, yaml, schema, place);
+                }
+            }
+        }
+    }
+
+    /// Reports a value that can never stand where it is used.
+    fn fits(
+        &mut self,
+        given: &Shape,
+        binding: &Binding,
+        yaml: &Yaml,
+        schema: Option<&Value>,
+        place: &Place<'_>,
+    ) {
+        let Some(expected) = schema.and_then(|root| at(root, place.key)) else { return };
+        let Some(conflict) = given.conflict(&Shape::of_schema(expected, Rest::Open)) else { return };
+        let what = match binding {
+            Binding::Path(path) => format!("`{}{}`", path.source, conflict.path),
+            Binding::CompiledExpr(source, _) if source.len() <= 60 => format!("`{source}`"),
+            Binding::CompiledExpr(..) => "the expression".to_owned(),
+            Binding::Text(_) | Binding::CompiledTemplate(_) => "the template".to_owned(),
+        };
+        let (takes, gives) = (&conflict.takes, &conflict.gives);
+        let message =
+            format!("`{}{}` must be {takes}, but {what} is {gives}", last(place.key), conflict.path);
+        let help = match (takes.as_str(), gives.as_str()) {
+            ("an integer", "a string") => Some("convert it: `… | int`"),
+            ("a number", "a string") => Some("convert it: `… | float`"),
+            ("a list", "a string") => Some("split it: `… | lines`, or `… | split(',')`"),
+            ("a string", _) => Some("convert it: `… | string`, or `… | tojson`"),
+            ("true or false", _) => Some("compare it: `… == …`"),
+            _ => None,
+        };
+        let problem = Problem::error(Code::WrongType, yaml.span, message).help(help.map(str::to_owned));
+        self.sink.push(place.site.locate(problem, place.key));
+    }
+
+    fn readable(&self, place: &Place<'_>) -> Readable<'_> {
+        Readable { types: self.types, reader: place.site.node, moment: place.moment, sees: place.site.sees }
+    }
+
+    fn report(&mut self, findings: Vec<Finding>, text: &Yaml, place: &Place<'_>) {
+        for Finding { code, severity, offset, len, message, help } in findings {
+            let problem = match severity {
+                Severity::Error => Problem::error,
+                Severity::Warning => Problem::warning,
+            };
+            let problem = problem(code, text.range(offset, len), message).help(help);
+            self.sink.push(place.site.locate(problem, place.key));
+        }
+    }
+}
+
+/// Where a text stands, and when it is evaluated.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    site: &'p Site<'p>,
+    key: &'p Key<'p>,
+    moment: Moment,
+}
+
+/// What a text can read.
+struct Readable<'p> {
+    types: &'p Types<'p>,
+    reader: Option<NodeIx>,
+    moment: Moment,
+    sees: Sees,
+}
+
+impl Roots for Readable<'_> {
+    fn shape(&self, root: &PathRoot) -> Shape {
+        self.types.outputs.root(root)
+    }
+
+    fn output(&self, root: &PathRoot) -> Output {
+        match (root, self.reader) {
+            (PathRoot::Node(source) | PathRoot::MayFail(source), Some(reader)) => {
+                self.types.order.output(*source, reader, self.moment)
+            }
+            // It is evaluated once the body has ended, unless a node ends it before.
+            (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.sees == Sees::After => {
+                match self.types.order.always(*source) || self.types.ends_early() {
+                    true => Output::Certain,
+                    false => Output::MaybeSkipped,
+                }
+            }
+            (PathRoot::Outer { depth, node, .. }, _) => self.types.outer_output(*depth, *node),
+            _ => Output::Certain,
+        }
+    }
+
+    fn why_skipped(&self, root: &PathRoot) -> String {
+        let (types, node) = match root {
+            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
+            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
+            _ => return String::new(),
+        };
+        let Some(types) = types else { return String::new() };
+        match types.order.skips(*node) {
+            Skips::ByItself => "it is skipped where its `when` does not hold".to_owned(),
+            Skips::ByEdge(from) => {
+                let from = id_of(types.body.spec, from.0 as usize);
+                format!("it is skipped where its edge from `{from}` does not fire")
+            }
+            Skips::Earlier => "it is skipped where the nodes before it are".to_owned(),
+            Skips::Joined => "the join before this node does not wait for it".to_owned(),
+        }
+    }
+
+    fn is_inside(&self, root: &PathRoot, name: &str) -> bool {
+        let (types, node) = match root {
+            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
+            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
+            _ => return false,
+        };
+        types.is_some_and(|types| has_inside(types.body.nodes[node.0 as usize].spec, name))
+    }
+}
+
+impl Types<'_> {
+    /// The body so many further out.
+    fn further_out(&self, depth: u32) -> Option<&Types<'_>> {
+        match depth {
+            0 => Some(self),
+            depth => self.outer?.further_out(depth - 1),
+        }
+    }
+
+    /// Whether a node of a body further out has an output where the node that leads to this body runs.
+    fn outer_output(&self, depth: u32, source: NodeIx) -> Output {
+        let (Some(around), Some(outer)) = (self.body.around, self.outer) else { return Output::Certain };
+        match depth {
+            0 | 1 => outer.order.output(source, around.node, Moment::Input),
+            depth => outer.outer_output(depth - 1, source),
+        }
+    }
+}
+
+/// The entry of a key, which is most often at the same place.
+fn entry<'y>(yaml: &'y Yaml, at: usize, name: &str) -> Option<&'y Entry> {
+    yaml.entries().get(at).filter(|entry| entry.key == name).or_else(|| yaml.entry(name))
+}
+
+fn last<'k>(key: &'k Key<'_>) -> std::borrow::Cow<'k, str> {
+    match key {
+        Key::Index(parent, at) => format!("{}[{at}]", parent.last()).into(),
+        key => key.last().into(),
+    }
+}

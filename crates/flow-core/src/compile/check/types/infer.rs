@@ -1,0 +1,601 @@
+//! Follows shapes through expressions and templates, and reports what cannot be right: fields that do not exist, values
+//! that may be missing, comparisons that are decided before anything runs.
+
+mod operators;
+mod statements;
+
+use serde_json::Value;
+
+use operators::Same;
+
+use super::{
+    facts::{Facts, canonical},
+    filters,
+    order::Output,
+    shape::{Fields, Kinds, Part, Presence, Rest, Shape},
+};
+use crate::{
+    diagnostic::{Code, Severity, did_you_mean},
+    expr::{
+        Args, Binding, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness, spell_path,
+    },
+};
+
+/// What an expression can read.
+pub(super) trait Roots {
+    /// What is known of the value at the start of a path.
+    fn shape(&self, root: &PathRoot) -> Shape;
+
+    /// Whether it is there.
+    fn output(&self, root: &PathRoot) -> Output;
+
+    /// Why it may not be there, as part of a sentence.
+    fn why_skipped(&self, root: &PathRoot) -> String;
+
+    /// Whether a node in the body of the one at the start of a path has this name, which was reported elsewhere.
+    fn is_inside(&self, root: &PathRoot, name: &str) -> bool;
+}
+
+/// A problem in a text.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) code: Code,
+    pub(super) severity: Severity,
+    /// The place in the text, in bytes.
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+}
+
+/// Whether an expression must have a value where it is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    Value,
+    Nothing,
+}
+
+/// One text, or one condition, being followed.
+pub(super) struct Inference<'r> {
+    roots: &'r dyn Roots,
+    strictness: Strictness,
+    /// What is known to have a value here.
+    facts: Facts,
+    locals: Vec<(String, Shape)>,
+    /// Where the expression starts in the text of the author.
+    base: usize,
+    /// In a part that is evaluated only where another node has no output, it is not asked which node has one.
+    instead: usize,
+    /// Blocks that may not be run, or run several times.
+    blocks: usize,
+    reported: Vec<String>,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl<'r> Inference<'r> {
+    pub(super) fn new(roots: &'r dyn Roots, facts: Facts) -> Self {
+        Self {
+            roots,
+            strictness: Strictness::Template,
+            facts,
+            locals: Vec::new(),
+            base: 0,
+            instead: 0,
+            blocks: 0,
+            reported: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The shape of what a string with bindings resolves to.
+    pub(super) fn binding(&mut self, binding: &Binding) -> Shape {
+        self.strictness = Strictness::Template;
+        match binding {
+            Binding::Path(path) => self.path(path, Need::Value),
+            Binding::CompiledExpr(_, program) => {
+                self.base = program.offset;
+                let shape = self.expr(&program.expression, Need::Value);
+                self.base = 0;
+                shape
+            }
+            Binding::Text(pieces) => {
+                for piece in pieces {
+                    if let Piece::Path(path) = piece {
+                        self.path(path, Need::Value);
+                        self.whole_output(path);
+                    }
+                }
+                Shape::of(Kinds::STRING)
+            }
+            Binding::CompiledTemplate(template) => {
+                self.body(&template.body);
+                Shape::of(Kinds::STRING)
+            }
+        }
+    }
+
+    /// Follows a condition; whether it holds, if that is known already.
+    pub(super) fn condition(&mut self, test: &Predicate) -> Option<bool> {
+        self.strictness = Strictness::Condition;
+        match test {
+            Predicate::Path(path) => {
+                let shape = self.path(path, Need::Value);
+                truth(&shape)
+            }
+            Predicate::CompiledExpr(_, program) => {
+                self.base = program.offset;
+                let shape = self.expr(&program.expression, Need::Value);
+                self.base = 0;
+                truth(&shape)
+            }
+            Predicate::Equals(path, value) => {
+                let shape = self.path(path, Need::Nothing);
+                // A path without a value equals null.
+                let decided = if value.is_null() || shape.admits(value) { None } else { Some(false) };
+                if decided.is_some() {
+                    let name = format!("`{}`", path.source);
+                    let (message, help) = operators::never_equal(&name, &shape, value, Same::Equal);
+                    self.report(Code::ConstantCondition, Severity::Warning, path_range(path), message, help);
+                }
+                decided
+            }
+            Predicate::Constant(held) => Some(*held),
+            // Their parts have texts of their own, and are followed one by one.
+            Predicate::Not(_) | Predicate::All(_) | Predicate::Any(_) => None,
+        }
+    }
+
+    /// Reports a node's whole output as text where one of its fields is meant.
+    pub(super) fn whole_output(&mut self, path: &Path) {
+        if !is_node(&path.root) || !path.steps.is_empty() {
+            return;
+        }
+        let shape = self.roots.shape(&path.root);
+        if self.roots.output(&path.root) == Output::Never {
+            return;
+        }
+        let Some(fields) = shape.fields.as_deref() else { return };
+        let field = ["text", "stdout", "content", "route", "value"]
+            .into_iter()
+            .find(|key| fields.known.get(*key).is_some_and(|field| field.presence != Presence::Optional));
+        let Some(field) = field else { return };
+        let name = path.name();
+        let message = format!("`{name}` is the whole output of the node; as text it becomes JSON");
+        let help = format!("use `{name}.{field}`, or `{name} | tojson` if JSON is meant");
+        self.report(Code::WrongType, Severity::Warning, path_range(path), message, Some(help));
+    }
+
+    fn report(
+        &mut self,
+        code: Code,
+        severity: Severity,
+        (offset, len): (usize, usize),
+        message: String,
+        help: Option<String>,
+    ) {
+        self.findings.push(Finding { code, severity, offset: self.base + offset, len, message, help });
+    }
+
+    fn path(&mut self, path: &Path, need: Need) -> Shape {
+        let first = path.steps.first();
+        let of_failure = matches!(first, Some(PathStep::Key(key)) if key == "failed" || key == "error");
+        let is_marker = is_node(&path.root) && of_failure;
+        if need == Need::Value && !is_marker {
+            self.present(path);
+        }
+        let mut shape = self.roots.shape(&path.root);
+        // The names of `flow` were checked before.
+        let known = if path.root == PathRoot::Flow { 2 } else { 0 };
+        for (at, step) in path.steps.iter().enumerate() {
+            let base = || spell_path(path.name(), &path.steps[..at]);
+            let range = || step_range(path, at);
+            let inside = |key: &str| at == 0 && self.roots.is_inside(&path.root, key);
+            let quiet = at < known || matches!(step, PathStep::Key(key) if inside(key));
+            shape = match step {
+                PathStep::Key(key) => self.field(&shape, key, &base, need, range, quiet),
+                PathStep::Index(index) => match shape.item() {
+                    Some(item) => item,
+                    None => {
+                        if !quiet {
+                            let message =
+                                format!("`{}` is {}, and has no item {index}", base(), shape.kinds.words());
+                            self.report(Code::UnknownBinding, Severity::Error, range(), message, None);
+                        }
+                        Shape::any()
+                    }
+                },
+            };
+        }
+        shape
+    }
+
+    /// Reports a node that may have no output where its output is needed.
+    fn present(&mut self, path: &Path) {
+        let name = path.name();
+        if !is_node(&path.root)
+            || self.instead > 0
+            || self.facts.prove(name)
+            || self.reported.iter().any(|known| known == name)
+        {
+            return;
+        }
+        let message = match self.roots.output(&path.root) {
+            Output::Certain | Output::Never => return,
+            Output::NotOnFirstPass if self.facts.prove("frame") => return,
+            Output::NotOnFirstPass => format!("on the first pass of the loop `{name}` has no output"),
+            Output::MaybeSkipped => {
+                format!("`{name}` may have no output: {}", self.roots.why_skipped(&path.root))
+            }
+        };
+        let source = &path.source;
+        let help = match self.strictness {
+            Strictness::Template => {
+                format!(
+                    "test it first: `{{% if {name} %}}…{{% endif %}}`; or give a default: `{{{{ {source} | default(…) }}}}`"
+                )
+            }
+            Strictness::Condition => {
+                format!(
+                    "test it first: `{name} is defined and …`; or give a default: `{source} | default(…)`"
+                )
+            }
+        };
+        self.reported.push(name.to_owned());
+        self.report(Code::MaybeSkipped, Severity::Warning, path_range(path), message, Some(help));
+    }
+
+    /// What is known of a field, which is reported if it cannot be there.
+    fn field(
+        &mut self,
+        shape: &Shape,
+        key: &str,
+        base: &dyn Fn() -> String,
+        need: Need,
+        range: impl Fn() -> (usize, usize),
+        quiet: bool,
+    ) -> Shape {
+        match shape.field(key) {
+            Part::Unknown => Shape::any(),
+            Part::Known(field) => {
+                if need == Need::Value && field.presence != Presence::Always && !quiet {
+                    self.optional(&field.presence, key, &base(), range());
+                }
+                field.shape.clone()
+            }
+            Part::WrongKind => {
+                if !quiet {
+                    let message = format!("`{}` is {}, and has no `{key}`", base(), shape.kinds.words());
+                    self.report(Code::UnknownBinding, Severity::Error, range(), message, None);
+                }
+                Shape::any()
+            }
+            Part::Absent(fields) => {
+                if !quiet {
+                    self.absent(fields, key, &base(), need, range());
+                }
+                Shape::any()
+            }
+        }
+    }
+
+    fn absent(&mut self, fields: &Fields, key: &str, base: &str, need: Need, range: (usize, usize)) {
+        let similar = did_you_mean(key, fields.names());
+        let severity = match fields.rest {
+            // A test or a default makes do without it.
+            Rest::Closed | Rest::Undeclared if need == Need::Value => Severity::Error,
+            Rest::Closed | Rest::Undeclared | Rest::Untypical => Severity::Warning,
+            // Who runs the flow may give other fields.
+            Rest::Default if similar.is_some() => Severity::Warning,
+            Rest::Default | Rest::Open => return,
+        };
+        let names = || fields.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let help = similar.or_else(|| (!fields.known.is_empty()).then(|| format!("it has {}", names())));
+        let message = format!("`{base}` has no `{key}`");
+        self.report(Code::UnknownBinding, severity, range, message, help);
+    }
+
+    fn optional(&mut self, presence: &Presence, key: &str, base: &str, range: (usize, usize)) {
+        let path = format!("{base}.{key}");
+        let node = base.split(['.', '[']).next().unwrap_or(base);
+        let failure_is_known = *presence == Presence::UnlessFailed && self.facts.did_not_fail(node);
+        if failure_is_known
+            || self.facts.prove(&path)
+            || self.instead > 0
+            || self.reported.iter().any(|known| *known == path || known == node)
+        {
+            return;
+        }
+        let (message, more) = match presence {
+            Presence::UnlessFailed => (
+                format!("`{node}` may fail, and then it has no `{key}`"),
+                match self.strictness {
+                    Strictness::Template => format!("; or test `{{% if not {node}.failed %}}`"),
+                    Strictness::Condition => format!("; or test `not {node}.failed and …`"),
+                },
+            ),
+            Presence::Needs(needs) => (format!("`{base}` has `{key}` only with {needs}"), String::new()),
+            _ => (format!("`{path}` may be missing: its schema does not require it"), String::new()),
+        };
+        let help = match self.strictness {
+            _ if base.ends_with("[…]") => format!("give a default: `map(attribute=\"{key}\", default=…)`"),
+            Strictness::Template => format!("give a default: `{{{{ {path} | default(…) }}}}`{more}"),
+            Strictness::Condition => format!("give a default: `{path} | default(…)`{more}"),
+        };
+        self.reported.push(path);
+        self.report(Code::OptionalValue, Severity::Warning, range, message, Some(help));
+    }
+
+    /// The shape of an expression.
+    pub(super) fn expr(&mut self, expr: &Expr, need: Need) -> Shape {
+        match expr {
+            Expr::Const(value) => constant(value).map_or_else(Shape::any, |value| Shape::of_value(&value)),
+            Expr::Path(path) => self.path(path, need),
+            Expr::Name(name, path, _) => self.name(name, path.as_ref(), need),
+            Expr::Attr(base, key, at) => self.attr(base, key, *at as usize, need),
+            Expr::Item(both) => self.item(both, need),
+            Expr::Slice(parts) => {
+                let shape = self.expr(&parts.0, Need::Value);
+                parts.1.iter().flatten().for_each(|bound| drop(self.expr(bound, Need::Value)));
+                Shape { values: None, ..shape }
+            }
+            Expr::Not(inner) => {
+                let shape = self.expr(inner, self.truth_need());
+                boolean(truth(&shape).map(|holds| !holds))
+            }
+            Expr::Neg(inner) => {
+                self.expr(inner, Need::Value);
+                Shape::of(Kinds::NUMBER)
+            }
+            Expr::And(both) => self.either(both, false),
+            Expr::Or(both) => self.either(both, true),
+            Expr::Binary(op, both) => self.binary(*op, both),
+            Expr::Compare(first, rest) => self.comparison(first, rest),
+            Expr::If(parts) => self.choice(parts, need),
+            Expr::Default(parts) => self.default(parts),
+            Expr::Filter(name, input, args) => {
+                let shape = match input {
+                    Some(input) => self.expr(input, Need::Value),
+                    None => Shape::of(Kinds::STRING),
+                };
+                self.args(args);
+                self.filter(name, input.as_deref(), &shape, args)
+            }
+            Expr::Test(_, subject, args) => {
+                self.expr(subject, Need::Nothing);
+                self.args(args);
+                Shape::of(Kinds::BOOL)
+            }
+            Expr::Call(function, args) => {
+                self.args(args);
+                match function {
+                    Function::Range => Shape::list(Shape::of(Kinds::INTEGER)),
+                    Function::Dict => Shape::of(Kinds::MAPPING),
+                    _ => Shape::any(),
+                }
+            }
+            Expr::List(items) => {
+                let shapes: Vec<Shape> = items.iter().map(|item| self.expr(item, Need::Value)).collect();
+                let items = shapes.into_iter().reduce(|a, b| a.union(&b));
+                items.map_or_else(|| Shape::of(Kinds::LIST), Shape::list)
+            }
+            Expr::Map(pairs) => {
+                for (key, value) in pairs {
+                    self.expr(key, Need::Value);
+                    self.expr(value, Need::Value);
+                }
+                Shape::of(Kinds::MAPPING)
+            }
+        }
+    }
+
+    fn truth_need(&self) -> Need {
+        match self.strictness {
+            Strictness::Template => Need::Nothing,
+            Strictness::Condition => Need::Value,
+        }
+    }
+
+    fn args(&mut self, args: &Args) {
+        for arg in args.places.iter().chain(args.names.iter().map(|(_, arg)| arg)) {
+            self.expr(arg, Need::Value);
+        }
+    }
+
+    fn name(&mut self, name: &str, path: Option<&Path>, need: Need) -> Shape {
+        match (self.locals.iter().rev().find(|(known, _)| known == name), path) {
+            (Some((_, shape)), _) => shape.clone(),
+            (None, Some(path)) => self.path(path, need),
+            (None, None) => Shape::any(),
+        }
+    }
+
+    fn attr(&mut self, base: &Expr, key: &str, at: usize, need: Need) -> Shape {
+        let shape = self.expr(base, need);
+        let name = || canonical(base).unwrap_or_else(|| "the value".to_owned());
+        self.field(&shape, key, &name, need, || (at, key.len()), false)
+    }
+
+    fn item(&mut self, both: &(Expr, Expr), need: Need) -> Shape {
+        let shape = self.expr(&both.0, need);
+        self.expr(&both.1, Need::Value);
+        let key = match &both.1 {
+            Expr::Const(key) => key.as_str(),
+            _ => None,
+        };
+        match key {
+            Some(key) => {
+                let name = || canonical(&both.0).unwrap_or_else(|| "the value".to_owned());
+                let range = start(&both.0).unwrap_or((0, 0));
+                self.field(&shape, key, &name, need, || range, false)
+            }
+            None if shape.kinds.meets(Kinds::MAPPING) => Shape::any(),
+            None => shape.item().unwrap_or_else(Shape::any),
+        }
+    }
+
+    /// `and` or `or`: the right side is evaluated only if the left one does not decide.
+    fn either(&mut self, both: &(Expr, Expr), settles: bool) -> Shape {
+        let need = self.truth_need();
+        let left = self.expr(&both.0, need);
+        let right = self.under(Facts::of(&both.0, !settles), settles, |inner| inner.expr(&both.1, need));
+        match (truth(&left), truth(&right)) {
+            (Some(held), _) if held == settles => left,
+            (Some(_), _) => right,
+            (None, Some(held)) if held == settles && right.kinds == Kinds::BOOL => boolean(Some(settles)),
+            _ => Shape { values: None, ..left.union(&right) },
+        }
+    }
+
+    /// Follows a part that is evaluated only where a test decided so. Where the test failed, another node's output may
+    /// be what made it fail.
+    fn under<T>(&mut self, facts: Facts, failed: bool, read: impl FnOnce(&mut Self) -> T) -> T {
+        let known = self.facts.len();
+        self.facts.extend(facts);
+        self.instead += usize::from(failed);
+        let found = read(self);
+        self.instead -= usize::from(failed);
+        self.facts.truncate(known);
+        found
+    }
+
+    fn choice(&mut self, parts: &(Expr, Expr, Option<Expr>), need: Need) -> Shape {
+        let (test, yes, no) = parts;
+        self.expr(test, Need::Nothing);
+        let yes = self.under(Facts::of(test, true), false, |inner| inner.expr(yes, need));
+        let no = no.as_ref().map(|no| self.under(Facts::of(test, false), true, |inner| inner.expr(no, need)));
+        yes.union(&no.unwrap_or_else(|| Shape::of(Kinds::STRING)))
+    }
+
+    fn default(&mut self, parts: &(Expr, Option<Expr>, Option<Expr>)) -> Shape {
+        let (input, instead, _) = parts;
+        let shape = self.expr(input, Need::Nothing);
+        let instead = match instead {
+            Some(instead) => self.under(Facts::default(), true, |inner| inner.expr(instead, Need::Nothing)),
+            None => Shape::of(Kinds::STRING),
+        };
+        shape.union(&instead)
+    }
+
+    fn filter(&mut self, name: &str, input: Option<&Expr>, shape: &Shape, args: &Args) -> Shape {
+        if let Some(attribute) = filters::attribute(name, args) {
+            let base = input.and_then(canonical).unwrap_or_else(|| "the list".to_owned());
+            let range = input.and_then(start).unwrap_or((0, 0));
+            let item = shape.item().unwrap_or_else(Shape::any);
+            // Only `map` fails where an item has no such attribute.
+            let fails = name == "map" && args.names.iter().all(|(name, _)| name != "default");
+            let need = if fails { Need::Value } else { Need::Nothing };
+            let found = self.attribute(&item, attribute, &format!("{base}[…]"), need, range);
+            return filters::of_attribute(name, shape, found, args);
+        }
+        filters::result(name, shape)
+    }
+
+    /// The value under a dotted path of an item.
+    fn attribute(
+        &mut self,
+        item: &Shape,
+        path: &str,
+        base: &str,
+        need: Need,
+        range: (usize, usize),
+    ) -> Shape {
+        let (mut shape, mut base) = (item.clone(), base.to_owned());
+        for key in path.split('.') {
+            if key.bytes().all(|b| b.is_ascii_digit()) {
+                return Shape::any();
+            }
+            shape = self.field(&shape, key, &|| base.clone(), need, || range, false);
+            base = format!("{base}.{key}");
+        }
+        shape
+    }
+}
+
+/// Whether a value is true, if its shape decides that.
+fn truth(shape: &Shape) -> Option<bool> {
+    match single(shape)? {
+        Value::Bool(held) => Some(*held),
+        _ => None,
+    }
+}
+
+fn boolean(held: Option<bool>) -> Shape {
+    held.map_or_else(|| Shape::of(Kinds::BOOL), |held| Shape::of_value(&Value::Bool(held)))
+}
+
+/// The one value that a shape allows.
+fn single(shape: &Shape) -> Option<&Value> {
+    match shape.values.as_deref() {
+        Some([value]) => Some(value),
+        _ => None,
+    }
+}
+
+fn constant(value: &minijinja::Value) -> Option<Value> {
+    serde_json::to_value(value).ok()
+}
+
+/// An expression, for a message.
+fn named(expr: &Expr) -> String {
+    match expr {
+        Expr::Const(value) => match constant(value) {
+            Some(value) => format!("`{value}`"),
+            None => "the value".to_owned(),
+        },
+        Expr::Path(path) => format!("`{}`", path.source),
+        _ => canonical(expr).map_or_else(|| "the value".to_owned(), |path| format!("`{path}`")),
+    }
+}
+
+/// The place of an expression, if it begins with a name.
+fn start(expr: &Expr) -> Option<(usize, usize)> {
+    match expr {
+        Expr::Path(path) => Some(path_range(path)),
+        Expr::Name(name, _, at) => Some((*at as usize, name.len())),
+        Expr::Attr(base, key, at) => {
+            let (from, _) = start(base)?;
+            Some((from, (*at as usize + key.len()).saturating_sub(from)))
+        }
+        Expr::Item(both) => start(&both.0),
+        Expr::Slice(parts) => start(&parts.0),
+        Expr::Filter(_, Some(input), _) | Expr::Not(input) | Expr::Neg(input) => start(input),
+        Expr::Default(parts) => start(&parts.0),
+        Expr::Binary(_, both) | Expr::And(both) | Expr::Or(both) => start(&both.0).or_else(|| start(&both.1)),
+        Expr::Compare(first, _) => start(first),
+        Expr::Test(_, subject, _) => start(subject),
+        _ => None,
+    }
+}
+
+fn is_node(root: &PathRoot) -> bool {
+    matches!(root, PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. })
+}
+
+fn path_range(path: &Path) -> (usize, usize) {
+    (path.offset as usize, path.source.len())
+}
+
+/// The place of one step of a path.
+fn step_range(path: &Path, step: usize) -> (usize, usize) {
+    let source = path.source.as_str();
+    let word = |c: char| c == '_' || c.is_alphanumeric();
+    let mut at = source.find(|c: char| !word(c)).unwrap_or(source.len());
+    for nth in 0..=step {
+        let rest = &source[at..];
+        let lead = rest.len() - rest.trim_start().len();
+        let rest = &rest[lead..];
+        let (from, len) = match rest.strip_prefix('.') {
+            Some(after) => {
+                let gap = after.len() - after.trim_start().len();
+                let name = after.trim_start();
+                (at + lead + 1 + gap, name.find(|c: char| !word(c)).unwrap_or(name.len()))
+            }
+            None => (at + lead, rest.find(']').map_or(rest.len(), |end| end + 1)),
+        };
+        if nth == step {
+            return (path.offset as usize + from, len);
+        }
+        at = (from + len).min(source.len());
+    }
+    path_range(path)
+}

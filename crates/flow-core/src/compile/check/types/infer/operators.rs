@@ -1,0 +1,225 @@
+//! Operators: comparisons whose result is known before anything runs, and sums that always fail.
+
+use minijinja::machinery::ast::{BinOpKind, CompareOpKind};
+use serde_json::Value;
+
+use super::{
+    super::shape::{Kinds, Rest, Shape, same as equal, spell},
+    Inference, Need, boolean, named, single, start,
+};
+use crate::{
+    diagnostic::{Code, Severity, did_you_mean},
+    expr::Expr,
+};
+
+/// Whether a comparison asks for what is the same, or for what is not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Same {
+    /// `==` and `in`.
+    Equal,
+    /// `!=` and `not in`.
+    Different,
+}
+
+impl Same {
+    fn of(op: CompareOpKind) -> Self {
+        match op {
+            CompareOpKind::Ne | CompareOpKind::NotIn => Self::Different,
+            _ => Self::Equal,
+        }
+    }
+}
+
+impl Inference<'_> {
+    pub(super) fn binary(&mut self, op: BinOpKind, both: &(Expr, Expr)) -> Shape {
+        let (left, right) = (self.expr(&both.0, Need::Value), self.expr(&both.1, Need::Value));
+        if matches!(op, BinOpKind::Concat) {
+            return Shape::of(Kinds::STRING);
+        }
+        let only = |kinds: Kinds| left.kinds.within(kinds) && right.kinds.within(kinds);
+        match op {
+            BinOpKind::Add if only(Kinds::STRING) => return Shape::of(Kinds::STRING),
+            BinOpKind::Add if only(Kinds::LIST) => {
+                return Shape { values: None, ..left.union(&right) };
+            }
+            _ if only(Kinds::NUMBER) => return Shape::of(Kinds::NUMBER),
+            _ => {}
+        }
+        let adds = Kinds::STRING.or(Kinds::NUMBER).or(Kinds::LIST);
+        let fails = match op {
+            BinOpKind::Add => {
+                !left.kinds.meets(right.kinds.or(if right.kinds.meets(Kinds::NUMBER) {
+                    Kinds::NUMBER
+                } else {
+                    Kinds::NONE
+                })) || !left.kinds.meets(adds)
+                    || !right.kinds.meets(adds)
+            }
+            BinOpKind::Sub | BinOpKind::Div | BinOpKind::FloorDiv | BinOpKind::Rem | BinOpKind::Pow => {
+                !left.kinds.meets(Kinds::NUMBER) || !right.kinds.meets(Kinds::NUMBER)
+            }
+            _ => false,
+        };
+        if fails {
+            let range = start(&both.0).or_else(|| start(&both.1)).unwrap_or((0, 0));
+            let message = format!(
+                "{} and {} cannot be combined by `{}`: {} and {}",
+                named(&both.0),
+                named(&both.1),
+                sign(op),
+                left.kinds.words(),
+                right.kinds.words()
+            );
+            let texts = matches!(op, BinOpKind::Add) && left.kinds.or(right.kinds).meets(Kinds::STRING);
+            let help = match texts {
+                true => Some("`~` joins texts: `a ~ b`; `| int` makes a number of a text".to_owned()),
+                false => Some("`| int` or `| float` makes a number of a text".to_owned()),
+            };
+            self.report(Code::WrongType, Severity::Error, range, message, help);
+        }
+        Shape::any()
+    }
+
+    pub(super) fn comparison(&mut self, first: &Expr, rest: &[(CompareOpKind, Expr)]) -> Shape {
+        let mut left = (first, self.expr(first, Need::Value));
+        let mut decided = None;
+        for (op, side) in rest {
+            let right = (side, self.expr(side, Need::Value));
+            decided = self.compare(*op, &left, &right);
+            left = right;
+        }
+        boolean(decided.filter(|_| rest.len() == 1))
+    }
+
+    /// Whether a comparison holds, if that is known; and then it is reported.
+    fn compare(&mut self, op: CompareOpKind, left: &(&Expr, Shape), right: &(&Expr, Shape)) -> Option<bool> {
+        let (a, b) = (&left.1, &right.1);
+        // What the author wrote as constants on both sides is meant.
+        if matches!((left.0, right.0), (Expr::Const(_), Expr::Const(_))) {
+            return None;
+        }
+        let (message, help) = match op {
+            CompareOpKind::In | CompareOpKind::NotIn => never_in(left, right, Same::of(op))?,
+            CompareOpKind::Eq | CompareOpKind::Ne => match (single(a), single(b)) {
+                _ if meet(a, b) => return None,
+                (_, Some(value)) => never_equal(&named(left.0), a, value, Same::of(op)),
+                (Some(value), None) => never_equal(&named(right.0), b, value, Same::of(op)),
+                (None, None) => {
+                    let verb = if Same::of(op) == Same::Equal { "are never equal" } else { "always differ" };
+                    let sides = format!("{} and {}", named(left.0), named(right.0));
+                    let kinds = format!("{} and {}", a.kinds.words(), b.kinds.words());
+                    (format!("{sides} {verb}: {kinds}"), None)
+                }
+            },
+            _ if a.kinds.meets(b.kinds) || numbers(a, b) => return None,
+            _ => {
+                let sides = format!("{} is {}, and", named(left.0), a.kinds.words());
+                let text = a.kinds == Kinds::STRING || b.kinds == Kinds::STRING;
+                let help = text.then(|| "`| int` or `| float` makes a number of a text".to_owned());
+                (
+                    format!("{sides} {} is {}: the order of kinds decides", named(right.0), b.kinds.words()),
+                    help,
+                )
+            }
+        };
+        let range = start(left.0).or_else(|| start(right.0)).unwrap_or((0, 0));
+        self.report(Code::ConstantCondition, Severity::Warning, range, message, help);
+        Some(matches!(op, CompareOpKind::Ne | CompareOpKind::NotIn))
+    }
+}
+
+fn numbers(a: &Shape, b: &Shape) -> bool {
+    a.kinds.meets(Kinds::NUMBER) && b.kinds.meets(Kinds::NUMBER)
+}
+
+/// Whether both can be the same value.
+fn meet(a: &Shape, b: &Shape) -> bool {
+    if !(a.kinds.meets(b.kinds) || numbers(a, b)) {
+        return false;
+    }
+    match (&a.values, &b.values) {
+        (Some(a), Some(b)) => a.iter().any(|one| b.iter().any(|other| equal(one, other))),
+        (Some(values), None) => values.iter().any(|value| b.admits(value)),
+        (None, Some(values)) => values.iter().any(|value| a.admits(value)),
+        (None, None) => true,
+    }
+}
+
+/// Why a value of a shape never equals this one, and what to do.
+pub(super) fn never_equal(name: &str, shape: &Shape, value: &Value, same: Same) -> (String, Option<String>) {
+    let verb = if same == Same::Equal { "never equals" } else { "always differs from" };
+    if let Some(values) = shape.values.as_deref() {
+        let message = format!("{name} {verb} `{value}`: it is {}", spell(values));
+        let words = values.iter().filter_map(Value::as_str);
+        return (message, value.as_str().and_then(|text| did_you_mean(text, words)));
+    }
+    let message = format!("{name} {verb} `{value}`: it is {}", shape.kinds.words());
+    let help = match value {
+        Value::String(text) if shape.kinds.meets(Kinds::NUMBER) && text.parse::<f64>().is_ok() => {
+            Some(format!("remove the quotes: `{text}`"))
+        }
+        Value::String(text) if shape.kinds == Kinds::BOOL => match text.to_lowercase().as_str() {
+            "true" | "yes" => Some(format!("test {name} itself")),
+            "false" | "no" => Some(format!("test {name} itself, with `not`")),
+            _ => None,
+        },
+        Value::Number(_) if shape.kinds == Kinds::STRING => {
+            Some(format!("quote the number: `'{value}'`; or convert the text by `| int`"))
+        }
+        Value::String(_) if shape.kinds == Kinds::LIST => Some(format!("test for an item: `{value} in …`")),
+        Value::String(_) if shape.kinds == Kinds::MAPPING => {
+            let fields = shape.fields.iter().flat_map(|fields| &fields.known);
+            let mut texts = fields.filter(|(_, field)| field.shape.kinds == Kinds::STRING);
+            texts.next().map(|(key, _)| format!("compare one of its fields, such as `{key}`"))
+        }
+        _ => None,
+    };
+    (message, help)
+}
+
+/// Why something is never in something else.
+fn never_in(left: &(&Expr, Shape), right: &(&Expr, Shape), same: Same) -> Option<(String, Option<String>)> {
+    let (a, b) = (&left.1, &right.1);
+    let verb = if same == Same::Equal { "is never in" } else { "is always not in" };
+    let message = |why: String| format!("{} {verb} {}: {why}", named(left.0), named(right.0));
+    if b.kinds == Kinds::LIST {
+        let items = b.items.as_deref()?;
+        return match meet(a, items) {
+            true => None,
+            false => Some((
+                message(match &items.values {
+                    Some(values) => format!("its items are {}", spell(values)),
+                    None => format!("its items are {}, not {}", items.kinds.words(), a.kinds.words()),
+                }),
+                match (single(a).and_then(Value::as_str), &items.values) {
+                    (Some(text), Some(values)) => did_you_mean(text, values.iter().filter_map(Value::as_str)),
+                    _ => None,
+                },
+            )),
+        };
+    }
+    if b.kinds == Kinds::MAPPING
+        && let Some(fields) = b.fields.as_deref()
+        && !matches!(fields.rest, Rest::Open | Rest::Default)
+        && let Some(key) = single(a).and_then(Value::as_str)
+        && !fields.known.contains_key(key)
+    {
+        let text = ["text", "stdout", "content"].into_iter().find(|key| fields.known.contains_key(*key));
+        let help =
+            text.map(|text| format!("look in its text: `{}.{text}`", named(right.0).trim_matches('`')));
+        return Some((message("it is a mapping without this key".to_owned()), help));
+    }
+    None
+}
+
+fn sign(op: BinOpKind) -> &'static str {
+    match op {
+        BinOpKind::Add => "+",
+        BinOpKind::Sub => "-",
+        BinOpKind::Div => "/",
+        BinOpKind::FloorDiv => "//",
+        BinOpKind::Rem => "%",
+        BinOpKind::Pow => "**",
+        _ => "*",
+    }
+}

@@ -1,0 +1,103 @@
+//! Statements of templates: what each of their blocks may rely on.
+
+use super::{
+    super::{
+        facts::Facts,
+        shape::{Kinds, Shape},
+    },
+    Inference, Need, named, start,
+};
+use crate::{
+    diagnostic::{Code, Severity},
+    expr::{Expr, For, Stmt, Target},
+};
+
+impl Inference<'_> {
+    pub(super) fn body(&mut self, body: &[Stmt]) {
+        body.iter().for_each(|statement| self.statement(statement));
+    }
+
+    fn statement(&mut self, statement: &Stmt) {
+        match statement {
+            Stmt::Text(_) => {}
+            Stmt::Emit(expr, _) => {
+                self.expr(expr, Need::Value);
+                if let Expr::Path(path) = expr {
+                    self.whole_output(path);
+                }
+            }
+            Stmt::If(parts) => {
+                let (test, _, yes, no) = &**parts;
+                self.expr(test, Need::Nothing);
+                self.blocks += 1;
+                self.under(Facts::of(test, true), false, |inner| inner.body(yes));
+                self.under(Facts::of(test, false), true, |inner| inner.body(no));
+                self.blocks -= 1;
+            }
+            Stmt::For(each) => self.each(each),
+            Stmt::With(set, body) => {
+                let known = self.locals.len();
+                for (target, value, _) in set {
+                    let shape = self.expr(value, Need::Value);
+                    self.bind(target, shape);
+                }
+                self.body(body);
+                self.locals.truncate(known);
+            }
+            Stmt::Set(target, value, _) => {
+                let shape = self.expr(value, Need::Value);
+                // What is set in a block may be set in another way as well.
+                self.bind(target, if self.blocks == 0 { shape } else { Shape::any() });
+            }
+            Stmt::SetBlock(target, _, body) => {
+                self.body(body);
+                self.bind(target, Shape::any());
+            }
+            Stmt::Filter(_, body) => self.body(body),
+            Stmt::Do(expr, _) => drop(self.expr(expr, Need::Nothing)),
+        }
+    }
+
+    fn bind(&mut self, target: &Target, shape: Shape) {
+        match target {
+            Target::Name(name) => {
+                let shape = match self.blocks == 0 || !self.locals.iter().any(|(known, _)| known == name) {
+                    true => shape,
+                    false => Shape::any(),
+                };
+                self.locals.push((name.clone(), shape));
+            }
+            Target::Member(..) => {}
+            Target::Many(targets) => targets.iter().for_each(|target| self.bind(target, Shape::any())),
+        }
+    }
+
+    fn each(&mut self, each: &For) {
+        let items = self.expr(&each.items, Need::Value);
+        let loops = Kinds::LIST.or(Kinds::MAPPING).or(Kinds::STRING);
+        if !items.kinds.meets(loops) {
+            let range = start(&each.items).unwrap_or((0, 0));
+            let message = format!("{} is {}, and has no items", named(&each.items), items.kinds.words());
+            self.report(Code::WrongType, Severity::Error, range, message, None);
+        }
+        let item = match items.kinds.within(Kinds::LIST.or(Kinds::NULL)) {
+            true => items.item().unwrap_or_else(Shape::any),
+            false => Shape::any(),
+        };
+        let known = self.locals.len();
+        self.blocks += 1;
+        self.locals.push(("loop".to_owned(), Shape::any()));
+        match &each.target {
+            Target::Name(name) => self.locals.push((name.clone(), item)),
+            target => self.bind(target, Shape::any()),
+        }
+        let facts = each.filter.as_ref().map(|filter| {
+            self.expr(filter, Need::Nothing);
+            Facts::of(filter, true)
+        });
+        self.under(facts.unwrap_or_default(), false, |inner| inner.body(&each.body));
+        self.locals.truncate(known);
+        self.under(Facts::default(), true, |inner| inner.body(&each.otherwise));
+        self.blocks -= 1;
+    }
+}
