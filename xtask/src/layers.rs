@@ -187,7 +187,14 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/flow",
         owns: "the runtime, what nodes do, the reader of flow files",
         must_not_know: "vendors, terminals",
-        knows: &["inspan-engine", "inspan-flow-core", "inspan-process", "inspan-protocol", "inspan-store"],
+        knows: &[
+            "inspan-engine",
+            "inspan-flow-core",
+            "inspan-process",
+            "inspan-protocol",
+            "inspan-store",
+            "inspan-transport",
+        ],
         packages: &["futures", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
     },
     Layer {

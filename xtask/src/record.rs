@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_engine::{ProviderRegistry, Recorder};
+use inspan_engine::{NodeCalls, ProviderRegistry, Recorder};
 use inspan_flow::FlowRunResult;
 use inspan_model_server::Scenario;
 use inspan_protocol::Environment;
@@ -90,7 +90,12 @@ impl Subject {
         let providers: ProviderRegistry =
             session::providers().map(|provider| recorder.record(names.wrap(provider)));
         let graph = Arc::new(session::compile(&sandbox.work().join("flow.yaml"), &providers)?);
-        let around = Surroundings::real(providers, env, sandbox.deadline().left());
+        let around = Surroundings::real(
+            providers,
+            NodeCalls::Record(recorder.clone()),
+            env,
+            sandbox.deadline().left(),
+        );
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let run = session::run(graph, self.case.input()?, around, self.case.steps()?);
         let result = runtime.block_on(run);

@@ -1,4 +1,4 @@
-//! Recording and replay of any provider's calls, and of the programs that nodes run: one JSON file a call.
+//! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
 //! A recording holds `{version, provider, key, input, events, output | error}`. Of the input of a provider it holds only
 //! what is on an allow-list; secrets are replaced.
@@ -22,12 +22,12 @@ use tokio::time::Instant;
 use crate::create_private_dir_all;
 
 mod key;
-mod program;
+mod node;
 mod redact;
 mod replay;
 mod store;
 
-pub use program::{ProgramAnswer, ProgramCall, ProgramCalls, ProgramTape};
+pub use node::{NodeAnswer, NodeCall, NodeCalls, NodeTape};
 pub use replay::{Pace, Replayer};
 
 use key::Request;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, InputProblem, ProviderCapabilities};
 use serde_json::Value;
 
+use crate::graph::Effects;
+
 /// What a node type is: its name, its schemas, and the output if that takes no waiting.
 pub trait DescribeNode: Send + Sync + 'static {
     /// Its name, schemas and nature.
@@ -34,6 +36,11 @@ pub trait DescribeNode: Send + Sync + 'static {
     /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a template.
     fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
         Vec::new()
+    }
+
+    /// What the node changes in the world with this input, as its author wrote it, unless the node says so itself.
+    fn effects_for(&self, _input: &Value) -> Effects {
+        Effects::default()
     }
 
     /// The names that the input's `provider` may take, for a type that has such an option.

@@ -5,7 +5,9 @@ mod control;
 mod core;
 mod data;
 mod exec;
+mod http;
 mod human;
+mod mcp;
 mod typed;
 
 use std::sync::Arc;
@@ -15,12 +17,12 @@ use inspan_protocol::DynProvider;
 pub use agent::{AnyAgent, ProviderAgent};
 pub use control::{ControlWait, WaitInput, WaitOutput};
 pub use exec::{Exec, ExecInput, ExecOutput, ExecParse};
+pub use http::{HttpInput, HttpMethod, HttpOutput, HttpRequest, QueryValue};
 pub use human::{HumanAnswer, HumanInput, HumanQuestion};
-pub use typed::{read_input, write_output};
+pub use mcp::{McpCall, McpEntry, McpInput, McpOutput};
+pub use typed::{Allowed, AnyWord, read_input, write_output};
 
 use crate::catalog::NodeCatalog;
-#[cfg(test)]
-pub(crate) use data::register as register_data;
 
 /// All node types that come with Inspan, with one agent type per provider.
 pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>) -> NodeCatalog {
@@ -28,7 +30,7 @@ pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>
     core::register(&mut catalog);
     control::register(&mut catalog);
     data::register(&mut catalog);
-    catalog.register(HumanInput).register(Exec);
+    catalog.register(HumanInput).register(Exec).register(HttpRequest).register(McpCall);
     let providers: Vec<_> = providers.into_iter().collect();
     for provider in &providers {
         catalog.register(ProviderAgent(provider.clone()));

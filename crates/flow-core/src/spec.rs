@@ -66,12 +66,14 @@ impl<'a> Spec<'a> {
                     inner.finish_with(sink, header::advice);
                     header
                 });
+                let beside = header::mcp_servers(&mut fields, sink);
                 fields.finish_with(sink, |name| {
                     let belongs =
                         Header::KEYS.contains(&name).then(|| format!("`{name}` belongs under `flow:`"));
                     belongs.or_else(|| header::advice(name))
                 });
-                header.unwrap_or_default()
+                let header = header.unwrap_or_default();
+                Header { mcp_servers: header.mcp_servers.or(beside), ..header }
             }
             None => {
                 let header = Header::read(&mut fields, sink);

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Hub, ProgramCalls};
-use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
+use inspan_engine::{Hub, NodeAnswer, NodeCall, NodeCalls};
+use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog, write_output};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -55,8 +56,8 @@ pub struct NodeContext {
     pub program_env: Environment,
     /// Knows the secrets of the environment.
     pub redactor: Redactor,
-    /// Whether those programs are run, recorded or answered from recordings.
-    pub programs: ProgramCalls,
+    /// Whether what nodes do outside is done, recorded or answered from recordings.
+    pub calls: NodeCalls,
     /// Cancelled when the attempt is to end.
     pub cancel: CancellationToken,
     /// The hub, within the attempt's task.
@@ -76,10 +77,49 @@ impl NodeContext {
         before.unwrap_or_else(|| self.hub.clock().now())
     }
 
+    /// What comes of a call that the node makes outside: from a recording, or by making it, which is then recorded if
+    /// calls are. The future is not polled if a recording answers.
+    pub(crate) async fn call<T: Serialize + DeserializeOwned>(
+        &self,
+        call: NodeCall<'_>,
+        make: impl Future<Output = Result<T, AgentError>>,
+    ) -> Result<(T, CallSource), AgentError> {
+        let ended = match self.calls.begin(call, &self.redactor, &self.cancel).await {
+            NodeAnswer::Recorded(ended) => ended.and_then(|ended| {
+                let read = serde_json::from_value(ended).map_err(|error| {
+                    AgentError::new(
+                        ErrorCode::ConfigInvalid,
+                        format!("the recording of a call is damaged: {error}"),
+                    )
+                });
+                Ok((read?, CallSource::Recording))
+            }),
+            NodeAnswer::Make(tape) => {
+                let ended = make.await;
+                let saved = tape.save_with(|| ended.as_ref().map_err(Clone::clone).and_then(write_output));
+                // The first of two failures is reported.
+                ended.and_then(|ended| saved.map(|()| (ended, CallSource::Now)))
+            }
+        };
+        match ended {
+            Err(error) if error.code == ErrorCode::Aborted => Err(self.aborted()),
+            ended => ended.map_err(|error| self.redactor.error(error)),
+        }
+    }
+
     /// What a node gives back that ended because it was cancelled.
     pub fn aborted(&self) -> AgentError {
         AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
     }
+}
+
+/// Where the result of a call is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallSource {
+    /// The call was made.
+    Now,
+    /// A recording answered.
+    Recording,
 }
 
 /// Node types by name: what is known of each, and how those that do more than compute are run.

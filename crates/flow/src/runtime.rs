@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, ProgramCalls, Subscription};
+use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, NodeCalls, Subscription};
 use inspan_flow_core::{Graph, Parent, Pilot, Reusable, Run, check_input};
 use inspan_protocol::{BudgetRaise, Host, Redactor, Rejection, RunSnapshot, SessionId};
 use inspan_store::{Owner, RunStore, Select, StoreError};
@@ -53,7 +53,7 @@ pub struct FlowRunner {
     host: Host,
     /// Variables that programs do not see unless the flow names them.
     hidden: BTreeSet<String>,
-    programs: ProgramCalls,
+    calls: NodeCalls,
     max_concurrency: Option<u32>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
@@ -266,7 +266,7 @@ impl FlowRunner {
                 .env
                 .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
             redactor: redactor.clone(),
-            programs: self.programs,
+            calls: self.calls,
             host: host.into(),
         };
         let hub = self.hub.clone();

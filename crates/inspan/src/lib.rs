@@ -59,7 +59,7 @@ pub use inspan_engine::{
     BoundedSubscription, Clock, CountingIds, Filter, Hub, IdSource, Lagged, Observer, PendingReply,
     RandomIds, Subscription, SystemClock, Unanswered, VirtualClock,
 };
-pub use inspan_engine::{Pace, ProgramCalls, Recorder, Replayer};
+pub use inspan_engine::{NodeCalls, Pace, Recorder, Replayer};
 pub use inspan_flow::{
     Changed, Diagnostic, Diagnostics, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs,
     Resume, RunError, RunHandle, WhenWaiting,

@@ -76,6 +76,11 @@ impl Environment {
         self
     }
 
+    /// Whether a variable is marked as a secret.
+    pub fn is_marked(&self, name: &str) -> bool {
+        self.secrets.contains(name)
+    }
+
     /// The variables that are marked as secrets.
     pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().filter(|(name, _)| self.secrets.contains(*name))

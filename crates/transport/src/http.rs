@@ -7,6 +7,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+mod wait;
+
+pub use wait::{http_date, retry_after};
+
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use inspan_engine::{Replayer, VirtualClock, check_order};
+use inspan_engine::{NodeCalls, Replayer, VirtualClock, check_order};
 use inspan_protocol::{Command, Envelope, Environment, PermissionPolicy, Timestamp};
 use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
@@ -110,6 +110,7 @@ impl FlowCase {
             let beginning: Timestamp = BEGINNING.parse()?;
             let around = Surroundings {
                 providers,
+                calls: NodeCalls::Replay(replayer.clone()),
                 env: Environment::default(),
                 permissions: PermissionPolicy::Deny,
                 clock: Arc::new(VirtualClock::starting_at(beginning)),

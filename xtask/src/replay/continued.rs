@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{StreamExt as _, future::BoxFuture, stream};
-use inspan_engine::{Filter, Hub, Observer, ProviderRegistry, Replayer};
+use inspan_engine::{Filter, Hub, NodeCalls, Observer, ProviderRegistry, Replayer};
 use inspan_protocol::{
     AgentError, DynProvider, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor, ProviderItem,
     ProviderSessionId, ProviderStream, StreamEvent,
@@ -68,6 +68,12 @@ impl Calls {
             providers.register(Arc::new(Wrapped { provider: replayed, calls: self.clone(), how }));
         }
         Ok(providers)
+    }
+
+    /// What answers for the calls of nodes. A call that was in flight is made anew, and gets its recording again; those
+    /// that had ended are not made.
+    pub(crate) fn of_nodes(&self) -> anyhow::Result<NodeCalls> {
+        Ok(NodeCalls::Replay(Replayer::load(&self.recordings)?))
     }
 
     fn ended(&self) -> Vec<Call> {

@@ -60,6 +60,7 @@ async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
     let opened = FlowRunner::builder(Arc::clone(&whole.graph), builtin_nodes(&providers))
         .clock(Arc::new(VirtualClock::starting_at(now)))
         .permissions(PermissionPolicy::Deny)
+        .node_calls(whole.calls.of_nodes()?)
         .store(store.clone())
         .open(session)
         .await;

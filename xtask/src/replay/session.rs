@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use inspan_engine::{Clock, CountingIds, Filter, Hub, IdSource, Observer, ProviderRegistry, SystemClock};
+use inspan_engine::{
+    Clock, CountingIds, Filter, Hub, IdSource, NodeCalls, Observer, ProviderRegistry, SystemClock,
+};
 use inspan_flow::{FlowRunResult, FlowRunner, Graph, MemoryStore, builtin_nodes};
 use inspan_protocol::{Envelope, Environment, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
@@ -38,6 +40,8 @@ impl Step {
 /// What surrounds a session.
 pub(crate) struct Surroundings {
     pub(crate) providers: ProviderRegistry,
+    /// Whether what nodes do outside is done, recorded or answered from recordings.
+    pub(crate) calls: NodeCalls,
     pub(crate) env: Environment,
     pub(crate) permissions: PermissionPolicy,
     pub(crate) clock: Arc<dyn Clock>,
@@ -51,9 +55,15 @@ pub(crate) type Watch = Box<dyn FnOnce(&Hub) -> Option<Observer> + Send>;
 
 impl Surroundings {
     /// With the clock of the machine, and every permission denied.
-    pub(crate) fn real(providers: ProviderRegistry, env: Environment, bound: Duration) -> Self {
+    pub(crate) fn real(
+        providers: ProviderRegistry,
+        calls: NodeCalls,
+        env: Environment,
+        bound: Duration,
+    ) -> Self {
         Self {
             providers,
+            calls,
             env,
             permissions: PermissionPolicy::Deny,
             clock: Arc::new(SystemClock),
@@ -93,6 +103,7 @@ pub(crate) async fn run(
         .ids(ids)
         .env(around.env)
         .permissions(around.permissions)
+        .node_calls(around.calls)
         .store(Arc::new(MemoryStore::new()))
         .with_events()
         .build();

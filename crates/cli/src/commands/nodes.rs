@@ -114,7 +114,7 @@ fn keys(schema: &Value, root: &Value, depth: usize, lines: &mut Vec<Line>) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
     let required: Vec<&str> = texts(schema.get("required"));
     let width = properties.keys().map(String::len).max().unwrap_or(0);
-    for (key, value) in properties {
+    for (key, value) in properties.iter().filter(|(_, value)| value.get("x-compiler").is_none()) {
         let mut line = Line::new();
         line.push(Tone::Plain, &"  ".repeat(depth)).push(Tone::Accent, key).pad_to(2 * depth + width + 2);
         line.push(Tone::Faint, &kind(value, root));

@@ -104,7 +104,7 @@ impl Session {
             .clock(Arc::new(SystemClock))
             .env(invocation.env.clone())
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
-            .programs(self.settings.programs()?)
+            .node_calls(self.settings.node_calls()?)
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.going.wait) {
                 (Interactivity::Interactive, _) | (_, Wait::Background) => {

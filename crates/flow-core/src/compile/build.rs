@@ -80,7 +80,7 @@ fn build_node(
         input: Template::new(node.spec.id.clone(), "input", checked.input),
         when: checked.when,
         policy: policies.of(node.spec.policy.as_deref(), kind),
-        effects: node.spec.effects,
+        effects: node.effects(),
         session: node.session,
         kind,
         join: if kind == NodeKind::Merge { join(&node.json) } else { Join::Resolved },

@@ -10,6 +10,7 @@ mod loops;
 mod names;
 mod node;
 mod schema;
+mod secrets;
 mod types;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 mod files;
 mod links;
+mod servers;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,7 +18,7 @@ use files::Files;
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::NodeIx,
+    graph::{Effects, NodeIx},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
     spec::{BodySpec, FlowName, Header, NodeSpec, Yaml},
@@ -148,6 +149,12 @@ impl ResolvedNode<'_> {
     pub(super) fn kind(&self) -> Option<NodeKind> {
         Some(self.node_type.as_ref()?.info().kind)
     }
+
+    /// What it changes in the world: what its author says, else what its type says of its input.
+    pub(super) fn effects(&self) -> Effects {
+        let by_type = || self.node_type.as_ref().map(|of| of.describe.effects_for(&self.json));
+        self.spec.effects.or_else(by_type).unwrap_or_default()
+    }
 }
 
 impl KnownType {
@@ -205,7 +212,10 @@ pub(super) fn resolve<'a>(
         .collect();
     let mut own_schemas = HashMap::new();
     let nodes = spec.nodes.iter().zip(types).zip(sessions).map(|((node, node_type), session)| {
-        let input = flow.files.input(node, sink);
+        let mut input = flow.files.input(node, sink);
+        if let (Some(input), Some(of)) = (&mut input, &node_type) {
+            servers::put(node, of.info(), flow.header, input, sink);
+        }
         let json = input.as_ref().map_or(Value::Null, Yaml::json);
         let schema = node_type.as_ref().map(|of| schema(of, &json, &mut own_schemas));
         ResolvedNode { spec: node, node_type, input, json, schema, session }
@@ -295,10 +305,10 @@ fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
         "human" | "approval" | "approve" | "ask" | "input" | "confirm" | "gate" => {
             ("human.input", "`human.input` asks a person")
         }
-        "http" | "http.request" | "fetch" | "curl" | "webhook" => match catalog.get("http.request") {
-            Some(_) => ("http.request", "did you mean `http.request`?"),
-            None => ("exec", "use `exec` to run a program such as `curl`"),
-        },
+        "http" | "fetch" | "curl" | "webhook" | "request" => ("http.request", "did you mean `http.request`?"),
+        "mcp" | "mcp.tool" | "tool" => ("mcp.call", "did you mean `mcp.call`?"),
+        "parse" | "json" | "csv" | "yaml" => ("data.parse", "did you mean `data.parse`?"),
+        "validate" | "schema" => ("data.validate", "did you mean `data.validate`?"),
         "foreach" | "for" | "map" | "matrix" => {
             ("control.foreach", "`control.foreach` runs its `body` for each item")
         }

@@ -70,6 +70,7 @@ fn agent_schema(more: &Value) -> Value {
                     "allowedTools": { "type": "array", "items": { "type": "string" } },
                     "disallowedTools": { "type": "array", "items": { "type": "string" } },
                     "maxThinkingTokens": { "type": "integer" },
+                    "mcpServers": { "type": ["object", "null"] },
                     "maxBudgetUsd": { "type": "number" },
                     "permissionMode": { "enum": ["ask", "allow", "deny"] },
                     "thinking": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
@@ -140,9 +141,10 @@ pub(crate) fn registry() -> NodeCatalog {
     registry.register(agent("echo.agent", &[], ProviderCapabilities::default(), json!({})));
     let open = json!({ "provider": { "type": "string" } });
     registry.register(agent("agent.run", &["claude", "codex"], all, open));
-    crate::nodes::register_data(&mut registry);
-    for name in ["control.foreach", "control.loop", "control.subflow", "control.end"] {
-        registry.register_shared(crate::nodes::builtin_catalog([]).get(name).unwrap().clone());
+    let own = crate::builtin_catalog([]);
+    let frames = ["control.foreach", "control.loop", "control.subflow", "control.end"];
+    for name in frames.into_iter().chain(["data.parse", "data.validate", "http.request", "mcp.call"]) {
+        registry.register_shared(own.get(name).unwrap().clone());
     }
     registry
 }

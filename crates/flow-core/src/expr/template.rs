@@ -136,6 +136,21 @@ impl TemplateValue {
         }
     }
 
+    /// An object with one more value.
+    pub(crate) fn with_literal(self, (key, value): (String, Value)) -> Self {
+        match self {
+            Self::Literal(Value::Object(mut entries)) => {
+                entries.insert(key, value);
+                Self::Literal(Value::Object(entries))
+            }
+            Self::Object(mut entries) => {
+                entries.push((key, Self::Literal(value)));
+                Self::Object(entries)
+            }
+            other => other,
+        }
+    }
+
     fn into_literal(self) -> Option<Value> {
         match self {
             Self::Literal(value) => Some(value),

@@ -147,7 +147,7 @@ fn misfits(validator: &jsonschema::Validator, value: &Value) -> Vec<Misfit> {
     errors.collect()
 }
 
-pub(crate) fn register(catalog: &mut NodeCatalog) {
+pub(super) fn register(catalog: &mut NodeCatalog) {
     catalog.register(DataParse).register(DataValidate);
 }
 

@@ -2,7 +2,7 @@
 
 use inspan_protocol::{AgentError, ErrorCode};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -62,6 +62,40 @@ pub fn read_input<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
 pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
     serde_json::to_value(output)
         .map_err(|error| AgentError::new(ErrorCode::OutputInvalid, format!("the output is no JSON: {error}")))
+}
+
+/// Which codes are no failure: those of a list, or any.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Allowed<T> {
+    /// All of them.
+    Any(AnyWord),
+    /// Those of the list.
+    These(Vec<T>),
+}
+
+/// The word that stands for all codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the comments would change the form of the generated schema")]
+pub enum AnyWord {
+    Any,
+}
+
+impl<T> Default for Allowed<T> {
+    fn default() -> Self {
+        Self::These(Vec::new())
+    }
+}
+
+impl<T: PartialEq> Allowed<T> {
+    /// Whether a code is no failure.
+    pub fn has(&self, code: &T) -> bool {
+        match self {
+            Self::Any(_) => true,
+            Self::These(codes) => codes.contains(code),
+        }
+    }
 }
 
 /// A node that computes its output at once.

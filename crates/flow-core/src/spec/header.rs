@@ -28,13 +28,15 @@ pub(crate) struct Header<'a> {
     pub(crate) packs: Option<Vec<Text<'a>>>,
     /// Names of environment variables.
     pub(crate) secrets: Vec<Text<'a>>,
+    /// MCP servers by name, checked to be mappings.
+    pub(crate) mcp_servers: Option<&'a Yaml>,
     pub(crate) state: Map<String, Value>,
     pub(crate) policy: FlowPolicy,
 }
 
 impl<'a> Header<'a> {
     /// The keys of the header.
-    pub(crate) const KEYS: [&'static str; 14] = [
+    pub(crate) const KEYS: [&'static str; 15] = [
         "name",
         "version",
         "description",
@@ -45,6 +47,7 @@ impl<'a> Header<'a> {
         "outputs",
         "outputSchema",
         "outputSchemaFile",
+        "mcpServers",
         "nodePacks",
         "policy",
         "secrets",
@@ -82,6 +85,7 @@ impl<'a> Header<'a> {
             output_schema_file: fields.text("outputSchemaFile", sink),
             packs: texts(fields, "nodePacks", sink),
             secrets: secrets(fields, sink),
+            mcp_servers: mcp_servers(fields, sink),
             state: fields.object("state", sink).unwrap_or_default(),
             policy: policy(fields, sink),
         }
@@ -105,6 +109,20 @@ fn secrets<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Text<'a>> {
         is_name
     });
     names
+}
+
+/// MCP servers by name.
+pub(super) fn mcp_servers<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<&'a Yaml> {
+    let servers = fields.get("mcpServers")?;
+    let key = Key::Field(fields.key, "mcpServers");
+    if !matches!(servers.data, Data::Map(_)) {
+        fields::wrong(servers, &key, "a mapping of servers by their names", sink);
+        return None;
+    }
+    for entry in servers.entries().iter().filter(|entry| !matches!(entry.value.data, Data::Map(_))) {
+        fields::wrong(&entry.value, &Key::Field(&key, &entry.key), "a mapping", sink);
+    }
+    Some(servers)
 }
 
 fn texts<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -> Option<Vec<Text<'a>>> {

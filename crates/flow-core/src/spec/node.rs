@@ -35,7 +35,7 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) depends_on: Vec<Dependency<'a>>,
     pub(crate) when: Option<&'a Yaml>,
     session: Option<&'a Yaml>,
-    pub(crate) effects: Effects,
+    pub(crate) effects: Option<Effects>,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
     pub(crate) body: Option<Box<BodySpec<'a>>>,
@@ -108,7 +108,7 @@ impl<'a> NodeSpec<'a> {
             depends_on: depends_on(&mut fields, sink),
             when: fields.get("when"),
             session: fields.text_value("session", sink),
-            effects: effects.unwrap_or_default(),
+            effects,
             policy: policy(&mut fields, sink),
             body_span: fields.key_span("body"),
             body: fields

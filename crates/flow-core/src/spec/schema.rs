@@ -144,6 +144,27 @@ fn flow_policy() -> Map<String, Value> {
     ])
 }
 
+fn mcp_servers() -> Value {
+    let texts = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    let server = json!({
+        "type": "object",
+        "properties": {
+            "type": { "type": "string", "description": "`stdio` for a program, `http` for an address." },
+            "command": { "type": "string", "description": "The program." },
+            "args": { "type": "array", "items": { "type": "string" } },
+            "env": texts,
+            "url": { "type": "string" },
+            "headers": texts,
+            "timeout": { "type": "integer", "description": "How long one call may take, in milliseconds." },
+        },
+    });
+    json!({
+        "type": "object",
+        "additionalProperties": server,
+        "description": "MCP servers by name, for `mcp.call` and for the option `mcpServers: [name]` of agents. `${NAME}` is a variable of the environment.",
+    })
+}
+
 fn header(packs: &[&str]) -> Map<String, Value> {
     keys([
         ("name", text("The flow's name.")),
@@ -177,6 +198,7 @@ fn header(packs: &[&str]) -> Map<String, Value> {
                 "description": "Environment variables with secrets that the flow's programs may see.",
             }),
         ),
+        ("mcpServers", mcp_servers()),
         ("state", json!({ "type": "object", "description": "The flow's state at the start." })),
     ])
 }

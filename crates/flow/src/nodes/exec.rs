@@ -3,13 +3,13 @@
 
 use std::{io, path::Path};
 
-use inspan_engine::{ProgramAnswer, ProgramCall};
+use inspan_engine::NodeCall;
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::node::{NodeContext, NodeType};
+use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
 use report::Report;
 
@@ -45,36 +45,19 @@ impl NodeType for Exec {
 
 /// Runs the program, or takes what came of it from a recording.
 async fn finished(call: &ExecInput, context: &NodeContext) -> Result<Finished, AgentError> {
-    let asked = ProgramCall { node: context.node.as_str(), argv: &call.argv, stdin: call.stdin.as_ref() };
-    let mut report = Report::new(context.hub.clone(), &context.redactor);
-    let answer = context.programs.begin(asked, &context.redactor, &context.cancel).await;
-    let ended = match answer {
-        ProgramAnswer::Recorded(ended) => {
-            let ended = ended.and_then(|ended| {
-                serde_json::from_value::<Finished>(ended).map_err(|error| {
-                    let message = format!("the recording of a program is damaged: {error}");
-                    AgentError::new(ErrorCode::ConfigInvalid, message)
-                })
-            });
-            if let Ok(ended) = &ended {
-                report.push(OutputStream::Stdout, ended.stdout.as_bytes());
-                report.push(OutputStream::Stderr, ended.stderr.as_bytes());
-            }
-            ended
-        }
-        ProgramAnswer::Run(tape) => {
-            let ended = run(call, context, &mut report).await;
-            let recorded = ended.as_ref().map_err(Clone::clone).and_then(write_output);
-            // The first of two failures is told.
-            let saved = tape.save(&recorded);
-            ended.and_then(|ended| saved.map(|()| ended))
-        }
-    };
-    report.finish();
-    match ended {
-        Err(error) if error.code == ErrorCode::Aborted => Err(context.aborted()),
-        ended => ended.map_err(|error| context.redactor.error(error)),
+    let mut input = json!({ "argv": call.argv });
+    if let Some(stdin) = &call.stdin {
+        input["stdin"] = stdin.clone();
     }
+    let asked = NodeCall { kind: "exec", node: context.node.as_str(), input };
+    let mut report = Report::new(context.hub.clone(), &context.redactor);
+    let ended = context.call(asked, run(call, context, &mut report)).await;
+    if let Ok((ended, CallSource::Recording)) = &ended {
+        report.push(OutputStream::Stdout, ended.stdout.as_bytes());
+        report.push(OutputStream::Stderr, ended.stderr.as_bytes());
+    }
+    report.finish();
+    ended.map(|(finished, _)| finished)
 }
 
 async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Result<Finished, AgentError> {

@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_engine::{Hub, ProgramCalls};
+use inspan_engine::{Hub, NodeCalls};
 use inspan_flow_core::{AttemptDone, AttemptSpec};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Host, Redactor};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ pub(super) struct Surroundings {
     /// The environment for programs that the flow's author names.
     pub(super) program_env: Environment,
     pub(super) redactor: Redactor,
-    pub(super) programs: ProgramCalls,
+    pub(super) calls: NodeCalls,
 }
 
 /// Where one attempt runs: where its events go and its messages come from, and what ends it.
@@ -54,7 +54,7 @@ pub(super) async fn run_attempt(
         host: surroundings.host.clone(),
         program_env: surroundings.program_env.clone(),
         redactor: surroundings.redactor.clone(),
-        programs: surroundings.programs.clone(),
+        calls: surroundings.calls.clone(),
         cancel: ground.cancel,
         hub: ground.hub,
     };

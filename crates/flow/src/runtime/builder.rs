@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use inspan_engine::{
-    Clock, DynChannel, Filter, Hub, IdSource, LaterClock, ProgramCalls, RandomIds, SystemClock,
+    Clock, DynChannel, Filter, Hub, IdSource, LaterClock, NodeCalls, RandomIds, SystemClock,
 };
 use inspan_flow_core::{FACTS, Graph, Parent, Reusable};
 use inspan_protocol::{Environment, Host, HostTools, PermissionPolicy, RunSnapshot, SessionId, Supervisor};
@@ -29,7 +29,7 @@ pub struct FlowRunnerBuilder {
     store: Option<Arc<dyn RunStore>>,
     host: Host,
     hidden: BTreeSet<String>,
-    programs: ProgramCalls,
+    calls: NodeCalls,
     max_concurrency: Option<u32>,
     owner: Option<Owner>,
     parent: Option<Parent>,
@@ -53,7 +53,7 @@ impl FlowRunnerBuilder {
             store: None,
             host: Host::default(),
             hidden: BTreeSet::new(),
-            programs: ProgramCalls::default(),
+            calls: NodeCalls::default(),
             max_concurrency: None,
             owner: None,
             parent: None,
@@ -116,10 +116,10 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Whether the programs of `exec` nodes are run, recorded or answered from recordings.
+    /// Whether what nodes do outside (programs, requests, tools) is done, recorded or answered from recordings.
     #[must_use]
-    pub fn programs(mut self, programs: ProgramCalls) -> Self {
-        self.programs = programs;
+    pub fn node_calls(mut self, calls: NodeCalls) -> Self {
+        self.calls = calls;
         self
     }
 
@@ -268,7 +268,7 @@ impl FlowRunnerBuilder {
             with_events: self.with_events,
             host: self.host,
             hidden: self.hidden,
-            programs: self.programs,
+            calls: self.calls,
             max_concurrency: self.max_concurrency,
         }
     }

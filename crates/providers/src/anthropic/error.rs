@@ -8,7 +8,8 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire;
-use crate::api::stream::failure::{http_date, page, redirected, retry_after, sentence};
+use crate::api::stream::failure::{page, redirected, sentence};
+use inspan_transport::{http_date, retry_after};
 
 /// The buckets whose fill the vendor reports.
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];

@@ -8,7 +8,8 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire::{ErrorEvent, Failure, FailureWords};
-use crate::api::stream::failure::{page, redirected, retry_after, sentence};
+use crate::api::stream::failure::{page, redirected, sentence};
+use inspan_transport::retry_after;
 
 /// The buckets whose fill the vendor reports.
 const BUCKETS: [&str; 2] = ["requests", "tokens"];

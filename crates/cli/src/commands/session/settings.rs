@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_engine::{Pace, ProgramCalls, ProviderRegistry, Recorder, Replayer};
+use inspan_engine::{NodeCalls, Pace, ProviderRegistry, Recorder, Replayer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -54,13 +54,13 @@ impl Settings {
             .map_err(|error| Failure::usage(format!("the session's settings cannot be read: {error}")))
     }
 
-    /// Whether programs are run, recorded or answered from recordings.
-    pub(in crate::commands) fn programs(&self) -> Result<ProgramCalls, Failure> {
+    /// Whether the calls of nodes are made, recorded or answered from recordings.
+    pub(in crate::commands) fn node_calls(&self) -> Result<NodeCalls, Failure> {
         let refused = |error: inspan_engine::RecordingError| Failure::usage(error.to_string());
         Ok(match (&self.record, &self.replay) {
-            (Some(dir), _) => ProgramCalls::Record(Recorder::new(dir).map_err(refused)?),
-            (None, Some(dir)) => ProgramCalls::Replay(Replayer::load(dir).map_err(refused)?),
-            (None, None) => ProgramCalls::Run,
+            (Some(dir), _) => NodeCalls::Record(Recorder::new(dir).map_err(refused)?),
+            (None, Some(dir)) => NodeCalls::Replay(Replayer::load(dir).map_err(refused)?),
+            (None, None) => NodeCalls::Make,
         })
     }
 

@@ -40,7 +40,12 @@ impl Checker<'_> {
         let root = marked.unwrap_or(&Value::Null);
         let mut parser = InputParser { site, checker: self, root, whole, bound: Vec::new() };
         let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), marked);
-        ParsedInput { draft, bound: parser.bound }
+        let bound = parser.bound;
+        let draft = match self.secrets_in(input, schema, site) {
+            Some(secrets) => draft.with_literal(secrets),
+            None => draft,
+        };
+        ParsedInput { draft, bound }
     }
 }
 

@@ -40,6 +40,15 @@ fn move_references(schema: &mut Value, name: &str) {
 /// Adds `…SchemaFile` beside `…Schema`, and lets `promptFile` of the node replace `prompt`.
 fn files(schema: &mut Value, level: Level) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
+    properties.retain(|_, value| value.get("x-compiler").is_none());
+    if level == Level::Options
+        && let Some(servers) = properties.get_mut("mcpServers")
+    {
+        let names = json!({
+            "type": "array", "items": { "type": "string" }, "description": "Names among the flow's `mcpServers`.",
+        });
+        *servers = json!({ "anyOf": [servers.take(), names] });
+    }
     let schemas: Vec<String> = properties.keys().filter(|key| is_schema_key(key)).cloned().collect();
     for key in schemas {
         let file = json!({ "type": "string", "description": format!("A file that holds `{key}`.") });

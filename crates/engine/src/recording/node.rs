@@ -1,0 +1,120 @@
+//! Recording and replay of what nodes do outside: the programs they run, the requests they send, the tools they call.
+//! Each call is recorded with its node and its input, and what came of it.
+
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, ErrorCode, Redactor};
+use serde_json::Value;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Recorder, Replayer, Tape,
+    key::Request,
+    replay::INTERRUPTION_LIMIT,
+    store::{End, Recording},
+};
+
+/// From this version on the calls of nodes are recorded, too.
+const WITH_NODES: u16 = 2;
+
+/// What becomes of the calls of a session's nodes.
+#[derive(Clone, Default)]
+pub enum NodeCalls {
+    /// They are made.
+    #[default]
+    Make,
+    /// They are made, and recorded.
+    Record(Recorder),
+    /// They are not made: recordings answer for them.
+    Replay(Replayer),
+}
+
+/// One call that a node wants to make.
+#[derive(Clone, Debug)]
+pub struct NodeCall<'a> {
+    /// The type of the node.
+    pub kind: &'a str,
+    /// The node.
+    pub node: &'a str,
+    /// What tells this call from others: a mapping.
+    pub input: Value,
+}
+
+/// What is to be done for a call.
+pub enum NodeAnswer {
+    /// The call is to be made.
+    Make(NodeTape),
+    /// This came of it when it was recorded.
+    Recorded(Result<Value, AgentError>),
+}
+
+/// Takes down what comes of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
+/// their places.
+pub struct NodeTape(Option<Tape>);
+
+impl NodeTape {
+    /// What came of the call, which is made up only if it is recorded.
+    pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), AgentError> {
+        let Some(mut tape) = self.0 else { return Ok(()) };
+        let end = end().map_or_else(End::Error, End::Output);
+        tape.save(end).map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))
+    }
+}
+
+impl NodeCalls {
+    /// Whether the call is answered from a recording. One that is missing is an error that names the node and the
+    /// difference; one that was aborted waits to be cancelled.
+    pub async fn begin(
+        &self,
+        call: NodeCall<'_>,
+        redactor: &Redactor,
+        cancel: &CancellationToken,
+    ) -> NodeAnswer {
+        let node = call.node;
+        let request = || Request::of_node(call, redactor);
+        match self {
+            Self::Make => NodeAnswer::Make(NodeTape(None)),
+            Self::Record(recorder) => {
+                NodeAnswer::Make(NodeTape(Some(recorder.tape_of(request(), redactor.clone()))))
+            }
+            Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None)),
+            Self::Replay(replayer) => NodeAnswer::Recorded(match replayer.next(&request()) {
+                Ok(recording) => end(&recording, cancel).await,
+                Err(miss) => Err(AgentError::new(miss.code, format!("node `{node}`: {}", miss.message))),
+            }),
+        }
+    }
+}
+
+async fn end(recording: &Recording, cancel: &CancellationToken) -> Result<Value, AgentError> {
+    match recording.end.clone() {
+        End::Output(output) => Ok(output),
+        End::Error(error) => {
+            if error.code == ErrorCode::Aborted {
+                let limit: Duration = INTERRUPTION_LIMIT;
+                drop(timeout(limit, cancel.cancelled()).await);
+            }
+            Err(error)
+        }
+    }
+}
+
+impl Request {
+    fn of_node(call: NodeCall<'_>, redactor: &Redactor) -> Self {
+        let mut input = call.input;
+        input["node"] = call.node.into();
+        Self::of(call.kind, &input, redactor)
+    }
+}
+
+impl Replayer {
+    /// Whether the recordings are older than those of nodes; then calls are made, as they were when the recordings were
+    /// made.
+    fn is_without_nodes(&self) -> bool {
+        let mut versions = self.versions();
+        versions
+            .next()
+            .is_some_and(|first| first < WITH_NODES && versions.all(|version| version < WITH_NODES))
+    }
+}

@@ -1,0 +1,94 @@
+//! `mcp.call`: calls one tool of an MCP server.
+
+use std::collections::BTreeMap;
+
+use inspan_protocol::InputProblem;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::typed;
+use crate::{
+    diagnostic::did_you_mean,
+    graph::Effects,
+    node::{DescribeNode, NodeTypeInfo},
+};
+
+/// The input of `mcp.call`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct McpInput {
+    /// The server: a name among the `mcpServers` of the flow.
+    pub server: McpEntry,
+    /// The tool, by the server's own name for it.
+    pub tool: String,
+    /// What the tool is given.
+    #[serde(default)]
+    pub arguments: Map<String, Value>,
+}
+
+/// One entry of `mcpServers` with its name, which the compiler puts in the place of the name.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("type" = ["string", "object"]))]
+pub struct McpEntry(pub BTreeMap<String, Value>);
+
+/// The output of `mcp.call`.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct McpOutput {
+    /// What the tool gave, as the blocks of the Model Context Protocol: `{type: text, text}`, `{type: image, data,
+    /// mimeType}`, ….
+    pub content: Vec<Value>,
+    /// The texts among them, one in each line.
+    pub text: String,
+    /// The same as a value, if the tool gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Value>,
+    /// Whether the tool says that it failed.
+    pub is_error: bool,
+}
+
+/// `mcp.call`.
+pub struct McpCall;
+
+/// The keys of an entry of `mcpServers`.
+const KEYS: [&str; 7] = ["type", "command", "args", "env", "url", "headers", "timeout"];
+
+impl DescribeNode for McpCall {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Calls a tool of an MCP server.";
+        typed::describe::<McpInput, McpOutput>("mcp.call", "io", help)
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        // A name that the compiler did not find was reported by it.
+        let entry = input.get("server").and_then(Value::as_object).and_then(|servers| servers.iter().next());
+        entry.and_then(|(name, entry)| entry_problem(name, entry)).into_iter().collect()
+    }
+
+    fn effects_for(&self, _: &Value) -> Effects {
+        // What a tool does is not known, so a call that may have been made is not made again without asking.
+        Effects::External
+    }
+}
+
+/// What is wrong with an entry of `mcpServers` that this node uses. Agents may have further forms.
+fn entry_problem(name: &str, entry: &Value) -> Option<InputProblem> {
+    let problem =
+        |what: String| Some(InputProblem::new("/server", format!("the MCP server `{name}` {what}")));
+    let entry = entry.as_object()?;
+    if let Some(key) = entry.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let help = did_you_mean(key, KEYS).map(|help| format!(": {help}")).unwrap_or_default();
+        return problem(format!("has the unknown key `{key}`{help}"));
+    }
+    let kind = entry.get("type").and_then(Value::as_str);
+    match (entry.contains_key("command"), entry.contains_key("url"), kind) {
+        (_, _, Some(kind)) if !["stdio", "http", "streamable-http"].contains(&kind) => {
+            problem(format!("has the type `{kind}`; available: stdio, http"))
+        }
+        (true, true, _) => problem("has both `command` and `url`; keep one".to_owned()),
+        (false, false, _) => problem("needs `command`, or `url`".to_owned()),
+        _ => None,
+    }
+}
