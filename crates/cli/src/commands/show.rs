@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     args::ShowArgs,
-    console::{ConsoleState, Line, Tone, clean, format, look},
+    console::{ConsoleState, Ending, Line, Tone, clean, format, look},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -67,6 +67,11 @@ impl View {
         self.console.run().state()
     }
 
+    /// Why the flow ends before all of it has run, until it has ended.
+    fn ending(&self) -> Option<&Ending> {
+        self.console.ending.as_ref().filter(|_| self.state().outcome().is_none())
+    }
+
     /// Each node with where it stands as people see it.
     fn nodes(&self) -> impl Iterator<Item = (NodeIx, &NodeState, NodeStatus)> {
         let nodes = self.state().nodes().iter().enumerate();
@@ -115,6 +120,9 @@ impl View {
         if let Some(error) = self.state().failure() {
             value["error"] = json!(error);
         }
+        if let Some(ending) = self.ending() {
+            value["ending"] = json!(ending);
+        }
         let nodes = self.nodes().map(|(ix, node, status)| {
             let mut report = json!({
                 "status": status,
@@ -122,6 +130,10 @@ impl View {
                 "pass": node.pass,
                 "reused": node.status == NodeStatus::Reused,
             });
+            let row = self.console.row(&self.state().path(self.graph(), ix));
+            if let Some(row) = row.filter(|row| row.interrupted > 0) {
+                report["interrupted"] = json!(row.interrupted);
+            }
             if node.failed_passes > 0 {
                 report["failedPasses"] = json!(node.failed_passes);
             }
@@ -131,7 +143,7 @@ impl View {
             if let Some(error) = &node.error {
                 report["error"] = json!(error);
             }
-            if let Some(known) = self.console.row(&self.state().path(self.graph(), ix)).map(|row| row.spent) {
+            if let Some(known) = row.map(|row| row.spent) {
                 report["tokens"] = json!(known.tokens);
                 if let Some(usd) = known.known_usd() {
                     report["costUsd"] = json!(usd);
@@ -207,6 +219,11 @@ impl View {
         if let Some(spent) = self.console.spent().text() {
             fact("spent", spent);
         }
+        if let Some(Ending { outcome, error }) = self.ending() {
+            let mut why = Line::new();
+            look::ending(&mut why, *outcome, error.as_ref());
+            fact("ending", why.text());
+        }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
             let whose =
                 node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().flow().node(ix).id));
@@ -257,10 +274,13 @@ impl View {
         if node.attempts > 1 {
             parts.push(format!("{} attempts", node.attempts));
         }
+        let row = self.console.row(&self.state().path(self.graph(), ix));
+        if let Some(row) = row.filter(|row| row.interrupted > 0) {
+            parts.push(format!("{} interrupted", row.interrupted));
+        }
         if let Some(ms) = node.duration_ms.filter(|_| status != NodeStatus::Skipped) {
             parts.push(format::millis(ms));
         }
-        let row = self.console.row(&self.state().path(self.graph(), ix));
         parts.extend(row.and_then(|row| row.spent.text()));
         line.push(Tone::Faint, &parts.join(" · "));
         if let Some(row) = row {

@@ -1,6 +1,6 @@
 //! The signs and words that stand for statuses and reasons, the same in the picture and in the lines.
 
-use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, Prompt, SkipReason};
+use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason};
 
 use super::{
     format,
@@ -57,6 +57,14 @@ pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
         Outcome::BudgetExceeded => (Tone::Bad, "✘", "exceeded its budget"),
         Outcome::TimedOut => (Tone::Bad, "✘", "timed out"),
         _ => (Tone::Bad, "✘", "failed"),
+    }
+}
+
+/// Why a flow ends before all of it has run.
+pub(crate) fn ending(line: &mut Line, outcome: Outcome, error: Option<&AgentError>) {
+    match error {
+        Some(error) => self::error(line, error),
+        None => drop(line.push(Tone::Plain, SessionStatus::of_outcome(outcome).word())),
     }
 }
 

@@ -230,6 +230,12 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             }
             line
         }
+        Event::FlowEnding { outcome, error } => {
+            let mut line = new(Tone::Warning, "■");
+            line.push(Tone::Plain, "ending: ");
+            look::ending(&mut line, *outcome, error.as_ref());
+            line
+        }
         // A question that is waited for stands in the log already.
         Event::FlowWaiting { on: WaitingOn::Limit, until } => {
             let mut line = new(Tone::Warning, "…");
@@ -303,6 +309,11 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         Event::TaskReused { from, .. } => {
             let mut line = new(Tone::Good, "≡");
             line.push(Tone::Plain, &format!("reused from {}", clean(from)));
+            line
+        }
+        Event::TaskInterrupted { attempt, .. } => {
+            let mut line = new(Tone::Warning, "■");
+            line.push(Tone::Plain, &format!("attempt {attempt} was interrupted: its process is gone"));
             line
         }
         Event::TaskCancelled { reason, .. } => {

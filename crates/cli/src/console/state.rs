@@ -10,6 +10,7 @@ use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
     SkipReason, Timestamp,
 };
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
@@ -37,6 +38,8 @@ pub(crate) struct ConsoleState {
     /// Budgets that were exceeded, of a node or of the flow.
     pub(crate) budgets: Vec<(Option<String>, String)>,
     pub(crate) course: Course,
+    /// Set once the flow is to end before all of it has run.
+    pub(crate) ending: Option<Ending>,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
     /// Columns for the names of nodes.
@@ -54,6 +57,14 @@ pub(crate) enum Course {
     Running,
     /// A stop was requested, and the session has not ended yet.
     Stopping,
+}
+
+/// Why the flow ends before all of it has run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Ending {
+    pub(crate) outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<AgentError>,
 }
 
 /// How the session ended.
@@ -90,6 +101,8 @@ pub(crate) struct Row {
     pub(crate) failures: u32,
     /// When it is retried, and how many attempts it may have.
     pub(crate) retry: Option<(Timestamp, u32)>,
+    /// Attempts whose process was lost.
+    pub(crate) interrupted: u32,
     /// Earlier passes that failed, each with its number.
     pub(crate) failed_passes: Vec<(u32, Box<AgentError>)>,
     /// Tool calls that its agents were denied.
@@ -136,6 +149,7 @@ impl ConsoleState {
             error: None,
             budgets: Vec::new(),
             course: Course::default(),
+            ending: None,
             missed: 0,
             label_width,
             last_seq: 0,
@@ -270,6 +284,9 @@ impl ConsoleState {
             Event::HarnessStart { .. } => self.session = Some(envelope.context.session_id.clone()),
             Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
             Event::SessionAbort { .. } => self.course = Course::Stopping,
+            Event::FlowEnding { outcome, error } => {
+                self.ending = Some(Ending { outcome: *outcome, error: error.clone() });
+            }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::BudgetExceeded { limit } => {
                 let node = task.map(|at| self.rows[at].label.clone());
@@ -342,6 +359,7 @@ impl ConsoleState {
                 row.agent = None;
             }
             Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
+            Event::TaskInterrupted { .. } => row.interrupted += 1,
             Event::ExecOutput { text, .. } => row.append_output(text),
             Event::AgentStart { run_id, provider, model, multi_turn, .. } => {
                 row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn)));

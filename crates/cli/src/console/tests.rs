@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use inspan_flow::{Graph, Loaded, builtin_nodes, compile};
 use inspan_protocol::{
-    AgentError, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId, NodePath,
-    Outcome, Prompt, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
+    AgentError, CancelReason, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId,
+    NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp,
+    Usage,
 };
 use serde_json::{Value, json};
 
@@ -278,6 +279,36 @@ fn the_picture_of_a_review() {
 #[test]
 fn a_small_terminal_shows_what_is_lively() {
     insta::assert_snapshot!(pictures(REVIEW, &review_tale(), &[850, 8000, 25_000], 44, Some(4)));
+}
+
+#[test]
+fn an_attempt_that_was_lost_and_a_flow_that_ends_early_are_shown() {
+    let timed_out =
+        AgentError::new(ErrorCode::Timeout, "flow `review-loop` did not end within its timeout of 9s");
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(5, "plan", start("plan", "claude.agent", 1))
+        .at(6, "plan", agent("r1"))
+        .at(900, "plan", agent_done("r1"))
+        .at(901, "plan", Event::TaskInterrupted { task_id: node("plan"), attempt: 1 })
+        .at(910, "plan", start("plan", "claude.agent", 2))
+        .at(911, "plan", agent("r2"))
+        .at(9_000, "", Event::FlowEnding { outcome: Outcome::TimedOut, error: Some(timed_out.clone()) })
+        .at(9_010, "plan", agent_done("r2"))
+        .at(
+            9_011,
+            "plan",
+            Event::TaskCancelled {
+                task_id: node("plan"),
+                session_id: None,
+                reason: Some(CancelReason::Timeout),
+                cause: Some(8),
+            },
+        )
+        .at(9_020, "", Event::PhaseFailed { name: "Run Flow".to_owned(), error: timed_out })
+        .at(9_021, "", end(Outcome::TimedOut, 9_021));
+    insta::assert_snapshot!(plain(REVIEW, &tale));
+    insta::assert_snapshot!(pictures(REVIEW, &tale, &[905, 1000, 9_005], 100, None));
 }
 
 #[test]

@@ -46,6 +46,8 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             if state.course == Course::Stopping {
                 line.push(Tone::Warning, " stopping; press Ctrl-C again to kill it");
+            } else if state.ending.is_some() {
+                line.push(Tone::Warning, " ending");
             }
             started.map(|started| format!(" {}", format::duration(canvas.now.since(started))))
         }

@@ -45,6 +45,7 @@ const NAMES: &[&str] = &[
     "task:skipped",
     "task:reused",
     "task:cancelled",
+    "task:interrupted",
     "exec:output",
     "agent:text",
     "agent:retract",
@@ -103,6 +104,7 @@ fn fold(attempts: &mut Vec<Attempt>, id: &str, envelope: &Envelope) {
                     last.error = Some(error.clone());
                 }
                 Event::TaskCancelled { .. } => last.status = "cancelled",
+                Event::TaskInterrupted { .. } => last.status = "interrupted",
                 Event::ExecOutput { stream: OutputStream::Stdout, text, .. } => last.stdout.push_str(text),
                 Event::ExecOutput { text, .. } => last.stderr.push_str(text),
                 Event::AgentText { content, delta, .. } => {
