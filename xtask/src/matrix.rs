@@ -1,7 +1,7 @@
 //! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and the
 //! targets of the conformance suite.
 
-use inspan_conformance::{BEHAVIOURS, Kind};
+use inspan_conformance::{BEHAVIOURS, ExceptionKind};
 use inspan_protocol::ProviderCapabilities;
 
 /// One row per provider, one column per capability.
@@ -24,13 +24,15 @@ pub(crate) fn deviations() -> String {
     let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
     for target in inspan_conformance_targets::all() {
         for exception in target.exceptions() {
-            let behaviour = BEHAVIOURS.iter().find(|behaviour| behaviour.name == exception.behaviour);
-            let sentence = behaviour.map_or(exception.behaviour, |behaviour| behaviour.sentence);
             let but = match exception.kind {
-                Kind::NotApplicable => format!("{} (not looked at)", exception.reason),
-                Kind::Deviates(_) => exception.reason.to_owned(),
+                ExceptionKind::NotApplicable => format!("{} (not checked)", exception.reason),
+                ExceptionKind::Deviates(_) => exception.reason.to_owned(),
             };
-            table.push_str(&format!("\n| `{}` | {sentence} | {but} |", target.name()));
+            for name in exception.behaviours {
+                let behaviour = BEHAVIOURS.iter().find(|behaviour| behaviour.name == *name);
+                let sentence = behaviour.map_or(*name, |behaviour| behaviour.sentence);
+                table.push_str(&format!("\n| `{}` | {sentence} | {but} |", target.name()));
+            }
         }
     }
     table

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use inspan_conformance::ConformanceTarget;
 
 mod acp;
-mod claude;
-mod codex;
-mod opencode;
+mod programs;
 mod services;
 mod target;
 
@@ -20,7 +18,7 @@ pub fn services() -> Vec<Arc<dyn ConformanceTarget>> {
 
 /// Those whose program has to be installed.
 pub fn programs() -> Vec<Arc<dyn ConformanceTarget>> {
-    let targets = [claude::TARGET, codex::TARGET, opencode::TARGET].into_iter().chain(acp::TARGETS);
+    let targets = programs::TARGETS.into_iter().chain(acp::TARGETS);
     targets.map(|target| Arc::new(target) as Arc<dyn ConformanceTarget>).collect()
 }
 

@@ -1,8 +1,8 @@
-//! The providers that need no program in the suite.
+//! The providers that need no program.
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, ConformanceTarget, PLANTED, Place, Prompt, Reach, Tool};
+use inspan_conformance::{Call, ConformanceTarget, ModelAccess, PLANTED, Prompt, TargetContext, Tool};
 use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{DynProvider, IntoProvider};
 use inspan_providers::{AnthropicProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
@@ -41,8 +41,8 @@ impl ConformanceTarget for ServiceTarget {
         (self.provider)()
     }
 
-    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
-        let address = format!("{}{}", place.server, self.path);
+    fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)> {
+        let address = format!("{}{}", context.server, self.path);
         vec![(self.key.to_owned(), PLANTED.to_owned()), (self.address.to_owned(), address)]
     }
 
@@ -65,12 +65,12 @@ impl ConformanceTarget for EchoTarget {
         EchoProvider.into_provider()
     }
 
-    fn environment(&self, _: &Place<'_>) -> Vec<(String, String)> {
+    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Nobody
+    fn model_access(&self) -> ModelAccess {
+        ModelAccess::None
     }
 }
 
@@ -83,17 +83,17 @@ impl ConformanceTarget for ScriptedTarget {
         ScriptedProvider.into_provider()
     }
 
-    fn environment(&self, _: &Place<'_>) -> Vec<(String, String)> {
+    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Nobody
+    fn model_access(&self) -> ModelAccess {
+        ModelAccess::None
     }
 
     fn input(&self, prompt: &Prompt<'_>) -> Value {
         let mut options = prompt.options.clone();
-        // It thinks as the script says, whatever is asked for.
+        // It thinks as the script says, whatever the option.
         options.remove("thinking");
         let turns: Vec<Value> = prompt.scenario.turns.iter().map(steps).collect();
         options.insert("turns".to_owned(), json!(turns));
@@ -101,7 +101,7 @@ impl ConformanceTarget for ScriptedTarget {
     }
 }
 
-/// The steps of a turn, as far as a script can say them.
+/// The steps of a turn, as far as a script can express them.
 fn steps(turn: &Turn) -> Value {
     let step = |block: &Block| match block {
         Block::Text { text, .. } => Some(json!({ "text": text })),
@@ -113,4 +113,78 @@ fn steps(turn: &Turn) -> Value {
         "cacheReadTokens": turn.usage.cache_read_tokens, "cacheCreationTokens": turn.usage.cache_creation_tokens,
     } } });
     turn.blocks.iter().filter_map(step).chain([usage]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use inspan_conformance::{BEHAVIOURS, Outcome, Report, Settings, conform};
+
+    /// The provider's report; fails with the whole table if a row fails.
+    async fn report(name: &str) -> Report {
+        let mut targets = crate::find(name);
+        assert_eq!(targets.len(), 1, "{name}");
+        let report = conform(targets.remove(0), &Settings::default()).await;
+        assert!(report.holds(), "{report}");
+        assert_eq!(
+            report.rows.len(),
+            BEHAVIOURS.len() + 1,
+            "a row for each behaviour, and one for what is left"
+        );
+        report
+    }
+
+    fn names(report: &Report, wanted: fn(&Outcome) -> bool) -> Vec<&str> {
+        let rows = report.rows.iter().filter(|row| wanted(&row.outcome));
+        rows.map(|row| row.behaviour.as_str()).collect()
+    }
+
+    fn holds(outcome: &Outcome) -> bool {
+        matches!(outcome, Outcome::Holds)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn anthropic() {
+        let report = report("anthropic").await;
+        let expected = ["cancel_mid_tool", "cost_per_turn"];
+        assert_eq!(names(&report, |outcome| !holds(outcome)), expected, "{report}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn echo() {
+        let report = report("echo").await;
+        let expected = [
+            "text",
+            "empty_prompt",
+            "unknown_option",
+            "unknown_session",
+            "cancel_before_start",
+            "nothing_left",
+        ];
+        assert_eq!(names(&report, holds), expected, "{report}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn scripted() {
+        let report = report("scripted").await;
+        let expected = [
+            "text",
+            "thinking",
+            "empty_prompt",
+            "unknown_option",
+            "unknown_session",
+            "cancel_before_start",
+            "nothing_left",
+        ];
+        assert_eq!(names(&report, holds), expected, "{report}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn openai() {
+        let report = report("openai").await;
+        assert_eq!(
+            names(&report, |outcome| !holds(outcome)),
+            ["cancel_mid_tool", "cost_per_turn"],
+            "{report}"
+        );
+    }
 }

@@ -1,9 +1,9 @@
 //! A provider that runs a program, as a row of a table.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inspan_conformance::{Call, ConformanceTarget, Deviation, Exception, Kind, Place, Tool};
+use inspan_conformance::{Call, ConformanceTarget, Deviation, Exception, ExceptionKind, TargetContext, Tool};
 use inspan_protocol::{DynProvider, Environment, Setup};
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ pub(crate) struct Target {
     /// The name in reports, if it is not the provider's type.
     pub(crate) name: Option<&'static str>,
     pub(crate) provider: fn() -> Arc<dyn DynProvider>,
-    pub(crate) environment: fn(&Place<'_>) -> Vec<(String, String)>,
+    pub(crate) environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
     /// Options that every turn needs.
     pub(crate) options: fn() -> Map<String, Value>,
     /// Why the program cannot be run here, if so.
@@ -21,7 +21,7 @@ pub(crate) struct Target {
     /// How the model calls a tool.
     pub(crate) call: fn(Tool<'_>) -> Option<Call>,
     pub(crate) exceptions: &'static [Exception],
-    pub(crate) lanes: usize,
+    pub(crate) workers: usize,
 }
 
 impl Target {
@@ -31,13 +31,13 @@ impl Target {
         provider: || Arc::new(inspan_protocol::Erased(inspan_providers::EchoProvider)),
         environment: |_| Vec::new(),
         options: Map::new,
-        missing: |provider, outer| match provider.setup() {
-            Setup::Program(_) => provider.check_setup(outer).err().map(|error| error.message),
+        missing: |provider, caller_env| match provider.setup() {
+            Setup::Program(_) => provider.check_setup(caller_env).err().map(|error| error.message),
             _ => None,
         },
         call: |tool| Some(Call::shell(tool)),
         exceptions: &[],
-        lanes: 3,
+        workers: 3,
     };
 }
 
@@ -46,16 +46,16 @@ impl ConformanceTarget for Target {
         (self.provider)()
     }
 
-    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)> {
-        (self.environment)(place)
+    fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)> {
+        (self.environment)(context)
     }
 
     fn name(&self) -> String {
         self.name.map_or_else(|| self.provider().descriptor().provider_type, str::to_owned)
     }
 
-    fn missing(&self, outer: &Environment) -> Option<String> {
-        (self.missing)(&*self.provider(), outer)
+    fn missing(&self, caller_env: &Environment) -> Option<String> {
+        (self.missing)(&*self.provider(), caller_env)
     }
 
     fn options(&self) -> Map<String, Value> {
@@ -70,42 +70,42 @@ impl ConformanceTarget for Target {
         self.exceptions
     }
 
-    fn lanes(&self) -> usize {
-        self.lanes
+    fn workers(&self) -> usize {
+        self.workers
     }
 }
 
 pub(crate) const fn deviates(
-    behaviour: &'static str,
+    behaviours: &'static [&'static str],
     deviation: Deviation,
     reason: &'static str,
 ) -> Exception {
-    Exception { behaviour, kind: Kind::Deviates(deviation), reason }
+    Exception { behaviours, kind: ExceptionKind::Deviates(deviation), reason }
 }
 
-pub(crate) const fn not_applicable(behaviour: &'static str, reason: &'static str) -> Exception {
-    Exception { behaviour, kind: Kind::NotApplicable, reason }
+pub(crate) const fn not_applicable(behaviours: &'static [&'static str], reason: &'static str) -> Exception {
+    Exception { behaviours, kind: ExceptionKind::NotApplicable, reason }
 }
 
 /// These variables, and the one that names the program, if the caller has set it.
 pub(crate) fn variables<const N: usize>(
     own: [(&'static str, String); N],
-    place: &Place<'_>,
+    context: &TargetContext<'_>,
     program: &str,
 ) -> Vec<(String, String)> {
-    let program = place.outer.get(program).map(|path| (program.to_owned(), path.to_owned()));
+    let program = context.caller_env.get(program).map(|path| (program.to_owned(), path.to_owned()));
     own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(program).collect()
 }
 
 /// Where a program is on the `PATH`.
-pub(crate) fn on_path(command: &str, outer: &Environment) -> Option<PathBuf> {
-    let path = outer.get("PATH").unwrap_or_default();
+pub(crate) fn on_path(command: &str, caller_env: &Environment) -> Option<PathBuf> {
+    let path = caller_env.get("PATH").unwrap_or_default();
     std::env::split_paths(path).map(|folder| folder.join(command)).find(|path| path.is_file())
 }
 
 /// Says that a program is not on the `PATH`, if so.
-pub(crate) fn missing_on_path(command: &str, outer: &Environment) -> Option<String> {
-    let missing = on_path(command, outer).is_none();
+pub(crate) fn missing_on_path(command: &str, caller_env: &Environment) -> Option<String> {
+    let missing = on_path(command, caller_env).is_none();
     missing.then(|| format!("the program `{command}` is not on the PATH"))
 }
 
@@ -114,4 +114,19 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
         Value::Object(fields) => fields,
         _ => Map::new(),
     }
+}
+
+/// A folder for the files that belong to this server.
+pub(crate) fn own_folder(context: &TargetContext<'_>) -> PathBuf {
+    context.folder.join(context.server.rsplit(':').next().unwrap_or_default())
+}
+
+/// Writes a file and the folders above it. If it cannot be written, the program does not reach the server, and the suite
+/// reports that.
+pub(crate) fn write(path: &Path, content: &str) {
+    drop(path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(path, content)));
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    path.display().to_string()
 }

@@ -1,16 +1,16 @@
-//! One row of the list: what a provider does, what it needs for that, what the model answers, and what is looked at.
+//! One row of the list: what a provider does, what it needs for that, what the model answers, and what is checked.
 
 use futures::future::BoxFuture;
 use inspan_model_server::Turn;
 use inspan_protocol::ProviderCapabilities;
 
-use crate::behaviours::errors::Fault;
-use crate::finding::Proof;
-use crate::processes;
-use crate::rig::{ConformanceTarget, Reach, Tool};
-use crate::scene::Scene;
+use crate::behaviours::errors::StatusError;
+use crate::finding::Checked;
+use crate::target::{ConformanceTarget, ModelAccess, Tool};
+use crate::test_case::TestCase;
+use crate::worker;
 
-/// Something that every provider does alike.
+/// A behaviour that all providers have in common.
 #[derive(Debug)]
 pub struct Behaviour {
     /// The name, in words joined by underscores.
@@ -19,23 +19,23 @@ pub struct Behaviour {
     pub sentence: &'static str,
     /// What a provider needs to show it.
     pub needs: &'static [Need],
-    pub(crate) prove: Prove,
+    pub(crate) check: Check,
 }
 
-/// How it is looked at.
+/// How a behaviour is checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Prove {
-    /// By a scene: what the model answers, and what is done and looked at.
-    By(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a Scene) -> BoxFuture<'a, Proof>),
-    /// By one answer of the server that is an error.
-    Fault(Fault),
+pub(crate) enum Check {
+    /// By a test case: what the model answers, and what is done and checked.
+    Case(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a TestCase) -> BoxFuture<'a, Checked>),
+    /// By one response of the server with an error status.
+    Status(StatusError),
 }
 
 /// What a provider needs to show a behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
-    /// It asks a model server.
+    /// It calls a model server.
     Server,
     /// It streams.
     Streaming,
@@ -49,9 +49,9 @@ pub enum Need {
     Shell,
     /// Its thinking can be chosen.
     Thinking,
-    /// It says what a turn cost.
+    /// It reports what a turn cost.
     Cost,
-    /// It does not say what a turn cost.
+    /// It does not report what a turn cost.
     NoCost,
 }
 
@@ -59,11 +59,11 @@ impl Need {
     /// Why the provider does not meet the need; nothing if it does.
     pub(crate) fn unmet(
         self,
-        rig: &dyn ConformanceTarget,
+        target: &dyn ConformanceTarget,
         can: ProviderCapabilities,
     ) -> Option<&'static str> {
         let (met, reason) = match self {
-            Self::Server => (rig.reach() == Reach::Server, "it asks no model server"),
+            Self::Server => (target.model_access() == ModelAccess::Server, "it calls no model server"),
             Self::Streaming => (can.streaming, "its descriptor says that it does not stream"),
             Self::StructuredOutput => {
                 (can.structured_output, "its descriptor says that it does not answer by a schema")
@@ -71,14 +71,12 @@ impl Need {
             Self::Permissions => {
                 (can.permissions, "its descriptor says that it does not ask before it uses a tool")
             }
-            Self::Tool => (rig.call(Tool::MakeFile("x")).is_some(), "it has no tool that makes a file"),
-            Self::Shell if !processes::can_be_listed() => {
-                (false, "what runs cannot be looked for on this system")
-            }
-            Self::Shell => (rig.call(Tool::RunOn("x", 1)).is_some(), "it has no tool that runs a program"),
+            Self::Tool => (target.call(Tool::MakeFile("x")).is_some(), "it has no tool that makes a file"),
+            Self::Shell if !worker::can_be_listed() => (false, "processes cannot be listed on this system"),
+            Self::Shell => (target.call(Tool::RunOn("x", 1)).is_some(), "it has no tool that runs a program"),
             Self::Thinking => (can.thinking, "its descriptor says that its thinking cannot be chosen"),
-            Self::Cost => (can.cost, "its descriptor says that it does not tell the cost"),
-            Self::NoCost => (!can.cost, "its descriptor says that it tells the cost"),
+            Self::Cost => (can.cost, "its descriptor says that it does not report the cost"),
+            Self::NoCost => (!can.cost, "its descriptor says that it reports the cost"),
         };
         (!met).then_some(reason)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use inspan_protocol::{AgentError, ErrorCode, StopReason};
 
-/// What a provider does instead of the expected behaviour. Declared deviations are compared by it, never by a text.
+/// What a provider does instead of the expected behaviour. Declared deviations are compared by it, never by their text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Deviation {
@@ -39,12 +39,12 @@ pub(crate) struct Finding {
     pub(crate) deviation: Option<Deviation>,
     /// What is wrong, for people.
     pub(crate) text: String,
-    /// More for people, which may differ from run to run.
+    /// Details for people, which may differ from run to run.
     pub(crate) more: Option<String>,
 }
 
-/// What a behaviour comes to.
-pub(crate) type Proof<T = ()> = Result<T, Finding>;
+/// The result of a check.
+pub(crate) type Checked<T = ()> = Result<T, Finding>;
 
 impl Finding {
     /// The same finding as a deviation that can be declared.
@@ -52,7 +52,7 @@ impl Finding {
         Self { deviation: Some(deviation), ..self }
     }
 
-    /// The same finding with more to look at.
+    /// The same finding with details.
     pub(crate) fn with(self, more: impl Into<String>) -> Self {
         Self { more: Some(more.into()), ..self }
     }
@@ -81,29 +81,29 @@ impl From<&str> for Finding {
 const SHOWN: usize = 600;
 
 /// Fails with both values unless they are the same.
-pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, actual: &T, expected: &T) -> Proof {
+pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, actual: &T, expected: &T) -> Checked {
     let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
     holds(actual == expected, || format!("{what}: {}, not {}", shown(actual), shown(expected)))
 }
 
 /// Fails unless the error has this code.
-pub(crate) fn check_code(error: &AgentError, expected: ErrorCode) -> Proof {
+pub(crate) fn check_code(error: &AgentError, expected: ErrorCode) -> Checked {
     same("the code", &error.code, &expected)
         .map_err(|finding| finding.deviation(Deviation::Fails(error.code)).with(error.to_string()))
 }
 
 /// Fails unless the turn ended for this reason.
-pub(crate) fn check_stop_reason(actual: StopReason, expected: StopReason) -> Proof {
+pub(crate) fn check_stop_reason(actual: StopReason, expected: StopReason) -> Checked {
     same("the stop reason", &actual, &expected).map_err(|finding| finding.deviation(Deviation::Ends(actual)))
 }
 
 /// Fails unless the model received so many requests.
-pub(crate) fn check_requests(actual: usize, expected: usize) -> Proof {
+pub(crate) fn check_requests(actual: usize, expected: usize) -> Checked {
     same("the requests of the model", &actual, &expected)
         .map_err(|finding| finding.deviation(Deviation::Requests(actual)))
 }
 
-/// Fails with these words unless it holds.
-pub(crate) fn holds(holds: bool, words: impl FnOnce() -> String) -> Proof {
-    if holds { Ok(()) } else { Err(Finding::from(words())) }
+/// Fails with this text unless it holds.
+pub(crate) fn holds(holds: bool, text: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Finding::from(text())) }
 }

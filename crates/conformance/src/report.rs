@@ -1,14 +1,14 @@
-//! What came of holding a provider against the list: a row for each behaviour, for people and as JSON.
+//! The report about one provider: a row for each behaviour, for people and as JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What came of one provider.
+/// The report about one provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The provider, by its rig's name.
+    /// The provider, by its target's name.
     pub provider: String,
     /// A row for each behaviour, in the order of the list.
     pub rows: Vec<Row>,
@@ -16,7 +16,7 @@ pub struct Report {
     pub took_ms: u64,
 }
 
-/// What came of one behaviour.
+/// The row of one behaviour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -24,14 +24,14 @@ pub struct Row {
     pub behaviour: String,
     /// The behaviour's sentence.
     pub sentence: String,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
 }
 
-/// What came of one behaviour.
+/// The outcome of one behaviour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]
 pub enum Outcome {
@@ -44,7 +44,7 @@ pub enum Outcome {
         /// What is found instead.
         finding: String,
     },
-    /// There is nothing to look at.
+    /// There is nothing to check.
     NotApplicable {
         /// Why.
         reason: String,
@@ -71,13 +71,13 @@ impl Report {
     pub fn counts(&self) -> [usize; 4] {
         let mut counts = [0; 4];
         for row in &self.rows {
-            let place = match row.outcome {
+            let index = match row.outcome {
                 Outcome::Holds => 0,
                 Outcome::Deviates { .. } => 1,
                 Outcome::NotApplicable { .. } => 2,
                 Outcome::Failed { .. } => 3,
             };
-            counts[place] += 1;
+            counts[index] += 1;
         }
         counts
     }

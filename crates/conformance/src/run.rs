@@ -1,4 +1,4 @@
-//! Holds one provider against the whole list: several behaviours at a time, each bounded, and a look at what is left.
+//! Checks one provider against the whole list: several behaviours at a time, each bounded, and then what is left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,119 +9,119 @@ use inspan_model_server::Scenario;
 use inspan_protocol::{Environment, Supervisor};
 use tokio::time::{Instant, timeout};
 
-use crate::behaviour::{Behaviour, Prove};
+use crate::behaviour::{Behaviour, Check};
 use crate::behaviours::{BEHAVIOURS, errors};
-use crate::finding::{Finding, Proof};
-use crate::lane::Lane;
-use crate::processes;
+use crate::finding::{Checked, Finding};
 use crate::report::{Outcome, Report, Row};
-use crate::rig::{ConformanceTarget, Exception, Kind};
-use crate::scene::Scene;
+use crate::target::{ConformanceTarget, Exception, ExceptionKind};
+use crate::test_case::TestCase;
+use crate::worker::{self, Worker};
 
 /// How long one behaviour may take.
 const LIMIT: Duration = Duration::from_secs(100);
-/// The row about what is left once all is over.
+/// The row about what is left behind in the end.
 const LEFT: (&str, &str) = ("nothing_left", "leaves no process behind, and the key in no file");
 
-/// What surrounds the suite.
+/// The settings of a run of the suite.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The environment in which programs are looked for; no key is taken from it.
+    /// The environment in which programs are searched; no key is taken from it.
     pub env: Environment,
-    /// Who stands between us and the programs that are started.
+    /// The guard between us and the programs that are started.
     pub supervisor: Option<Supervisor>,
     /// Only the behaviours whose names contain this.
     pub filter: String,
 }
 
-/// Holds a provider against the list, and says what came of each row.
-pub async fn conform(rig: Arc<dyn ConformanceTarget>, settings: &Settings) -> Report {
+/// Checks a provider against the list, and reports the outcome of each row.
+pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &Settings) -> Report {
     let began = Instant::now();
     let chosen: Vec<&'static Behaviour> =
         BEHAVIOURS.iter().filter(|behaviour| behaviour.name.contains(&settings.filter)).collect();
     let next = AtomicUsize::new(0);
-    let lanes = (0..rig.lanes().clamp(1, chosen.len().max(1))).map(|_| walk(&rig, settings, &chosen, &next));
-    let (rows, ends): (Vec<_>, Vec<Proof>) = join_all(lanes).await.into_iter().unzip();
+    let workers =
+        (0..target.workers().clamp(1, chosen.len().max(1))).map(|_| work(&target, settings, &chosen, &next));
+    let (rows, ends): (Vec<_>, Vec<Checked>) = join_all(workers).await.into_iter().unzip();
     let mut rows: Vec<(usize, Row)> = rows.into_iter().flatten().collect();
-    rows.sort_by_key(|(place, _)| *place);
+    rows.sort_by_key(|(index, _)| *index);
     let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
-    rows.extend(unknown(rig.exceptions()));
+    rows.extend(unknown(target.exceptions()));
     let outcome = match ends.into_iter().find_map(Result::err) {
-        None if !processes::can_be_listed() => {
-            Outcome::NotApplicable { reason: "what runs cannot be looked for on this system".to_owned() }
+        None if !worker::can_be_listed() => {
+            Outcome::NotApplicable { reason: "processes cannot be listed on this system".to_owned() }
         }
         None => Outcome::Holds,
         Some(finding) => Outcome::Failed { finding: finding.to_string() },
     };
     rows.push(Row { behaviour: LEFT.0.to_owned(), sentence: LEFT.1.to_owned(), outcome, took_ms: 0 });
-    Report { provider: rig.name(), rows, took_ms: ms(began) }
+    Report { provider: target.name(), rows, took_ms: ms(began) }
 }
 
-/// One lane: takes the next behaviour as long as there is one, and is closed then.
-async fn walk(
-    rig: &Arc<dyn ConformanceTarget>,
+/// One worker: takes the next behaviour while there is one, and then closes.
+async fn work(
+    target: &Arc<dyn ConformanceTarget>,
     settings: &Settings,
     chosen: &[&'static Behaviour],
     next: &AtomicUsize,
-) -> (Vec<(usize, Row)>, Proof) {
+) -> (Vec<(usize, Row)>, Checked) {
     let mut rows = Vec::new();
-    let lane = Lane::new(Arc::clone(rig), &settings.env, settings.supervisor.clone()).map(Arc::new);
+    let worker = Worker::new(Arc::clone(target), &settings.env, settings.supervisor.clone()).map(Arc::new);
     loop {
-        let place = next.fetch_add(1, Ordering::Relaxed);
-        let Some(behaviour) = chosen.get(place) else { break };
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some(behaviour) = chosen.get(index) else { break };
         let began = Instant::now();
-        let outcome = match (unmet(&**rig, behaviour), &lane) {
+        let outcome = match (unmet(&**target, behaviour), &worker) {
             (Some(reason), _) => Outcome::NotApplicable { reason: reason.to_owned() },
-            (None, Ok(lane)) => judge(&**rig, behaviour, look(lane, behaviour).await),
+            (None, Ok(worker)) => judge(&**target, behaviour, check(worker, behaviour).await),
             (None, Err(finding)) => Outcome::Failed { finding: finding.to_string() },
         };
-        if let (Outcome::Failed { .. }, Ok(lane)) = (&outcome, &lane) {
-            // Whatever state it was left in is not the next one's.
-            drop(lane.renew().await);
+        if let (Outcome::Failed { .. }, Ok(worker)) = (&outcome, &worker) {
+            // The next behaviour must not see the state that this one left.
+            drop(worker.renew().await);
         }
-        rows.push((place, row(behaviour.name, behaviour.sentence, outcome, began)));
+        rows.push((index, row(behaviour.name, behaviour.sentence, outcome, began)));
     }
-    let end = match &lane {
-        Ok(lane) => lane.close().await,
+    let end = match &worker {
+        Ok(worker) => worker.close().await,
         Err(_) => Ok(()),
     };
     (rows, end)
 }
 
-/// Looks at one behaviour, within its limit.
-async fn look(lane: &Arc<Lane>, behaviour: &Behaviour) -> Proof {
-    let turns = match behaviour.prove {
-        Prove::By(turns, _) => turns(&*lane.rig),
-        Prove::Fault(fault) => vec![fault.turn()],
+/// Checks one behaviour, within its limit.
+async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> Checked {
+    let turns = match behaviour.check {
+        Check::Case(turns, _) => turns(&*worker.target),
+        Check::Status(error) => vec![error.turn()],
     };
-    let scene = Scene::new(Arc::clone(lane), Scenario::of(turns))?;
-    let proof = match behaviour.prove {
-        Prove::By(_, prove) => prove(&scene),
-        Prove::Fault(fault) => Box::pin(errors::prove(&scene, fault)),
+    let case = TestCase::new(Arc::clone(worker), Scenario::of(turns))?;
+    let check = match behaviour.check {
+        Check::Case(_, check) => check(&case),
+        Check::Status(error) => Box::pin(errors::check(&case, error)),
     };
-    let looked = timeout(LIMIT, proof).await;
-    looked.map_err(|_| Finding::from("it does not come to an end"))?
+    let checked = timeout(LIMIT, check).await;
+    checked.map_err(|_| Finding::from("it does not end"))?
 }
 
-/// Why there is nothing to look at: by the descriptor and the rig's tools, or by the rig's word.
-fn unmet(rig: &dyn ConformanceTarget, behaviour: &Behaviour) -> Option<&'static str> {
-    let can = rig.provider().descriptor().capabilities;
-    let by_need = behaviour.needs.iter().find_map(|need| need.unmet(rig, can));
+/// Why there is nothing to check: by the descriptor and the target's tools, or by the target's exceptions.
+fn unmet(target: &dyn ConformanceTarget, behaviour: &Behaviour) -> Option<&'static str> {
+    let can = target.provider().descriptor().capabilities;
+    let by_need = behaviour.needs.iter().find_map(|need| need.unmet(target, can));
     by_need.or_else(|| {
-        let exception = exception(rig, behaviour.name)?;
-        (exception.kind == Kind::NotApplicable).then_some(exception.reason)
+        let exception = exception(target, behaviour.name)?;
+        (exception.kind == ExceptionKind::NotApplicable).then_some(exception.reason)
     })
 }
 
-fn exception(rig: &dyn ConformanceTarget, name: &str) -> Option<&'static Exception> {
-    rig.exceptions().iter().find(|exception| exception.behaviour == name)
+fn exception(target: &dyn ConformanceTarget, name: &str) -> Option<&'static Exception> {
+    target.exceptions().iter().find(|exception| exception.behaviours.contains(&name))
 }
 
-/// What was found, beside what the rig declares.
-fn judge(rig: &dyn ConformanceTarget, behaviour: &Behaviour, proof: Proof) -> Outcome {
-    let declared = exception(rig, behaviour.name).and_then(|exception| match exception.kind {
-        Kind::Deviates(deviation) => Some((deviation, exception.reason)),
-        Kind::NotApplicable => None,
+/// What was found, compared with what the target declares.
+fn judge(target: &dyn ConformanceTarget, behaviour: &Behaviour, proof: Checked) -> Outcome {
+    let declared = exception(target, behaviour.name).and_then(|exception| match exception.kind {
+        ExceptionKind::Deviates(deviation) => Some((deviation, exception.reason)),
+        ExceptionKind::NotApplicable => None,
     });
     match (proof, declared) {
         (Ok(()), None) => Outcome::Holds,
@@ -138,14 +138,16 @@ fn judge(rig: &dyn ConformanceTarget, behaviour: &Behaviour, proof: Proof) -> Ou
     }
 }
 
-/// Exceptions to what is not on the list.
+/// The failures for exceptions to unknown behaviours.
 fn unknown(exceptions: &'static [Exception]) -> impl Iterator<Item = Row> {
-    let unknown =
-        |exception: &&Exception| BEHAVIOURS.iter().all(|behaviour| behaviour.name != exception.behaviour);
-    exceptions.iter().filter(unknown).map(|exception| Row {
-        behaviour: exception.behaviour.to_owned(),
+    let declared = exceptions.iter().flat_map(|exception| exception.behaviours);
+    let unknown = declared.filter(|name| BEHAVIOURS.iter().all(|behaviour| behaviour.name != **name));
+    unknown.map(|name| Row {
+        behaviour: (*name).to_owned(),
         sentence: "is on the list".to_owned(),
-        outcome: Outcome::Failed { finding: "the rig declares an exception to no behaviour".to_owned() },
+        outcome: Outcome::Failed {
+            finding: "the target declares an exception to an unknown behaviour".to_owned(),
+        },
         took_ms: 0,
     })
 }

@@ -1,10 +1,10 @@
-//! The key that every call is given and that no artefact may show.
+//! The key that every call gets and that no artefact may show.
 
 use std::path::Path;
 
-use crate::finding::{Finding, Proof, holds};
+use crate::finding::{Checked, Finding, holds};
 
-/// The key that stands in the environment of every call; nothing that leaves a provider may contain it.
+/// The key in the environment of every call; nothing that a provider returns or stores may contain it.
 pub const PLANTED: &str = "sk-ant-api03-planted-0f6b1c9e4d7a42d8-not-a-key";
 
 /// As much of it as a program might show.
@@ -13,14 +13,14 @@ fn part() -> &'static str {
 }
 
 /// Fails if the text shows the key.
-pub(crate) fn none_in(what: &str, text: &str) -> Proof {
+pub(crate) fn none_in(what: &str, text: &str) -> Checked {
     holds(!text.contains(part()), || format!("the planted key shows in {what}"))
 }
 
 /// Fails if a file below the folder shows the key.
-pub(crate) fn none_below(folder: &Path) -> Proof {
+pub(crate) fn none_below(folder: &Path) -> Checked {
     let unread = |error: std::io::Error| {
-        Finding::from("the folder of what is kept cannot be read").with(error.to_string())
+        Finding::from("the folder of stored files cannot be read").with(error.to_string())
     };
     let entries = std::fs::read_dir(folder).map_err(unread)?;
     for entry in entries.flatten() {

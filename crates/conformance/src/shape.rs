@@ -36,8 +36,8 @@ pub const THREE_NODES: &[&str] = &[
     "harness:complete",
 ];
 
-/// The flow as JSON, which is YAML too, and what the model answers in it. A plan is made by a schema, built from what
-/// it says, and what was built is judged by a schema.
+/// The flow as JSON, which is YAML too, and the answers of the model. A plan is made by a schema, built without
+/// one, and the result is judged by a schema.
 pub fn three_nodes(provider: &str, options: &Map<String, Value>) -> (Value, Scenario) {
     let agent = |id: &str, prompt: &str, schema: Option<Value>| {
         let mut options = options.clone();
@@ -72,8 +72,8 @@ pub fn three_nodes(provider: &str, options: &Map<String, Value>) -> (Value, Scen
     (flow, scenario)
 }
 
-/// What happened to which node, in its order. All that an agent says in a run counts as one, since some vendors give a
-/// structured answer as text and others by a tool; all tellings of a run's usage count as one too. Thinking and
+/// What happened to which node, in its order. All output of an agent in a run counts as one, since some vendors give a
+/// structured answer as text and others by a tool; all usage events of a run count as one too. Thinking and
 /// warnings, which only some vendors have, and the interfaces of the session do not count.
 pub fn shape(log: &[Envelope]) -> Vec<String> {
     let mut shape: Vec<String> = Vec::new();

@@ -14,7 +14,7 @@ use super::checks::{
 };
 
 /// An agent of these cases.
-pub(super) trait Kind {
+pub(super) trait AcpAgent {
     /// The options by which it is run.
     fn options() -> Value;
 
@@ -34,7 +34,7 @@ pub(super) struct Droid;
 pub(super) struct Gemini;
 pub(super) struct Qwen;
 
-impl Kind for Droid {
+impl AcpAgent for Droid {
     fn options() -> Value {
         json!({ "model": "custom:Scripted-0" })
     }
@@ -44,7 +44,7 @@ impl Kind for Droid {
     const REFUSED: &'static str = "invalid x-api-key";
 }
 
-impl Kind for Gemini {
+impl AcpAgent for Gemini {
     fn options() -> Value {
         json!({})
     }
@@ -53,7 +53,7 @@ impl Kind for Gemini {
     const REFUSED: &'static str = "API key not valid";
 }
 
-impl Kind for Qwen {
+impl AcpAgent for Qwen {
     fn options() -> Value {
         json!({})
     }
@@ -62,7 +62,7 @@ impl Kind for Qwen {
     const REFUSED: &'static str = "Incorrect API key";
 }
 
-impl Kind for Claude {
+impl AcpAgent for Claude {
     fn options() -> Value {
         json!({ "command": "claude-agent-acp", "passEnv": ["ANTHROPIC_*", "CLAUDE_*"] })
     }
@@ -70,7 +70,7 @@ impl Kind for Claude {
     const REFUSED: &'static str = "invalid x-api-key";
 }
 
-impl Kind for OpenCode {
+impl AcpAgent for OpenCode {
     fn options() -> Value {
         let asks = json!({ "permission": { "bash": "ask", "edit": "ask" } });
         json!({
@@ -85,7 +85,7 @@ impl Kind for OpenCode {
 }
 
 /// A flow of one node `a`, run by the agent with these options beside its own.
-fn agent<K: Kind>(prompt: &str, more: &Value) -> Value {
+fn agent<K: AcpAgent>(prompt: &str, more: &Value) -> Value {
     let mut options = K::options();
     if let (Some(options), Some(more)) = (options.as_object_mut(), more.as_object()) {
         options.extend(more.clone());
@@ -95,7 +95,7 @@ fn agent<K: Kind>(prompt: &str, more: &Value) -> Value {
     ])
 }
 
-pub(super) fn text<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn text<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("All oxen are well.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=herder. How are they?", &json!({})), &[])?;
     let summary = ended(&run, 0, "success")?;
@@ -114,7 +114,7 @@ fn makes_a_file(sandbox: &mut Sandbox) -> anyhow::Result<ModelServer> {
     serve(sandbox, &[call, says("Done.")])
 }
 
-fn makes<K: Kind>(sandbox: &mut Sandbox, options: &Value, is_error: bool) -> anyhow::Result<()> {
+fn makes<K: AcpAgent>(sandbox: &mut Sandbox, options: &Value, is_error: bool) -> anyhow::Result<()> {
     let _server = makes_a_file(sandbox)?;
     let run = sandbox.run_flow(&agent::<K>("role=maker. Make it.", options), &["--no-input"])?;
     let summary = ended(&run, 0, "success")?;
@@ -129,15 +129,15 @@ fn makes<K: Kind>(sandbox: &mut Sandbox, options: &Value, is_error: bool) -> any
     )
 }
 
-pub(super) fn tool_allowed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn tool_allowed<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     makes::<K>(sandbox, &json!({ "allowedTools": ["execute"] }), false)
 }
 
-pub(super) fn tool_denied<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn tool_denied<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     makes::<K>(sandbox, &json!({}), true)
 }
 
-pub(super) fn structured<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn structured<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server =
         serve(sandbox, &[says("There are seven."), says("So be it:\n\n```json\n{\"oxen\": 7}\n```")])?;
     let schema = json!({
@@ -155,7 +155,7 @@ pub(super) fn structured<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("the requests", &said.len(), &2)
 }
 
-pub(super) fn cancelled_and_resumed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn cancelled_and_resumed<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=slow. Talk.", &json!({})), &["--no-store"])?;
     server.wait_until(sandbox.deadline().left(), |requests| is_under_way(requests, 6))?;
@@ -178,7 +178,7 @@ pub(super) fn cancelled_and_resumed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::R
     Ok(())
 }
 
-pub(super) fn resumed_in_a_new_process<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn resumed_in_a_new_process<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("First."), says("Second.")])?;
     let first = sandbox.run_flow(&agent::<K>("role=first. Begin.", &json!({})), &[])?;
     ended(&first, 0, "success")?;
@@ -192,7 +192,7 @@ pub(super) fn resumed_in_a_new_process<K: Kind>(sandbox: &mut Sandbox) -> anyhow
     Ok(())
 }
 
-pub(super) fn key_refused<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn key_refused<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let error = json!({ "status": 401, "type": "authentication_error", "message": K::REFUSED });
     let _server = serve(sandbox, &[json!({ "httpError": error })])?;
     let run = sandbox.run_flow(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
@@ -203,7 +203,7 @@ pub(super) fn key_refused<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> 
     Ok(())
 }
 
-pub(super) fn unknown_session<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn unknown_session<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("Never.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=lost. Go on.", &json!({ "resume": "ses_nope" })), &[])?;
     run.expect_code(1)?;

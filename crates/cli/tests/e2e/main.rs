@@ -4,13 +4,10 @@
 
 mod acp;
 mod checks;
-mod codex;
-mod conformance;
 mod conversations;
 mod errors;
 mod interruptions;
 mod lessons;
-mod opencode;
 mod person;
 mod programs;
 mod resume;
@@ -22,9 +19,6 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use inspan_testkit::{Agent, Sandbox, Stopwatch};
-
-use codex::Codex;
-use opencode::OpenCode;
 
 const CLAUDE: &[Agent] = &[Agent::Claude];
 const CODEX: &[Agent] = &[Agent::Codex];
@@ -40,7 +34,7 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Whether a case has the machine to itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Machine {
     /// It measures a moment, or keeps the machine busy by itself.
     Alone,
     /// It spends most of its time in the start of OpenCode, which keeps one processor busy for seconds.
@@ -50,11 +44,11 @@ enum Place {
 type Case = fn(&mut Sandbox) -> anyhow::Result<()>;
 
 /// Runs one case in a sandbox of its own, and prints its time beside its limit in seconds.
-fn prove(name: &str, place: Place, agents: &[Agent], limit: u64, case: Case) {
+fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
     let (_alone, _beside);
     match place {
-        Place::Alone => _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner),
-        Place::Beside => _beside = MACHINE.read().unwrap_or_else(PoisonError::into_inner),
+        Machine::Alone => _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner),
+        Machine::Beside => _beside = MACHINE.read().unwrap_or_else(PoisonError::into_inner),
     }
     let limit = Duration::from_secs(limit);
     let inspan = Path::new(env!("CARGO_BIN_EXE_inspan"));
@@ -74,8 +68,8 @@ fn prove(name: &str, place: Place, agents: &[Agent], limit: u64, case: Case) {
 
 /// One test for each row: its name, the agents it needs, its limit in seconds, and what it does.
 macro_rules! cases {
-    (@ alone) => { Place::Alone };
-    (@ beside) => { Place::Beside };
+    (@ alone) => { Machine::Alone };
+    (@ beside) => { Machine::Beside };
     ($($place:ident $name:ident: $agents:expr, $limit:expr, $case:expr;)*) => {
         $(
             #[test]
@@ -86,51 +80,68 @@ macro_rules! cases {
     };
 }
 
+/// One list of cases for each agent: its name, the agents it needs, the module of its cases, what it is there, and each case
+/// with its limit in seconds.
+macro_rules! agents {
+    ($($name:ident: $place:ident $agents:expr, $cases:ident::<$agent:ty> { $($case:ident $limit:literal,)* })*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                $(
+                    #[test]
+                    fn $case() {
+                        let name = concat!(stringify!($name), "::", stringify!($case));
+                        prove(name, cases!(@ $place), $agents, $limit, $cases::$case::<$agent>);
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+agents! {
+    acp_claude: alone CLAUDE_ACP, acp::<acp::Claude> {
+        text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
+        resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
+    }
+    acp_opencode: beside OPENCODE, acp::<acp::OpenCode> {
+        text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
+        resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
+    }
+    droid: alone DROID, acp::<acp::Droid> {
+        text 80, tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
+        key_refused 80, unknown_session 80,
+    }
+    gemini: alone GEMINI, acp::<acp::Gemini> {
+        text 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
+    }
+    qwen: alone QWEN, acp::<acp::Qwen> {
+        text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
+        resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
+    }
+    codex: alone CODEX, servers::<servers::Codex> {
+        one_turn 30, resume_in_a_new_process 40, structured_output 30, tool_allowed 30,
+        tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
+        interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
+        unknown_session 30, missing_program 15,
+    }
+    opencode: beside OPENCODE, servers::<servers::OpenCode> {
+        one_turn 60, resume_in_a_new_process 90, structured_output 60, tool_allowed 60,
+        tool_denied_without_anyone 60, tool_allowed_by_a_person 60, interrupt_mid_text 90,
+        interrupt_mid_tool 60, runtime_killed_mid_tool 60, error_401 60, error_429 60, stall 60,
+        unknown_session 60, missing_program 15,
+    }
+}
+
 cases! {
     alone codex_alone: CODEX, 20, programs::codex;
     beside opencode_alone: OPENCODE, 40, programs::opencode;
     alone claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
     alone doctor_greets: PROGRAMS, 40, programs::greeted;
-    alone acp_claude_text: CLAUDE_ACP, 40, acp::text::<acp::Claude>;
-    beside acp_opencode_text: OPENCODE, 40, acp::text::<acp::OpenCode>;
-    alone acp_claude_tool_allowed: CLAUDE_ACP, 50, acp::tool_allowed::<acp::Claude>;
-    beside acp_opencode_tool_allowed: OPENCODE, 50, acp::tool_allowed::<acp::OpenCode>;
-    alone acp_claude_tool_denied: CLAUDE_ACP, 50, acp::tool_denied::<acp::Claude>;
-    beside acp_opencode_tool_denied: OPENCODE, 50, acp::tool_denied::<acp::OpenCode>;
-    alone acp_claude_structured: CLAUDE_ACP, 60, acp::structured::<acp::Claude>;
-    beside acp_opencode_structured: OPENCODE, 60, acp::structured::<acp::OpenCode>;
-    alone acp_claude_cancelled_and_resumed: CLAUDE_ACP, 80, acp::cancelled_and_resumed::<acp::Claude>;
-    beside acp_opencode_cancelled_and_resumed: OPENCODE, 80, acp::cancelled_and_resumed::<acp::OpenCode>;
-    alone acp_claude_resumed_in_a_new_process: CLAUDE_ACP, 70, acp::resumed_in_a_new_process::<acp::Claude>;
-    beside acp_opencode_resumed_in_a_new_process: OPENCODE, 70, acp::resumed_in_a_new_process::<acp::OpenCode>;
-    alone acp_claude_key_refused: CLAUDE_ACP, 50, acp::key_refused::<acp::Claude>;
-    beside acp_opencode_key_refused: OPENCODE, 50, acp::key_refused::<acp::OpenCode>;
-    alone acp_claude_unknown_session: CLAUDE_ACP, 40, acp::unknown_session::<acp::Claude>;
-    beside acp_opencode_unknown_session: OPENCODE, 40, acp::unknown_session::<acp::OpenCode>;
-    alone droid_text: DROID, 80, acp::text::<acp::Droid>;
-    alone droid_tool_allowed: DROID, 80, acp::tool_allowed::<acp::Droid>;
-    alone droid_tool_denied: DROID, 80, acp::tool_denied::<acp::Droid>;
-    alone droid_structured: DROID, 80, acp::structured::<acp::Droid>;
-    alone droid_resumed_in_a_new_process: DROID, 80, acp::resumed_in_a_new_process::<acp::Droid>;
-    alone droid_key_refused: DROID, 80, acp::key_refused::<acp::Droid>;
-    alone droid_unknown_session: DROID, 80, acp::unknown_session::<acp::Droid>;
-    alone three_nodes_droid: DROID, 80, |sandbox| conformance::three_nodes(sandbox, "droid");
-    alone gemini_text: GEMINI, 80, acp::text::<acp::Gemini>;
-    alone gemini_tool_allowed: GEMINI, 80, acp::tool_allowed::<acp::Gemini>;
-    alone gemini_tool_denied: GEMINI, 80, acp::tool_denied::<acp::Gemini>;
-    alone gemini_structured: GEMINI, 80, acp::structured::<acp::Gemini>;
-    alone gemini_key_refused: GEMINI, 80, acp::key_refused::<acp::Gemini>;
-    alone gemini_unknown_session: GEMINI, 80, acp::unknown_session::<acp::Gemini>;
-    alone three_nodes_gemini: GEMINI, 80, |sandbox| conformance::three_nodes(sandbox, "gemini");
-    alone qwen_text: QWEN, 80, acp::text::<acp::Qwen>;
-    alone qwen_tool_allowed: QWEN, 80, acp::tool_allowed::<acp::Qwen>;
-    alone qwen_tool_denied: QWEN, 80, acp::tool_denied::<acp::Qwen>;
-    alone qwen_structured: QWEN, 80, acp::structured::<acp::Qwen>;
-    alone qwen_cancelled_and_resumed: QWEN, 80, acp::cancelled_and_resumed::<acp::Qwen>;
-    alone qwen_resumed_in_a_new_process: QWEN, 80, acp::resumed_in_a_new_process::<acp::Qwen>;
-    alone qwen_key_refused: QWEN, 80, acp::key_refused::<acp::Qwen>;
-    alone qwen_unknown_session: QWEN, 80, acp::unknown_session::<acp::Qwen>;
-    alone three_nodes_qwen: QWEN, 80, |sandbox| conformance::three_nodes(sandbox, "qwen");
+    alone three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
+    alone three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
+    alone three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
     alone one_turn: CLAUDE, 30, conversations::one_turn;
     alone two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
     alone two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
@@ -166,45 +177,17 @@ cases! {
     alone connection_refused: CLAUDE, 30, errors::connection_refused;
     alone unknown_session: CLAUDE, 30, errors::unknown_session;
     alone missing_program: CLAUDE, 15, errors::missing_program;
-    alone three_nodes_claude: CLAUDE, 60, |sandbox| conformance::three_nodes(sandbox, "claude");
-    alone conformance_claude: CLAUDE, 120, |sandbox| conformance::list(sandbox, "claude");
-    alone three_nodes_codex: CODEX, 60, |sandbox| conformance::three_nodes(sandbox, "codex");
-    alone conformance_codex: CODEX, 120, |sandbox| conformance::list(sandbox, "codex");
-    beside three_nodes_opencode: OPENCODE, 60, |sandbox| conformance::three_nodes(sandbox, "opencode");
-    // The list runs several behaviours at once by itself.
-    alone conformance_opencode: OPENCODE, 400, |sandbox| conformance::list(sandbox, "opencode");
-    beside three_nodes_acp_opencode: OPENCODE, 60, |sandbox| conformance::three_nodes(sandbox, "acp:opencode");
-    // The list over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
+    alone three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
+    alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
+    alone three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
+    alone conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
+    beside three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
+    // The suite runs several behaviours at once by itself.
+    alone conformance_opencode: OPENCODE, 400, |sandbox| programs::conformance(sandbox, "opencode");
+    beside three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
+    // The suite over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
-    alone three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| conformance::three_nodes(sandbox, "acp:claude-agent-acp");
-    alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| conformance::list(sandbox, "acp:claude-agent-acp");
-    alone codex_one_turn: CODEX, 30, servers::one_turn::<Codex>;
-    alone codex_resume_in_a_new_process: CODEX, 40, servers::resume_in_a_new_process::<Codex>;
-    alone codex_steered: CODEX, 30, codex::steered;
-    alone codex_structured_output: CODEX, 30, servers::structured_output::<Codex>;
-    alone codex_tool_allowed: CODEX, 30, servers::tool_allowed::<Codex>;
-    alone codex_tool_denied_without_anyone: CODEX, 30, servers::tool_denied_without_anyone::<Codex>;
-    alone codex_tool_allowed_by_a_person: CODEX, 30, servers::tool_allowed_by_a_person::<Codex>;
-    alone codex_interrupt_mid_text: CODEX, 50, servers::interrupt_mid_text::<Codex>;
-    alone codex_interrupt_mid_tool: CODEX, 40, servers::interrupt_mid_tool::<Codex>;
-    alone codex_runtime_killed_mid_tool: CODEX, 30, servers::runtime_killed_mid_tool::<Codex>;
-    alone codex_error_401: CODEX, 30, servers::error_401::<Codex>;
-    alone codex_error_429: CODEX, 30, servers::error_429::<Codex>;
-    alone codex_stall: CODEX, 40, servers::stall::<Codex>;
-    alone codex_unknown_session: CODEX, 30, servers::unknown_session::<Codex>;
-    alone codex_missing_program: CODEX, 15, servers::missing_program::<Codex>;
-    beside opencode_one_turn: OPENCODE, 60, servers::one_turn::<OpenCode>;
-    beside opencode_resume_in_a_new_process: OPENCODE, 90, servers::resume_in_a_new_process::<OpenCode>;
-    beside opencode_structured_output: OPENCODE, 60, servers::structured_output::<OpenCode>;
-    beside opencode_tool_allowed: OPENCODE, 60, servers::tool_allowed::<OpenCode>;
-    beside opencode_tool_denied_without_anyone: OPENCODE, 60, servers::tool_denied_without_anyone::<OpenCode>;
-    beside opencode_tool_allowed_by_a_person: OPENCODE, 60, servers::tool_allowed_by_a_person::<OpenCode>;
-    beside opencode_interrupt_mid_text: OPENCODE, 90, servers::interrupt_mid_text::<OpenCode>;
-    beside opencode_interrupt_mid_tool: OPENCODE, 60, servers::interrupt_mid_tool::<OpenCode>;
-    beside opencode_runtime_killed_mid_tool: OPENCODE, 60, servers::runtime_killed_mid_tool::<OpenCode>;
-    beside opencode_error_401: OPENCODE, 60, servers::error_401::<OpenCode>;
-    beside opencode_error_429: OPENCODE, 60, servers::error_429::<OpenCode>;
-    beside opencode_stall: OPENCODE, 60, servers::stall::<OpenCode>;
-    beside opencode_unknown_session: OPENCODE, 60, servers::unknown_session::<OpenCode>;
-    beside opencode_missing_program: OPENCODE, 15, servers::missing_program::<OpenCode>;
+    alone three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
+    alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
+    alone codex_steered: CODEX, 30, servers::steered;
 }

@@ -1,10 +1,13 @@
-//! The agents' programs without `inspan`: each pinned program starts in a case's sandbox and reaches its server.
+//! The agent CLIs without `inspan`, and the cases that are the same for every provider: the conformance suite, and one flow
+//! whose log has one shape.
 
 use anyhow::{Context as _, ensure};
+use inspan_conformance::{THREE_NODES, TargetContext, shape};
+use inspan_protocol::Environment;
 use inspan_testkit::{Agent, Sandbox};
 use serde_json::{Value, json};
 
-use super::checks::{main_requests, output_of, same, says, serve};
+use super::checks::{ended, main_requests, output_of, same, says, serve};
 
 /// A shell command by whichever tool the agent has for it, then an answer to what it printed.
 fn turns() -> [Value; 2] {
@@ -64,4 +67,45 @@ pub(super) fn greeted(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("who was greeted", &greeted, &all.to_vec())?;
     same("the exit code", &code, &0)?;
     same("what the model was asked", &main_requests(&server).len(), &0)
+}
+
+/// `inspan doctor --conformance` finds no failure.
+pub(super) fn conformance(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<()> {
+    let (code, stdout, stderr) = output_of(sandbox, &["doctor", "--conformance", target, "--json"])?;
+    let told: Value =
+        serde_json::from_str(&stdout).with_context(|| format!("no report: {stdout}{stderr}"))?;
+    let rows = told["reports"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|report| report["rows"].as_array().cloned().unwrap_or_default());
+    let failed: Vec<String> = rows
+        .filter(|row| row["outcome"] == "failed")
+        .map(|row| format!("{}: {}", row["behaviour"], row["finding"]))
+        .collect();
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    same("the exit code", &code, &0)?;
+    same("the reports", &told["reports"].as_array().map(Vec::len), &Some(1))
+}
+
+/// The flow that every provider runs leaves a log of the shape that all leave.
+pub(super) fn three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<()> {
+    let target = inspan_conformance_targets::find(target)
+        .into_iter()
+        .next()
+        .with_context(|| format!("no target `{target}`"))?;
+    let provider = target.provider().descriptor().provider_type;
+    let (flow, scenario) = inspan_conformance::three_nodes(&provider, &target.options());
+    let server = sandbox.serve(target.scenario(scenario))?;
+    let caller_env: Environment = sandbox.env().clone().into_iter().collect();
+    let folder = sandbox.work().join("vendor");
+    std::fs::create_dir(&folder)?;
+    let context = TargetContext { server: &server.base_url(), folder: &folder, caller_env: &caller_env };
+    for (name, value) in target.environment(&context) {
+        sandbox.set(&name, &value);
+    }
+    let run = sandbox.run_flow(&flow, &[])?;
+    ended(&run, 0, "success")?;
+    let expected: Vec<String> = THREE_NODES.iter().map(|&line| line.to_owned()).collect();
+    same("the shape of the log", &shape(&run.events), &expected)
 }

@@ -1,11 +1,12 @@
-//! Cases of agents that are driven as servers, Codex and OpenCode: what is proved of an agent with Claude Code, for
-//! these two.
+//! Cases of agents that are driven as servers: Codex and OpenCode, with what differs between them, and the case that only
+//! Codex has.
 
-use inspan_testkit::{Running, Sandbox, Stopwatch, pause};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use inspan_model_server::{ModelServer, RecordedRequest};
+use inspan_protocol::MessageMode;
+use inspan_testkit::{Running, Sandbox, Stopwatch, pause};
 use serde_json::{Value, json};
 
 use super::checks::{
@@ -17,7 +18,7 @@ use super::person::{self, Step};
 const GONE: Duration = Duration::from_secs(10);
 
 /// An agent of these cases.
-pub(super) trait Kind {
+pub(super) trait ServerAgent {
     /// The provider, and what the program is called.
     const NAME: &'static str;
     /// What its output calls the text, and the conversation.
@@ -53,12 +54,12 @@ pub(super) trait Kind {
 }
 
 /// A flow of one node `a`, run by the agent.
-pub(super) fn agent<K: Kind>(prompt: &str, options: &Value) -> Value {
+pub(super) fn agent<K: ServerAgent>(prompt: &str, options: &Value) -> Value {
     let node_type = format!("{}.agent", K::NAME);
     flow(&[json!({ "id": "a", "type": node_type, "input": { "prompt": prompt, "options": options } })])
 }
 
-pub(super) fn one_turn<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn one_turn<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let turn = json!({ "blocks": [
         { "type": "thinking", "text": "A greeting will do." },
         { "type": "text", "text": "Hello from the scripted model.", "chunks": 5 }
@@ -83,7 +84,7 @@ pub(super) fn one_turn<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn resume_in_a_new_process<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn resume_in_a_new_process<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("The word is yoke."), says("It was yoke.")])?;
     let first = sandbox.run_flow(&agent::<K>("role=first. Remember a word.", &json!({})), &[])?;
     let session = output(&ended(&first, 0, "success")?)[K::SESSION].clone();
@@ -100,7 +101,7 @@ pub(super) fn resume_in_a_new_process<K: Kind>(sandbox: &mut Sandbox) -> anyhow:
     same("the second request", &said, &expected.map(str::to_owned).to_vec())
 }
 
-pub(super) fn structured_output<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn structured_output<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let answer = json!({ "name": "Bright", "age": 7 });
     let server = serve(sandbox, &[json!({ "structured": answer })])?;
     let schema = json!({
@@ -113,7 +114,7 @@ pub(super) fn structured_output<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Resul
     K::asked_for(&schema, &main_requests(&server))
 }
 
-pub(super) fn tool_allowed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn tool_allowed<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[K::shell("echo yoke > made.txt && echo written"), says("Done.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=maker. Make it.", &K::free()), &[])?;
     same("the answer", &output(&ended(&run, 0, "success")?)[K::TEXT], &json!("Done."))?;
@@ -123,7 +124,7 @@ pub(super) fn tool_allowed<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()>
     Ok(())
 }
 
-pub(super) fn tool_denied_without_anyone<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn tool_denied_without_anyone<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let _server = serve(sandbox, &[K::shell("echo yoke > made.txt"), says("Done.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=maker. Make it.", &K::asking()), &["--no-input"])?;
     let summary = ended(&run, 0, "success")?;
@@ -134,7 +135,7 @@ pub(super) fn tool_denied_without_anyone<K: Kind>(sandbox: &mut Sandbox) -> anyh
     Ok(())
 }
 
-pub(super) fn tool_allowed_by_a_person<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn tool_allowed_by_a_person<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let _server = serve(sandbox, &[K::shell("echo yoke > made.txt"), says("Done.")])?;
     let reply = Step::after("session:prompt", 1, move |hub: &inspan_engine::Hub| {
         let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
@@ -147,7 +148,7 @@ pub(super) fn tool_allowed_by_a_person<K: Kind>(sandbox: &mut Sandbox) -> anyhow
     Ok(())
 }
 
-pub(super) fn interrupt_mid_text<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn interrupt_mid_text<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=slow. Talk.", &json!({})), &["--no-store"])?;
     let is_under_way = |requests: &[RecordedRequest]| requests.iter().any(|request| request.events_sent >= 7);
@@ -166,7 +167,7 @@ pub(super) fn interrupt_mid_text<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Resu
 }
 
 /// Starts a run whose tool sleeps, and waits until it does.
-fn asleep<K: Kind>(sandbox: &mut Sandbox, line: &str) -> anyhow::Result<(ModelServer, Running)> {
+fn asleep<K: ServerAgent>(sandbox: &mut Sandbox, line: &str) -> anyhow::Result<(ModelServer, Running)> {
     let server = serve(sandbox, &[K::shell(line), says("Never.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &["--no-store"])?;
     while !sandbox.processes().values().any(|found| found == line) {
@@ -176,7 +177,7 @@ fn asleep<K: Kind>(sandbox: &mut Sandbox, line: &str) -> anyhow::Result<(ModelSe
     Ok((server, running))
 }
 
-pub(super) fn interrupt_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn interrupt_mid_tool<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (_server, running) = asleep::<K>(sandbox, "sleep 615")?;
     let cut = Stopwatch::start();
     running.interrupt()?;
@@ -185,7 +186,7 @@ pub(super) fn interrupt_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Resu
     Ok(())
 }
 
-pub(super) fn runtime_killed_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn runtime_killed_mid_tool<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (_server, mut running) = asleep::<K>(sandbox, "sleep 616")?;
     let cut = Stopwatch::start();
     running.kill()?;
@@ -196,7 +197,7 @@ pub(super) fn runtime_killed_mid_tool<K: Kind>(sandbox: &mut Sandbox) -> anyhow:
 }
 
 /// A run that fails with this exit code and error, having asked the model once.
-fn refused<K: Kind>(
+fn refused<K: ServerAgent>(
     sandbox: &mut Sandbox,
     status: u16,
     code: i32,
@@ -213,15 +214,15 @@ fn refused<K: Kind>(
     same("the requests", &main_requests(&server).len(), &1)
 }
 
-pub(super) fn error_401<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn error_401<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     refused::<K>(sandbox, 401, 4, "AUTH", false)
 }
 
-pub(super) fn error_429<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn error_429<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     refused::<K>(sandbox, 429, 1, "RATE_LIMITED", true)
 }
 
-pub(super) fn stall<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn stall<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let turn = json!({ "blocks": [{ "type": "text", "text": "so far and no further" }], "stallAfter": 6 });
     let _server = serve(sandbox, &[turn])?;
     let options = json!({ "stallTimeoutMs": K::STALL_MS });
@@ -232,7 +233,7 @@ pub(super) fn stall<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("the error", &told, &json!(["TIMEOUT", "stall"]))
 }
 
-pub(super) fn unknown_session<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn unknown_session<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("Never.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=unknown. Go on.", &json!({ "resume": K::UNKNOWN })), &[])?;
     run.expect_code(1)?;
@@ -242,8 +243,132 @@ pub(super) fn unknown_session<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<
     same("the requests", &main_requests(&server).len(), &0)
 }
 
-pub(super) fn missing_program<K: Kind>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn missing_program<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     without_programs(sandbox)?;
     let run = sandbox.run_flow(&agent::<K>("role=missing. Answer.", &json!({})), &[])?;
     names_the_missing(&run, K::NAME)
+}
+
+pub(super) struct Codex;
+
+impl ServerAgent for Codex {
+    const NAME: &'static str = "codex";
+    const TEXT: &'static str = "code";
+    const SESSION: &'static str = "sessionToken";
+    const TELLS_COST: bool = false;
+    const STALL_MS: u64 = 1500;
+    const UNKNOWN: &'static str = "00000000-0000-4000-8000-00000000dead";
+
+    fn free() -> Value {
+        json!({ "approvalPolicy": "never", "sandbox": "danger-full-access" })
+    }
+
+    fn asking() -> Value {
+        json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" })
+    }
+
+    fn shell(command: &str) -> Value {
+        json!({ "blocks": [{ "type": "shell", "command": command }] })
+    }
+
+    fn going_on(prompt: &str, session: &Value) -> Value {
+        let mut again = agent::<Self>(prompt, &json!({}));
+        again["nodes"][0]["input"]["sessionToken"] = session.clone();
+        again
+    }
+
+    fn refusal(status: u16) -> Value {
+        json!({ "status": status })
+    }
+
+    fn conversation(request: &RecordedRequest) -> Vec<String> {
+        let items = request.body["input"].as_array().into_iter().flatten();
+        let spoken = items.filter(|item| matches!(item["role"].as_str(), Some("user" | "assistant")));
+        let texts = spoken.flat_map(|item| {
+            let role = item["role"].as_str().unwrap_or_default();
+            let parts = item["content"].as_array().into_iter().flatten();
+            parts.filter_map(move |part| Some(format!("{role}: {}", part["text"].as_str()?)))
+        });
+        texts.filter(|text| !text.starts_with("user: <") && !text.starts_with("user: # AGENTS.md")).collect()
+    }
+
+    fn asked_for(schema: &Value, requests: &[RecordedRequest]) -> anyhow::Result<()> {
+        same("the schema", &requests[0].body["text"]["format"]["schema"], schema)
+    }
+}
+
+pub(super) fn steered(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let text = "One word after another, for as long as it may take to be steered.";
+    let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 200 });
+    let server = serve(sandbox, &[slow, says("Briefly, then.")])?;
+    let step = Step::after("agent:text", 3, |hub| {
+        let run = hub.active_runs().pop().ok_or("no run is active")?;
+        hub.send_to_run(run, "Be brief.", MessageMode::Steer).map_err(|error| error.to_string())
+    });
+    let result = person::run(sandbox, &agent::<Codex>("role=slow. Talk.", &json!({})), [step])?;
+    same("the outcome", &result.outcome, &inspan_protocol::Outcome::Success)?;
+    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
+    same("steered, runs", &["agent:steer", "agent:start"].map(|name| count(&events, name)), &[1, 1])?;
+    let strength = events.iter().find(|envelope| envelope.event.name() == "agent:steer");
+    let strength = serde_json::to_value(strength.context("nothing was steered")?)?;
+    same(
+        "how",
+        &strength.pointer("/event/strength").or(strength.pointer("/event/payload/strength")).cloned(),
+        &Some(json!("native")),
+    )?;
+    let said = Codex::conversation(main_requests(&server).last().context("no request came")?);
+    same("the last words", &said.last().cloned(), &Some("user: Be brief.".to_owned()))
+}
+
+pub(super) struct OpenCode;
+
+impl ServerAgent for OpenCode {
+    const NAME: &'static str = "opencode";
+    const TEXT: &'static str = "text";
+    const SESSION: &'static str = "sessionId";
+    const TELLS_COST: bool = true;
+    const STALL_MS: u64 = 6000;
+    const UNKNOWN: &'static str = "ses_00000000000000000000000000";
+
+    fn free() -> Value {
+        json!({ "allowedTools": ["bash"] })
+    }
+
+    /// As it does unless told otherwise.
+    fn asking() -> Value {
+        json!({})
+    }
+
+    fn shell(command: &str) -> Value {
+        json!({ "blocks": [{ "type": "tool_use", "name": "bash", "input": {
+            "command": command, "description": "work",
+        } }] })
+    }
+
+    fn going_on(prompt: &str, session: &Value) -> Value {
+        agent::<Self>(prompt, &json!({ "resume": session }))
+    }
+
+    /// Of what it would try again the program tells the words alone, so they are such as vendors use.
+    fn refusal(status: u16) -> Value {
+        let message = if status == 429 { "Rate limit reached for requests" } else { "refused" };
+        json!({ "status": status, "message": message })
+    }
+
+    fn conversation(request: &RecordedRequest) -> Vec<String> {
+        let messages = request.body["messages"].as_array().into_iter().flatten();
+        let spoken =
+            messages.filter(|message| matches!(message["role"].as_str(), Some("user" | "assistant")));
+        let texts = spoken.filter_map(|message| {
+            let parts = message["content"].as_array().into_iter().flatten();
+            let joined: String = parts.filter_map(|part| part["text"].as_str()).collect();
+            let text = message["content"].as_str().unwrap_or(&joined);
+            Some(format!("{}: {text}", message["role"].as_str()?))
+        });
+        texts.collect()
+    }
+
+    fn asked_for(_: &Value, requests: &[RecordedRequest]) -> anyhow::Result<()> {
+        same("the requests", &requests.len(), &1)
+    }
 }

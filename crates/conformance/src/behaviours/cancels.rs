@@ -1,4 +1,4 @@
-//! Turns that are cancelled or whose time is over, at each moment at which that matters.
+//! Turns that are cancelled or reach their deadline, at each moment at which that matters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,18 @@ use inspan_protocol::{ErrorCode, ErrorKind, StopReason, StreamEvent};
 use tokio::time::{Instant, sleep};
 
 use super::answers::{SOON, WORDS};
-use super::people::{Answer, Person};
-use super::tools::called;
-use crate::finding::{Finding, Proof, check_code, check_requests, check_stop_reason, holds, same};
-use crate::rig::{ConformanceTarget, Tool};
-use crate::said::Said;
-use crate::scene::{Ask, Scene, mentions};
+use super::tools::{Approver, Decision, called};
+use crate::finding::{Checked, Finding, check_code, check_requests, check_stop_reason, holds, same};
+use crate::target::{ConformanceTarget, Tool};
+use crate::test_case::{TestCase, TurnRequest, mentions};
+use crate::turn::TurnLog;
 
 /// How long a cancelled turn may take to end: two seconds for the vendor, two for its program to go, one for a busy
 /// machine.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a turn may take that has a deadline.
 const DEADLINE: Duration = Duration::from_millis(1_500);
-/// A time that no other process of the machine sleeps.
+/// A duration for which no other process of the machine sleeps.
 const SLEEP: u32 = 86_461;
 const BEGUN: &str = "begun";
 pub(super) const AFTER: &str = "And then?";
@@ -36,39 +35,39 @@ pub(super) fn stalled(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { blocks, stall_after: Some(14), ..Turn::default() }, Turn::text("Nine.")]
 }
 
-/// A tool that runs on without an end.
-pub(super) fn in_tool(rig: &dyn ConformanceTarget) -> Vec<Turn> {
-    vec![called(rig.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
+/// A tool that does not end.
+pub(super) fn in_tool(target: &dyn ConformanceTarget) -> Vec<Turn> {
+    vec![called(target.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
 }
 
-pub(super) async fn before_start(scene: &Scene) -> Proof {
-    let ask = Ask::new(WORDS);
-    ask.cancel.cancel();
-    let said = scene.turn(ask).await?;
-    check_stop_reason(said.facts()?.stop_reason, StopReason::Aborted)?;
-    same("the text", &said.text().as_str(), &"")?;
-    check_requests(scene.requests().len(), 0)
+pub(super) async fn before_start(case: &TestCase) -> Checked {
+    let request = TurnRequest::new(WORDS);
+    request.cancel.cancel();
+    let turn = case.turn(request).await?;
+    check_stop_reason(turn.facts()?.stop_reason, StopReason::Aborted)?;
+    same("the text", &turn.text().as_str(), &"")?;
+    check_requests(case.requests().len(), 0)
 }
 
-pub(super) async fn before_text(scene: &Scene) -> Proof {
-    let ask = Ask::new(WORDS);
-    let cancel = ask.cancel.clone();
+pub(super) async fn before_text(case: &TestCase) -> Checked {
+    let request = TurnRequest::new(WORDS);
+    let cancel = request.cancel.clone();
     let cancelled = async {
-        let heard = scene.until(SOON, |seen| !seen.is_empty()).await;
+        let received = case.until(SOON, |seen| !seen.is_empty()).await;
         cancel.cancel();
-        (heard, Instant::now())
+        (received, Instant::now())
     };
-    let (said, (heard, at)) = futures::join!(scene.turn(ask), cancelled);
-    let said = said?;
-    holds(heard, || "the model never hears the prompt".to_owned())?;
-    aborted(&said, at)?;
-    same("the text", &said.facts()?.text.as_str(), &"")?;
-    hung_up(scene).await
+    let (turn, (received, at)) = futures::join!(case.turn(request), cancelled);
+    let turn = turn?;
+    holds(received, || "the model never receives the prompt".to_owned())?;
+    aborted(&turn, at)?;
+    same("the text", &turn.facts()?.text.as_str(), &"")?;
+    disconnected(case).await
 }
 
-pub(super) async fn mid_text(scene: &Scene) -> Proof {
-    let ask = Ask::new(WORDS);
-    let cancel = ask.cancel.clone();
+pub(super) async fn mid_text(case: &TestCase) -> Checked {
+    let request = TurnRequest::new(WORDS);
+    let cancel = request.cancel.clone();
     let (mut pieces, mut at) = (0, None);
     let watch = |event: &StreamEvent| {
         pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
@@ -77,83 +76,84 @@ pub(super) async fn mid_text(scene: &Scene) -> Proof {
             at = Some(Instant::now());
         }
     };
-    let said = scene.watched(ask, watch).await?;
+    let turn = case.watched(request, watch).await?;
     let at = at.ok_or_else(|| Finding::from("the text does not come in pieces"))?;
-    aborted(&said, at)?;
-    let facts = said.facts()?;
+    aborted(&turn, at)?;
+    let facts = turn.facts()?;
     holds(!facts.text.is_empty(), || "the text so far is lost".to_owned())?;
-    same("the text so far", &facts.text.trim(), &said.text().trim())?;
-    hung_up(scene).await?;
+    same("the text so far", &facts.text.trim(), &turn.text().trim())?;
+    disconnected(case).await?;
     let session = facts.session.clone().ok_or_else(|| Finding::from("the output names no conversation"))?;
-    let next = scene.turn(Ask::new(AFTER).resume(session)).await?;
+    let next = case.turn(TurnRequest::new(AFTER).resume(session)).await?;
     same("the text of the next turn", &next.facts()?.text.trim(), &"Nine.")?;
-    let requests = scene.requests();
+    let requests = case.requests();
     let last = requests.last().ok_or_else(|| Finding::from("the model is not asked again"))?;
     for part in [WORDS, AFTER] {
-        holds(mentions(last, part), || format!("the model is not sent `{part}`"))?;
+        holds(mentions(last, part), || format!("the model does not receive `{part}`"))?;
     }
     Ok(())
 }
 
-pub(super) async fn mid_tool(scene: &Scene) -> Proof {
+pub(super) async fn mid_tool(case: &TestCase) -> Checked {
     let call =
-        scene.rig().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Finding::from("there is no tool"))?;
-    let ask = Ask::new(WORDS).options(call.options).asking(Arc::new(Person::new(Answer::Allow)));
-    let cancel = ask.cancel.clone();
-    let file = scene.work().join(BEGUN);
+        case.target().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Finding::from("there is no tool"))?;
+    let request =
+        TurnRequest::new(WORDS).options(call.options).permissions(Arc::new(Approver::new(Decision::Allow)));
+    let cancel = request.cancel.clone();
+    let file = case.work().join(BEGUN);
     let cancelled = async {
         let until = Instant::now() + SOON;
         while !file.exists() && Instant::now() < until {
             sleep(Duration::from_millis(20)).await;
         }
-        let runs = scene.lane().running().iter().any(|line| line.contains(&SLEEP.to_string()));
+        let runs = case.worker().running().iter().any(|line| line.contains(&SLEEP.to_string()));
         cancel.cancel();
         (runs, Instant::now())
     };
-    let (said, (runs, at)) = futures::join!(scene.turn(ask), cancelled);
-    let said = said?;
-    holds(runs, || "the tool never comes to run".to_owned())?;
-    scene.lane().until_gone(&SLEEP.to_string()).await?;
-    aborted(&said, at)
+    let (turn, (runs, at)) = futures::join!(case.turn(request), cancelled);
+    let turn = turn?;
+    holds(runs, || "the tool never runs".to_owned())?;
+    case.worker().until_gone(&SLEEP.to_string()).await?;
+    aborted(&turn, at)
 }
 
-pub(super) async fn mid_question(scene: &Scene) -> Proof {
-    let call = scene.rig().call(Tool::MakeFile("made")).ok_or_else(|| Finding::from("there is no tool"))?;
-    let person = Arc::new(Person::new(Answer::Never));
-    let ask = Ask::new(WORDS).options(call.options).asking(Arc::clone(&person) as _);
-    let cancel = ask.cancel.clone();
+pub(super) async fn mid_question(case: &TestCase) -> Checked {
+    let call = case.target().call(Tool::MakeFile("made")).ok_or_else(|| Finding::from("there is no tool"))?;
+    let approver = Arc::new(Approver::new(Decision::Never));
+    let request = TurnRequest::new(WORDS).options(call.options).permissions(Arc::clone(&approver) as _);
+    let cancel = request.cancel.clone();
     let cancelled = async {
         let until = Instant::now() + SOON;
-        while person.asked().is_empty() && Instant::now() < until {
+        while approver.requests().is_empty() && Instant::now() < until {
             sleep(Duration::from_millis(20)).await;
         }
         cancel.cancel();
         Instant::now()
     };
-    let (said, at) = futures::join!(scene.turn(ask), cancelled);
-    same("the questions", &person.asked().len(), &1)?;
-    aborted(&said?, at)?;
-    holds(!scene.work().join("made").exists(), || "the tool is used without an answer".to_owned())
+    let (turn, at) = futures::join!(case.turn(request), cancelled);
+    same("the questions", &approver.requests().len(), &1)?;
+    aborted(&turn?, at)?;
+    holds(!case.work().join("made").exists(), || "the tool is used without an answer".to_owned())
 }
 
-pub(super) async fn deadline(scene: &Scene) -> Proof {
-    let said = scene.turn(Ask::new(WORDS).deadline(DEADLINE)).await?;
-    check_code(said.error()?, ErrorCode::Timeout)?;
-    same("the kind", &said.error()?.kind(), &Some(ErrorKind::Deadline))?;
-    holds(said.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())
+pub(super) async fn deadline(case: &TestCase) -> Checked {
+    let turn = case.turn(TurnRequest::new(WORDS).deadline(DEADLINE)).await?;
+    check_code(turn.error()?, ErrorCode::Timeout)?;
+    same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Deadline))?;
+    holds(turn.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())
 }
 
 /// The turn ended as one that was cancelled at this moment.
-fn aborted(said: &Said, at: Instant) -> Proof {
-    check_stop_reason(said.facts()?.stop_reason, StopReason::Aborted)?;
+fn aborted(turn: &TurnLog, at: Instant) -> Checked {
+    check_stop_reason(turn.facts()?.stop_reason, StopReason::Aborted)?;
     let took = at.elapsed();
     holds(took < GRACE, || "it does not end within the grace".to_owned())
         .map_err(|finding| finding.with(format!("{took:?}")))
 }
 
-/// The model is not listened to any more, and so not paid for.
-async fn hung_up(scene: &Scene) -> Proof {
+/// The connection to the model is closed, so that no more tokens are charged.
+async fn disconnected(case: &TestCase) -> Checked {
     let gone =
-        scene.until(GRACE, |seen| seen.iter().all(|request| request.ending == Ending::ClientGone)).await;
-    holds(gone, || "the model is still listened to".to_owned())
+        case.until(GRACE, |seen| seen.iter().all(|request| request.ending == Ending::ClientGone)).await;
+    holds(gone, || "the connection to the model stays open".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Errors that the server says by a status: their code, how long to wait, and that it is asked once.
+//! Errors that the server reports by a status: their code, how long to wait, and that there is one request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::ErrorCode;
 
 use super::answers::WORDS;
-use crate::finding::{Deviation, Finding, Proof, check_code, check_requests, holds, same};
-use crate::rig::ConformanceTarget;
-use crate::scene::{Ask, Scene};
+use crate::finding::{Checked, Deviation, Finding, check_code, check_requests, holds, same};
 use crate::secret::{self, PLANTED};
+use crate::target::ConformanceTarget;
+use crate::test_case::{TestCase, TurnRequest};
 
-/// A status, and the error it must come to.
+/// A status, and the error that it must become.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct StatusError {
     status: u16,
     message: &'static str,
     headers: &'static [(&'static str, &'static str)],
@@ -23,22 +23,23 @@ pub(crate) struct Fault {
     retry_after: Option<Duration>,
 }
 
-const fn fault(status: u16, message: &'static str, code: ErrorCode) -> Fault {
-    Fault { status, message, headers: &[], code, retry_after: None }
+const fn status(status: u16, message: &'static str, code: ErrorCode) -> StatusError {
+    StatusError { status, message, headers: &[], code, retry_after: None }
 }
 
-pub(crate) const STATUS_400: Fault = fault(400, "messages: this is no message", ErrorCode::InvalidRequest);
-pub(crate) const STATUS_401: Fault = fault(401, "the key is not valid", ErrorCode::Auth);
-pub(crate) const STATUS_403: Fault = fault(403, "the key may not use this", ErrorCode::Auth);
-pub(crate) const STATUS_404: Fault = fault(404, "model: no-such-model", ErrorCode::ModelNotFound);
-pub(crate) const STATUS_413: Fault = fault(413, "the request is too large", ErrorCode::ContextLength);
-pub(crate) const STATUS_429: Fault = fault(429, "too many of them", ErrorCode::RateLimited);
-pub(crate) const STATUS_429_RETRY_AFTER: Fault =
-    Fault { headers: &[("retry-after", "7")], retry_after: Some(Duration::from_secs(7)), ..STATUS_429 };
-pub(crate) const STATUS_500: Fault = fault(500, "something broke", ErrorCode::Overloaded);
-pub(crate) const STATUS_529: Fault = fault(529, "Overloaded", ErrorCode::Overloaded);
+pub(crate) const STATUS_400: StatusError =
+    status(400, "messages: this is no message", ErrorCode::InvalidRequest);
+pub(crate) const STATUS_401: StatusError = status(401, "the key is not valid", ErrorCode::Auth);
+pub(crate) const STATUS_403: StatusError = status(403, "the key may not use this", ErrorCode::Auth);
+pub(crate) const STATUS_404: StatusError = status(404, "model: no-such-model", ErrorCode::ModelNotFound);
+pub(crate) const STATUS_413: StatusError = status(413, "the request is too large", ErrorCode::ContextLength);
+pub(crate) const STATUS_429: StatusError = status(429, "too many of them", ErrorCode::RateLimited);
+pub(crate) const STATUS_429_RETRY_AFTER: StatusError =
+    StatusError { headers: &[("retry-after", "7")], retry_after: Some(Duration::from_secs(7)), ..STATUS_429 };
+pub(crate) const STATUS_500: StatusError = status(500, "something broke", ErrorCode::Overloaded);
+pub(crate) const STATUS_529: StatusError = status(529, "Overloaded", ErrorCode::Overloaded);
 
-impl Fault {
+impl StatusError {
     /// The answer of the server. A second one would be the vendor's own retry.
     pub(crate) fn turn(self) -> Turn {
         let headers = self.headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -53,13 +54,13 @@ impl Fault {
     }
 }
 
-pub(crate) async fn prove(scene: &Scene, fault: Fault) -> Proof {
-    let said = scene.turn(Ask::new(WORDS)).await?;
-    let error = said.error()?;
+pub(crate) async fn check(case: &TestCase, fault: StatusError) -> Checked {
+    let turn = case.turn(TurnRequest::new(WORDS)).await?;
+    let error = turn.error()?;
     check_code(error, fault.code)?;
-    same("the wait that is asked for", &error.retry_after, &fault.retry_after)
+    same("the requested wait", &error.retry_after, &fault.retry_after)
         .map_err(|finding| finding.deviation(Deviation::NoRetryAfter))?;
-    check_requests(scene.requests().len(), 1)
+    check_requests(case.requests().len(), 1)
 }
 
 /// A server that puts the key into its error.
@@ -74,19 +75,19 @@ pub(super) fn repeats_the_key(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { http_error: Some(http_error), ..Turn::default() }, Turn::text("All is well.")]
 }
 
-pub(super) async fn key_nowhere(scene: &Scene) -> Proof {
-    let kept = scene.lane().kept();
-    let recorder = Recorder::new(kept.join("recordings"))
+pub(super) async fn key_nowhere(case: &TestCase) -> Checked {
+    let stored = case.worker().stored();
+    let recorder = Recorder::new(stored.join("recordings"))
         .map_err(|error| Finding::from("nothing can be recorded").with(error.to_string()))?;
-    let provider = recorder.record(scene.lane().provider());
-    let said = scene.turn(Ask::new(WORDS)).await?;
-    check_code(said.error()?, ErrorCode::Auth)?;
+    let provider = recorder.record(case.worker().provider());
+    let turn = case.turn(TurnRequest::new(WORDS)).await?;
+    check_code(turn.error()?, ErrorCode::Auth)?;
     for _ in 0..2 {
-        // What is looked at is the log of the run and its end, in the scene.
-        drop(scene.run(&scene.hub(), Ask::new(WORDS), provider.clone()).await?);
+        // The test case checks the log of the run and its end.
+        drop(case.run(&case.hub(), TurnRequest::new(WORDS), provider.clone()).await?);
     }
-    holds(kept.join("recordings").read_dir().is_ok_and(|mut files| files.next().is_some()), || {
+    holds(stored.join("recordings").read_dir().is_ok_and(|mut files| files.next().is_some()), || {
         "nothing is recorded".to_owned()
     })?;
-    secret::none_below(&kept)
+    secret::none_below(&stored)
 }

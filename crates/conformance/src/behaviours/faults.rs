@@ -6,9 +6,9 @@ use inspan_model_server::{Block, ErrorEvent, Turn};
 use inspan_protocol::{ErrorCode, ErrorKind};
 
 use super::answers::WORDS;
-use crate::finding::{Finding, Proof, check_code, check_requests, same};
-use crate::rig::ConformanceTarget;
-use crate::scene::{Ask, Scene};
+use crate::finding::{Checked, Finding, check_code, check_requests, same};
+use crate::target::ConformanceTarget;
+use crate::test_case::{TestCase, TurnRequest};
 
 /// How long a stream may be silent, in milliseconds.
 const STALL: u32 = 1_500;
@@ -35,37 +35,37 @@ pub(super) fn garbage(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { garbage_after: Some(MIDDLE), ..pieces() }]
 }
 
-pub(super) async fn overloaded(scene: &Scene) -> Proof {
-    fails(scene, Ask::new(WORDS), ErrorCode::Overloaded).await
+pub(super) async fn overloaded(case: &TestCase) -> Checked {
+    fails(case, TurnRequest::new(WORDS), ErrorCode::Overloaded).await
 }
 
-pub(super) async fn network(scene: &Scene) -> Proof {
-    fails(scene, Ask::new(WORDS), ErrorCode::Network).await
+pub(super) async fn network(case: &TestCase) -> Checked {
+    fails(case, TurnRequest::new(WORDS), ErrorCode::Network).await
 }
 
-pub(super) async fn protocol(scene: &Scene) -> Proof {
-    fails(scene, Ask::new(WORDS), ErrorCode::Protocol).await
+pub(super) async fn protocol(case: &TestCase) -> Checked {
+    fails(case, TurnRequest::new(WORDS), ErrorCode::Protocol).await
 }
 
-pub(super) async fn stall(scene: &Scene) -> Proof {
-    let said = scene.turn(Ask::new(WORDS).option("stallTimeoutMs", STALL)).await?;
-    check_code(said.error()?, ErrorCode::Timeout)?;
-    same("the kind", &said.error()?.kind(), &Some(ErrorKind::Stall))
+pub(super) async fn stall(case: &TestCase) -> Checked {
+    let turn = case.turn(TurnRequest::new(WORDS).option("stallTimeoutMs", STALL)).await?;
+    check_code(turn.error()?, ErrorCode::Timeout)?;
+    same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Stall))
 }
 
-pub(super) async fn refused(scene: &Scene) -> Proof {
-    // The port was free a moment ago, and nobody listens there now.
+pub(super) async fn refused(case: &TestCase) -> Checked {
+    // The port was free a moment ago, and nothing listens there now.
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let address = address.map_err(|error| Finding::from("there is no port").with(error.to_string()))?;
-    let env = scene.lane().environment(&format!("http://{address}"));
-    let said = scene.turn(Ask::new(WORDS).env(env)).await?;
-    let error = said.error()?;
+    let env = case.worker().environment(&format!("http://{address}"));
+    let turn = case.turn(TurnRequest::new(WORDS).env(env)).await?;
+    let error = turn.error()?;
     check_code(error, ErrorCode::Network)
 }
 
-async fn fails(scene: &Scene, ask: Ask, code: ErrorCode) -> Proof {
-    let said = scene.turn(ask).await?;
-    let error = said.error()?;
+async fn fails(case: &TestCase, request: TurnRequest, code: ErrorCode) -> Checked {
+    let turn = case.turn(request).await?;
+    let error = turn.error()?;
     check_code(error, code)?;
-    check_requests(scene.requests().len(), 1)
+    check_requests(case.requests().len(), 1)
 }

@@ -1,4 +1,4 @@
-//! Messages that reach an agent while it is at work, through the engine.
+//! Messages that reach an agent during a turn, through the engine.
 
 use std::pin::pin;
 
@@ -9,9 +9,9 @@ use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
 
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};
-use crate::finding::{Deviation, Finding, Proof, check_requests, check_stop_reason, holds, same};
-use crate::rig::ConformanceTarget;
-use crate::scene::{Ask, Ran, Scene, mentions};
+use crate::finding::{Checked, Deviation, Finding, check_requests, check_stop_reason, holds, same};
+use crate::target::ConformanceTarget;
+use crate::test_case::{RunLog, TestCase, TurnRequest, mentions};
 
 /// An answer that takes its time, and then another.
 pub(super) fn slow(_: &dyn ConformanceTarget) -> Vec<Turn> {
@@ -20,41 +20,46 @@ pub(super) fn slow(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]
 }
 
-pub(super) async fn follows(scene: &Scene) -> Proof {
+pub(super) async fn follows(case: &TestCase) -> Checked {
     let named = |event: &Event| matches!(event, Event::AgentSession { .. });
-    let ran = told(scene, named, SECOND, MessageMode::FollowUp).await?;
-    ended(scene, &ran, SECOND, ANSWERS[1], 2)?;
-    let requests = scene.requests();
+    let run_log = run_with_message(case, named, SECOND, MessageMode::FollowUp).await?;
+    ended(case, &run_log, SECOND, ANSWERS[1], 2)?;
+    let requests = case.requests();
     check_requests(requests.len(), 2)?;
-    holds(mentions(&requests[1], ANSWERS[0]), || "the model is not sent its own answer".to_owned())
+    holds(mentions(&requests[1], ANSWERS[0]), || "the model does not receive its own answer".to_owned())
 }
 
-pub(super) async fn steers(scene: &Scene) -> Proof {
-    let speaks = |event: &Event| matches!(event, Event::AgentText { .. });
-    let ran = told(scene, speaks, AFTER, MessageMode::Steer).await?;
-    let joins = scene.lane().provider().descriptor().capabilities.native_steer;
+pub(super) async fn steers(case: &TestCase) -> Checked {
+    let writes = |event: &Event| matches!(event, Event::AgentText { .. });
+    let run_log = run_with_message(case, writes, AFTER, MessageMode::Steer).await?;
+    let joins = case.worker().provider().descriptor().capabilities.native_steer;
     let (strength, turns) = if joins { (SteerStrength::Native, 1) } else { (SteerStrength::Interrupt, 2) };
-    ended(scene, &ran, AFTER, "Nine.", turns)?;
-    let told = ran.log.iter().filter_map(|envelope| match &envelope.event {
+    ended(case, &run_log, AFTER, "Nine.", turns)?;
+    let steered = run_log.log.iter().filter_map(|envelope| match &envelope.event {
         Event::AgentSteer { strength, .. } => Some(*strength),
         _ => None,
     });
-    same("how the message reached the turn", &told.collect(), &vec![strength])
+    same("how the message reached the turn", &steered.collect(), &vec![strength])
 }
 
 /// A run in which a message comes at the first event of a kind.
-async fn told(scene: &Scene, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Proof<Ran> {
-    let hub = scene.hub();
-    let run = pin!(scene.run(&hub, Ask::new(FIRST), scene.lane().provider()));
-    let telling = pin!(tell(&hub, at, message, mode));
-    match select(run, telling).await {
-        Either::Left((ran, _)) => ran,
+async fn run_with_message(
+    case: &TestCase,
+    at: fn(&Event) -> bool,
+    message: &str,
+    mode: MessageMode,
+) -> Checked<RunLog> {
+    let hub = case.hub();
+    let run = pin!(case.run(&hub, TurnRequest::new(FIRST), case.worker().provider()));
+    let sending = pin!(send(&hub, at, message, mode));
+    match select(run, sending).await {
+        Either::Left((run_log, _)) => run_log,
         Either::Right((Ok(()), run)) => run.await,
         Either::Right((Err(finding), _)) => Err(finding),
     }
 }
 
-async fn tell(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Proof {
+async fn send(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Checked {
     let mut seen = hub.subscribe(Filter::all());
     while let Some(envelope) = seen.next().await {
         if !at(&envelope.event) {
@@ -69,19 +74,19 @@ async fn tell(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMod
 }
 
 /// The run took so many turns, and the last answered the message in the same conversation.
-fn ended(scene: &Scene, ran: &Ran, message: &str, answer: &str, turns: u32) -> Proof {
-    let end = ran.end.as_ref().map_err(|error| {
+fn ended(case: &TestCase, run_log: &RunLog, message: &str, answer: &str, turns: u32) -> Checked {
+    let end = run_log.end.as_ref().map_err(|error| {
         Finding::from(format!("the run fails with {}", error.code)).with(error.message.clone())
     })?;
     same("the turns of the run", &end.turns, &turns)?;
     check_stop_reason(end.facts.stop_reason, StopReason::Complete)?;
     same("the text", &end.facts.text.trim(), &answer)?;
-    let starts = ran.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));
+    let starts = run_log.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));
     same("the runs in the log", &starts.count(), &1)?;
-    let requests = scene.requests();
+    let requests = case.requests();
     let last = requests.last().ok_or_else(|| Finding::from("the model is not asked"))?;
     for part in [FIRST, message] {
-        holds(mentions(last, part), || format!("the model is not sent `{part}`"))
+        holds(mentions(last, part), || format!("the model does not receive `{part}`"))
             .map_err(|finding| finding.deviation(Deviation::History))?;
     }
     Ok(())

@@ -6,9 +6,9 @@ use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::{Value, json};
 
 use super::answers::WORDS;
-use crate::finding::{Finding, Proof, holds, same};
-use crate::rig::ConformanceTarget;
-use crate::scene::{Ask, Ran, Scene};
+use crate::finding::{Checked, Finding, holds, same};
+use crate::target::ConformanceTarget;
+use crate::test_case::{RunLog, TestCase, TurnRequest};
 
 fn schema() -> Value {
     json!({
@@ -35,33 +35,33 @@ pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text("I would rather talk.")]
 }
 
-pub(super) async fn valid(scene: &Scene) -> Proof {
-    let end = ended(run(scene).await?)?;
+pub(super) async fn valid(case: &TestCase) -> Checked {
+    let end = ended(run(case).await?)?;
     same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
     same("the turns of the run", &end.turns, &1)
 }
 
-pub(super) async fn repaired(scene: &Scene) -> Proof {
-    let end = ended(run(scene).await?)?;
+pub(super) async fn repaired(case: &TestCase) -> Checked {
+    let end = ended(run(case).await?)?;
     same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
-    holds(scene.requests().len() >= 2, || "the model is not asked again".to_owned())
+    holds(case.requests().len() >= 2, || "the model is not asked again".to_owned())
 }
 
-pub(super) async fn never(scene: &Scene) -> Proof {
-    let code = run(scene).await?.end.map_err(|error| error.code);
+pub(super) async fn never(case: &TestCase) -> Checked {
+    let code = run(case).await?.end.map_err(|error| error.code);
     match code {
         Err(code) => same("the code", &code, &ErrorCode::OutputInvalid),
         Ok(_) => Err("the run does not fail".into()),
     }
 }
 
-async fn run(scene: &Scene) -> Proof<Ran> {
-    let ask = Ask::new(WORDS).option("outputSchema", schema());
-    scene.run(&scene.hub(), ask, scene.lane().provider()).await
+async fn run(case: &TestCase) -> Checked<RunLog> {
+    let request = TurnRequest::new(WORDS).option("outputSchema", schema());
+    case.run(&case.hub(), request, case.worker().provider()).await
 }
 
-fn ended(ran: Ran) -> Proof<RunEnd> {
+fn ended(run_log: RunLog) -> Checked<RunEnd> {
     let failed =
         |error: AgentError| Finding::from(format!("the run fails with {}", error.code)).with(error.message);
-    ran.end.map_err(failed)
+    run_log.end.map_err(failed)
 }

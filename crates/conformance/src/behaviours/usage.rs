@@ -5,9 +5,9 @@ use inspan_protocol::{StreamEvent, Usage};
 
 use super::answers::WORDS;
 use super::sessions::{FIRST, SECOND};
-use crate::finding::{Deviation, Finding, Proof, holds, same};
-use crate::rig::ConformanceTarget;
-use crate::scene::{Ask, Scene};
+use crate::finding::{Checked, Deviation, Finding, holds, same};
+use crate::target::ConformanceTarget;
+use crate::test_case::{TestCase, TurnRequest};
 
 fn tokens(input: u64, output: u64, cached: u64) -> inspan_model_server::Usage {
     inspan_model_server::Usage {
@@ -34,48 +34,49 @@ pub(super) fn alike(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(1_000, 200, 0), ..Turn::text("One.") }]
 }
 
-pub(super) async fn counts(scene: &Scene) -> Proof {
-    let said = scene.turn(Ask::new(WORDS)).await?;
-    let usage = said.facts()?.usage;
+pub(super) async fn counts(case: &TestCase) -> Checked {
+    let turn = case.turn(TurnRequest::new(WORDS)).await?;
+    let usage = turn.facts()?.usage;
     let expected = Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
     same("the usage of the output", &usage, &expected)
         .map_err(|finding| finding.deviation(Deviation::Usage))?;
-    let last = said.events.iter().rev().find_map(|event| match event {
+    let last = turn.events.iter().rev().find_map(|event| match event {
         StreamEvent::Usage { usage, .. } => Some(*usage),
         _ => None,
     });
-    same("the last usage that is told", &last, &Some(expected))
+    same("the last reported usage", &last, &Some(expected))
 }
 
-pub(super) async fn per_turn(scene: &Scene) -> Proof {
-    let first = scene.turn(Ask::new(FIRST)).await?;
+pub(super) async fn per_turn(case: &TestCase) -> Checked {
+    let first = case.turn(TurnRequest::new(FIRST)).await?;
     let session = first.session()?;
-    let second = scene.turn(Ask::new(SECOND).resume(session.clone())).await?;
-    scene.lane().renew().await?;
-    let third = scene.turn(Ask::new(SECOND).resume(session)).await?;
-    for (turn, said, input, output) in
+    let second = case.turn(TurnRequest::new(SECOND).resume(session.clone())).await?;
+    case.worker().renew().await?;
+    let third = case.turn(TurnRequest::new(SECOND).resume(session)).await?;
+    for (name, turn, input, output) in
         [("first", first, 101, 23), ("second", second, 57, 9), ("third", third, 57, 9)]
     {
         let expected = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
-        same(&format!("the usage of the {turn} turn"), &said.facts()?.usage, &expected)
+        same(&format!("the usage of the {name} turn"), &turn.facts()?.usage, &expected)
             .map_err(|finding| finding.deviation(Deviation::Usage))?;
     }
     Ok(())
 }
 
-pub(super) async fn cost(scene: &Scene) -> Proof {
-    let first = scene.turn(Ask::new(FIRST)).await?;
-    let cost = first.facts()?.cost_usd.ok_or_else(|| Finding::from("no cost is told"))?;
-    holds(cost > 0.0, || "the cost is nothing".to_owned())?;
-    let second = scene.turn(Ask::new(SECOND).resume(first.session()?)).await?;
+pub(super) async fn cost(case: &TestCase) -> Checked {
+    let first = case.turn(TurnRequest::new(FIRST)).await?;
+    let cost = first.facts()?.cost_usd.ok_or_else(|| Finding::from("no cost is reported"))?;
+    holds(cost > 0.0, || "the cost is zero".to_owned())?;
+    let second = case.turn(TurnRequest::new(SECOND).resume(first.session()?)).await?;
     let again = second.facts()?.cost_usd.unwrap_or_default();
     holds((again - cost).abs() < cost / 1000.0, || "a turn like the first costs something else".to_owned())
         .map_err(|finding| finding.with(format!("{cost} and {again}")))
 }
 
-pub(super) async fn no_cost(scene: &Scene) -> Proof {
-    let said = scene.turn(Ask::new(WORDS)).await?;
-    same("the cost", &said.facts()?.cost_usd, &None)?;
-    let told = said.events.iter().any(|event| matches!(event, StreamEvent::Usage { cost_usd: Some(_), .. }));
-    holds(!told, || "a cost is told".to_owned())
+pub(super) async fn no_cost(case: &TestCase) -> Checked {
+    let turn = case.turn(TurnRequest::new(WORDS)).await?;
+    same("the cost", &turn.facts()?.cost_usd, &None)?;
+    let reported =
+        turn.events.iter().any(|event| matches!(event, StreamEvent::Usage { cost_usd: Some(_), .. }));
+    holds(!reported, || "a cost is reported".to_owned())
 }

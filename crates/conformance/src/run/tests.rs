@@ -1,4 +1,4 @@
-//! Providers that misbehave, each in one way, and what the suite finds: a suite that lets them pass proves nothing.
+//! Providers that misbehave, each in one misbehaviour, and what the suite finds: a suite that lets them pass proves nothing.
 
 use std::sync::Arc;
 
@@ -13,28 +13,32 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::finding::Deviation;
-use crate::rig::{Place, Reach};
 use crate::secret::PLANTED;
+use crate::target::{ModelAccess, TargetContext};
 
-/// In which way it misbehaves.
+/// How it misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
-    Well,
+enum Misbehaviour {
+    None,
     EndsTwice,
     NeverEnds,
-    SaysMoreThanItGives,
-    TellsTheKey,
-    NamesNobody,
+    StreamsMoreThanItReturns,
+    ShowsTheKey,
+    NamesNoProvider,
     Fails,
 }
 
 #[derive(Clone, Copy)]
-struct Odd(Way);
+struct FaultyProvider(Misbehaviour);
 
-impl DynProvider for Odd {
+impl DynProvider for FaultyProvider {
     fn descriptor(&self) -> ProviderDescriptor {
         let capabilities = ProviderCapabilities { streaming: true, ..ProviderCapabilities::default() };
-        ProviderDescriptor { provider_type: "odd".to_owned(), display_name: "Odd".to_owned(), capabilities }
+        ProviderDescriptor {
+            provider_type: "faulty".to_owned(),
+            display_name: "FaultyProvider".to_owned(),
+            capabilities,
+        }
     }
 
     fn input_schema(&self) -> Value {
@@ -53,14 +57,14 @@ impl DynProvider for Odd {
         let end = || Ok(ProviderItem::Output(json!({ "text": prompt })));
         let session = event(StreamEvent::Session { session_id: "s-1".into() });
         let items = match self.0 {
-            Way::Well => vec![session, text(&prompt), end()],
-            Way::EndsTwice => vec![session, text(&prompt), end(), end()],
-            Way::NeverEnds => vec![session, text(&prompt)],
-            Way::SaysMoreThanItGives => vec![session, text(&prompt), text(" And more."), end()],
-            Way::TellsTheKey => vec![session, text(&prompt), text(PLANTED), end()],
-            Way::NamesNobody => vec![session, Err(AgentError::new(ErrorCode::Network, "gone"))],
-            Way::Fails => {
-                vec![session, Err(AgentError::new(ErrorCode::Network, "gone").from_provider("odd"))]
+            Misbehaviour::None => vec![session, text(&prompt), end()],
+            Misbehaviour::EndsTwice => vec![session, text(&prompt), end(), end()],
+            Misbehaviour::NeverEnds => vec![session, text(&prompt)],
+            Misbehaviour::StreamsMoreThanItReturns => vec![session, text(&prompt), text(" And more."), end()],
+            Misbehaviour::ShowsTheKey => vec![session, text(&prompt), text(PLANTED), end()],
+            Misbehaviour::NamesNoProvider => vec![session, Err(AgentError::new(ErrorCode::Network, "gone"))],
+            Misbehaviour::Fails => {
+                vec![session, Err(AgentError::new(ErrorCode::Network, "gone").from_provider("faulty"))]
             }
         };
         stream::iter(items).boxed()
@@ -91,19 +95,19 @@ impl DynProvider for Odd {
     }
 }
 
-struct OddRig(Way, &'static [Exception]);
+struct FaultyTarget(Misbehaviour, &'static [Exception]);
 
-impl ConformanceTarget for OddRig {
+impl ConformanceTarget for FaultyTarget {
     fn provider(&self) -> Arc<dyn DynProvider> {
-        Arc::new(Odd(self.0))
+        Arc::new(FaultyProvider(self.0))
     }
 
-    fn environment(&self, _: &Place<'_>) -> Vec<(String, String)> {
-        vec![("ODD_API_KEY".to_owned(), PLANTED.to_owned())]
+    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
+        vec![("FAULTY_API_KEY".to_owned(), PLANTED.to_owned())]
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Nobody
+    fn model_access(&self) -> ModelAccess {
+        ModelAccess::None
     }
 
     fn exceptions(&self) -> &'static [Exception] {
@@ -111,10 +115,10 @@ impl ConformanceTarget for OddRig {
     }
 }
 
-/// What comes of the first behaviour of the list, and of what follows it in the report.
-async fn outcomes(way: Way, exceptions: &'static [Exception]) -> Vec<Outcome> {
+/// The outcome of the first behaviour of the list, and of what follows it in the report.
+async fn outcomes(misbehaviour: Misbehaviour, exceptions: &'static [Exception]) -> Vec<Outcome> {
     let settings = Settings { filter: "text".to_owned(), ..Settings::default() };
-    let report = conform(Arc::new(OddRig(way, exceptions)), &settings).await;
+    let report = conform(Arc::new(FaultyTarget(misbehaviour, exceptions)), &settings).await;
     let wanted = |row: &Row| row.behaviour == "text" || row.behaviour == "no_such_behaviour";
     report.rows.into_iter().filter(wanted).map(|row| row.outcome).collect()
 }
@@ -127,43 +131,50 @@ fn failed(finding: &str) -> Outcome {
 async fn each_misbehaviour_is_found() {
     let words = "Oxen pull the plough in pairs.";
     let rows = [
-        (Way::Well, Outcome::Holds),
-        (Way::EndsTwice, failed("something follows the end of the turn")),
-        (Way::NeverEnds, failed("the stream ends without an output or an error")),
+        (Misbehaviour::None, Outcome::Holds),
+        (Misbehaviour::EndsTwice, failed("something follows the end of the turn")),
+        (Misbehaviour::NeverEnds, failed("the stream ends without an output or an error")),
         (
-            Way::SaysMoreThanItGives,
+            Misbehaviour::StreamsMoreThanItReturns,
             failed(&format!("the streamed text: \"{words} And more.\", not \"{words}\"")),
         ),
-        (Way::TellsTheKey, failed("the planted key shows in the events")),
-        (Way::NamesNobody, failed("the provider that the error names: None, not Some(\"odd\")")),
+        (Misbehaviour::ShowsTheKey, failed("the planted key shows in the events")),
+        (
+            Misbehaviour::NamesNoProvider,
+            failed("the provider that the error names: None, not Some(\"faulty\")"),
+        ),
     ];
-    for (way, expected) in rows {
-        assert_eq!(outcomes(way, &[]).await, [expected], "{way:?}");
+    for (misbehaviour, expected) in rows {
+        assert_eq!(outcomes(misbehaviour, &[]).await, [expected], "{misbehaviour:?}");
     }
 }
 
-const fn deviates(behaviour: &'static str, deviation: Deviation) -> Exception {
-    Exception { behaviour, kind: Kind::Deviates(deviation), reason: "it is odd" }
+const fn deviates(behaviours: &'static [&'static str], deviation: Deviation) -> Exception {
+    Exception { behaviours, kind: ExceptionKind::Deviates(deviation), reason: "it is faulty" }
 }
 
 #[tokio::test]
 async fn a_declared_deviation_must_be_exactly_what_is_found() {
-    const RIGHT: &[Exception] = &[deviates("text", Deviation::Fails(ErrorCode::Network))];
-    const WRONG: &[Exception] = &[deviates("text", Deviation::NoEnd)];
-    const UNKNOWN: &[Exception] = &[deviates("no_such_behaviour", Deviation::NoEnd)];
+    const RIGHT: &[Exception] = &[deviates(&["text"], Deviation::Fails(ErrorCode::Network))];
+    const WRONG: &[Exception] = &[deviates(&["text"], Deviation::NoEnd)];
+    const UNKNOWN: &[Exception] = &[deviates(&["no_such_behaviour"], Deviation::NoEnd)];
     const ABSENT: &[Exception] =
-        &[Exception { behaviour: "text", kind: Kind::NotApplicable, reason: "it is odd" }];
+        &[Exception { behaviours: &["text"], kind: ExceptionKind::NotApplicable, reason: "it is faulty" }];
     let deviates =
-        Outcome::Deviates { reason: "it is odd".to_owned(), finding: "it fails with NETWORK".to_owned() };
+        Outcome::Deviates { reason: "it is faulty".to_owned(), finding: "it fails with NETWORK".to_owned() };
     let otherwise = "it fails with NETWORK (gone); it is declared to deviate otherwise: NoEnd";
     let rows = [
-        (Way::Fails, RIGHT, vec![deviates]),
-        (Way::Fails, WRONG, vec![failed(otherwise)]),
-        (Way::Well, WRONG, vec![failed("it holds, and is declared to deviate: NoEnd")]),
-        (Way::Well, UNKNOWN, vec![Outcome::Holds, failed("the rig declares an exception to no behaviour")]),
-        (Way::EndsTwice, ABSENT, vec![Outcome::NotApplicable { reason: "it is odd".to_owned() }]),
+        (Misbehaviour::Fails, RIGHT, vec![deviates]),
+        (Misbehaviour::Fails, WRONG, vec![failed(otherwise)]),
+        (Misbehaviour::None, WRONG, vec![failed("it holds, and is declared to deviate: NoEnd")]),
+        (
+            Misbehaviour::None,
+            UNKNOWN,
+            vec![Outcome::Holds, failed("the target declares an exception to an unknown behaviour")],
+        ),
+        (Misbehaviour::EndsTwice, ABSENT, vec![Outcome::NotApplicable { reason: "it is faulty".to_owned() }]),
     ];
-    for (way, exceptions, expected) in rows {
-        assert_eq!(outcomes(way, exceptions).await, expected, "{way:?} {exceptions:?}");
+    for (misbehaviour, exceptions, expected) in rows {
+        assert_eq!(outcomes(misbehaviour, exceptions).await, expected, "{misbehaviour:?} {exceptions:?}");
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     };
     if invocation.form == Form::Text {
         for (name, why) in &skipped {
-            terminal::data_line(&harmless(&format!("{name}: not looked at, {why}")));
+            terminal::data_line(&harmless(&format!("{name}: not checked, {why}")));
         }
     }
     let mut reports = Vec::new();

@@ -1,16 +1,16 @@
-//! What a provider said in one turn, and the laws that every turn keeps, whatever it is about.
+//! What a provider returned in one turn, and the rules that hold for every turn.
 
 use std::time::Duration;
 
 use inspan_protocol::{AgentError, OutputFacts, ProviderSessionId, StreamEvent};
 use serde_json::Value;
 
-use crate::finding::{Deviation, Finding, Proof, holds, same};
+use crate::finding::{Checked, Deviation, Finding, holds, same};
 use crate::secret;
 
 /// One turn from its first event to its end.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct TurnLog {
     pub(crate) events: Vec<StreamEvent>,
     pub(crate) end: Result<OutputFacts, AgentError>,
     /// The output as it came; null if there is none.
@@ -20,15 +20,15 @@ pub(crate) struct Said {
 
 /// One use of a tool.
 #[derive(Debug)]
-pub(crate) struct Used {
+pub(crate) struct ToolUse {
     pub(crate) name: String,
     pub(crate) input: Value,
     pub(crate) failed: bool,
 }
 
-impl Said {
+impl TurnLog {
     /// The facts of the output.
-    pub(crate) fn facts(&self) -> Proof<&OutputFacts> {
+    pub(crate) fn facts(&self) -> Checked<&OutputFacts> {
         self.end.as_ref().map_err(|error| {
             Finding::from(format!("it fails with {}", error.code))
                 .deviation(Deviation::Fails(error.code))
@@ -37,7 +37,7 @@ impl Said {
     }
 
     /// The error.
-    pub(crate) fn error(&self) -> Proof<&AgentError> {
+    pub(crate) fn error(&self) -> Checked<&AgentError> {
         match &self.end {
             Err(error) => Ok(error),
             Ok(facts) => {
@@ -47,7 +47,7 @@ impl Said {
         }
     }
 
-    /// The text that stands after all retractions.
+    /// The text after all retractions.
     pub(crate) fn text(&self) -> String {
         let (mut text, mut firm) = (String::new(), 0);
         for event in &self.events {
@@ -71,7 +71,7 @@ impl Said {
     }
 
     /// The conversation.
-    pub(crate) fn session(&self) -> Proof<ProviderSessionId> {
+    pub(crate) fn session(&self) -> Checked<ProviderSessionId> {
         let named = self.events.iter().find_map(|event| match event {
             StreamEvent::Session { session_id } => Some(session_id.clone()),
             _ => None,
@@ -80,7 +80,7 @@ impl Said {
     }
 
     /// Each use of a tool, begun and ended once.
-    pub(crate) fn used(&self) -> Proof<Vec<Used>> {
+    pub(crate) fn used(&self) -> Checked<Vec<ToolUse>> {
         let mut used = Vec::new();
         for event in &self.events {
             let StreamEvent::ToolStart { tool_name, tool_use_id, input } = event else { continue };
@@ -88,7 +88,7 @@ impl Said {
             holds(ends.len() == 1, || {
                 format!("a call of `{tool_name}` begins once and ends {} times", ends.len())
             })?;
-            used.push(Used { name: tool_name.clone(), input: input.clone(), failed: ends[0] });
+            used.push(ToolUse { name: tool_name.clone(), input: input.clone(), failed: ends[0] });
         }
         Ok(used)
     }
@@ -100,9 +100,9 @@ impl Said {
         })
     }
 
-    /// What every turn keeps to: one conversation, no tool that ends without having begun or begins twice, errors
+    /// The rules of every turn: one conversation, no tool that ends without having begun or begins twice, errors
     /// that name their provider, and no secret.
-    pub(crate) fn check(&self, provider: &str) -> Proof {
+    pub(crate) fn check(&self, provider: &str) -> Checked {
         let mut sessions = self.events.iter().filter_map(|event| match event {
             StreamEvent::Session { session_id } => Some(session_id),
             _ => None,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::secret::PLANTED;
 
-    fn said(events: Vec<StreamEvent>) -> Said {
+    fn turn(events: Vec<StreamEvent>) -> TurnLog {
         let facts = OutputFacts {
             text: String::new(),
             structured_output: None,
@@ -157,7 +157,7 @@ mod tests {
             cost_usd: None,
             num_turns: 1,
         };
-        Said { events, end: Ok(facts), output: Value::Null, took: Duration::ZERO }
+        TurnLog { events, end: Ok(facts), output: Value::Null, took: Duration::ZERO }
     }
 
     fn text(content: &str) -> StreamEvent {
@@ -187,11 +187,11 @@ mod tests {
             (vec![text(PLANTED)], Some("the planted key shows in the events")),
         ];
         for (events, expected) in rows {
-            let found = said(events.clone()).check("p").err().map(|finding| finding.text);
+            let found = turn(events.clone()).check("p").err().map(|finding| finding.text);
             assert_eq!(found.as_deref(), expected, "{events:?}");
         }
         let error = AgentError::new(inspan_protocol::ErrorCode::Auth, format!("no {PLANTED}"));
-        let failed = Said { end: Err(error.from_provider("p")), ..said(Vec::new()) };
+        let failed = TurnLog { end: Err(error.from_provider("p")), ..turn(Vec::new()) };
         assert_eq!(failed.check("p").unwrap_err().text, "the planted key shows in the error");
         assert_eq!(
             failed.check("q").unwrap_err().text,
@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn a_tool_that_does_not_end_is_named_and_retracted_text_is_gone() {
-        let found = said(vec![start("1")]).used().unwrap_err().text;
+        let found = turn(vec![start("1")]).used().unwrap_err().text;
         assert_eq!(found, "a call of `t` begins once and ends 0 times");
         let events = vec![text("a"), start("1"), complete("1"), text("b"), StreamEvent::Retract, text("c")];
-        assert_eq!(said(events).text(), "ac");
+        assert_eq!(turn(events).text(), "ac");
     }
 }

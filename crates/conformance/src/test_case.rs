@@ -1,4 +1,4 @@
-//! One behaviour being looked at: asks the provider, or lets the engine run it, and takes in all that is said.
+//! The check of one behaviour: calls the provider, or lets the engine run it, and collects what it returns.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::finding::{Deviation, Finding, Proof};
-use crate::lane::Lane;
-use crate::rig::{ConformanceTarget, MAKE_FILE, Prompt};
-use crate::said::Said;
+use crate::finding::{Checked, Deviation, Finding};
 use crate::secret;
+use crate::target::{ConformanceTarget, MAKE_FILE, Prompt};
+use crate::turn::TurnLog;
+use crate::worker::Worker;
 
 /// How long a turn may take, the start of a program on a busy machine included.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// How long a stream may take to close after its end.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// One behaviour being looked at.
-pub(crate) struct Scene {
-    lane: Arc<Lane>,
+/// The check of one behaviour.
+pub(crate) struct TestCase {
+    worker: Arc<Worker>,
     scenario: Scenario,
     work: PathBuf,
-    /// Requests that came before.
+    /// The number of the last request before.
     before: u64,
 }
 
-/// One turn to be taken.
+/// One turn to run.
 #[derive(Default)]
-pub(crate) struct Ask {
+pub(crate) struct TurnRequest {
     text: String,
     options: Map<String, Value>,
     resume: Option<ProviderSessionId>,
@@ -47,7 +47,7 @@ pub(crate) struct Ask {
     env: Option<Environment>,
 }
 
-impl Ask {
+impl TurnRequest {
     /// A prompt.
     pub(crate) fn new(text: &str) -> Self {
         Self { text: text.to_owned(), ..Self::default() }
@@ -70,8 +70,8 @@ impl Ask {
         self
     }
 
-    /// The same with somebody who is asked for permission.
-    pub(crate) fn asking(self, broker: Arc<dyn PermissionBroker>) -> Self {
+    /// The same with a permission broker.
+    pub(crate) fn permissions(self, broker: Arc<dyn PermissionBroker>) -> Self {
         Self { permissions: Some(broker), ..self }
     }
 
@@ -87,29 +87,30 @@ impl Ask {
 }
 
 /// A run of the engine that has ended.
-pub(crate) struct Ran {
+pub(crate) struct RunLog {
     pub(crate) end: Result<RunEnd, AgentError>,
     pub(crate) log: Vec<Envelope>,
 }
 
-impl Scene {
-    /// A scene in which the model answers by this scenario.
-    pub(crate) fn new(lane: Arc<Lane>, scenario: Scenario) -> Proof<Self> {
-        let work = lane.work()?;
-        let scenario = lane.rig.scenario(scenario);
-        let before = lane.server.state().requests;
-        lane.server
+impl TestCase {
+    /// A test case in which the model answers by this scenario.
+    pub(crate) fn new(worker: Arc<Worker>, scenario: Scenario) -> Checked<Self> {
+        let work = worker.work()?;
+        let scenario = worker.target.scenario(scenario);
+        let before = worker.server.state().requests;
+        worker
+            .server
             .replace(scenario.clone())
-            .map_err(|error| Finding::from("the scenario is none").with(error.to_string()))?;
-        Ok(Self { lane, scenario, work, before })
+            .map_err(|error| Finding::from("the scenario is not valid").with(error.to_string()))?;
+        Ok(Self { worker, scenario, work, before })
     }
 
-    pub(crate) fn rig(&self) -> &dyn ConformanceTarget {
-        &*self.lane.rig
+    pub(crate) fn target(&self) -> &dyn ConformanceTarget {
+        &*self.worker.target
     }
 
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
     }
 
     /// The folder the agent works in.
@@ -118,57 +119,64 @@ impl Scene {
     }
 
     /// The input of a turn.
-    fn input(&self, ask: &Ask) -> Proof<Value> {
-        let input =
-            self.rig().input(&Prompt { text: &ask.text, options: &ask.options, scenario: &self.scenario });
-        match &ask.resume {
+    fn input(&self, request: &TurnRequest) -> Checked<Value> {
+        let input = self.target().input(&Prompt {
+            text: &request.text,
+            options: &request.options,
+            scenario: &self.scenario,
+        });
+        match &request.resume {
             None => Ok(input),
-            Some(session) => self.lane.provider().resume(input, session, &ask.text).map_err(|error| {
-                Finding::from("it does not take its own input to go on with").with(error.message)
+            Some(session) => self.worker.provider().resume(input, session, &request.text).map_err(|error| {
+                Finding::from("it does not accept its own input to resume").with(error.message)
             }),
         }
     }
 
     fn host(&self, env: Option<Environment>) -> Host {
         Host {
-            env: env.unwrap_or_else(|| self.lane.env.clone()),
+            env: env.unwrap_or_else(|| self.worker.env.clone()),
             cwd: Some(self.work.clone()),
-            supervisor: self.lane.supervisor.clone(),
+            supervisor: self.worker.supervisor.clone(),
             ..Host::default()
         }
     }
 
-    /// Begins a turn, for who wants to look at each step of its stream.
-    pub(crate) fn begin(&self, ask: Ask) -> Proof<ProviderStream<Value>> {
-        let input = self.input(&ask)?;
+    /// Begins a turn; the caller reads its stream.
+    pub(crate) fn begin(&self, request: TurnRequest) -> Checked<ProviderStream<Value>> {
+        let input = self.input(&request)?;
         let context = ExecutionContext {
-            cancel: ask.cancel,
-            permissions: ask.permissions,
-            deadline: ask.deadline,
-            ..ExecutionContext::new(Host { tools: self.tools(), ..self.host(ask.env) })
+            cancel: request.cancel,
+            permissions: request.permissions,
+            deadline: request.deadline,
+            ..ExecutionContext::new(Host { tools: self.tools(), ..self.host(request.env) })
         };
         secret::none_in("the context", &format!("{context:?}"))?;
-        Ok(self.lane.provider().execute(input, context))
+        Ok(self.worker.provider().execute(input, context))
     }
 
-    /// Takes a turn to its end.
-    pub(crate) async fn turn(&self, ask: Ask) -> Proof<Said> {
-        self.watched(ask, |_| {}).await
+    /// Runs a turn to its end.
+    pub(crate) async fn turn(&self, request: TurnRequest) -> Checked<TurnLog> {
+        self.watched(request, |_| {}).await
     }
 
-    /// Takes a turn to its end, with a look at each event as it comes.
-    pub(crate) async fn watched(&self, ask: Ask, watch: impl FnMut(&StreamEvent)) -> Proof<Said> {
-        let stream = self.begin(ask)?;
+    /// Runs a turn to its end, and shows each event as it comes.
+    pub(crate) async fn watched(
+        &self,
+        request: TurnRequest,
+        watch: impl FnMut(&StreamEvent),
+    ) -> Checked<TurnLog> {
+        let stream = self.begin(request)?;
         self.rest(stream, Vec::new(), watch).await
     }
 
-    /// Takes what is left of a turn, after these events.
+    /// Runs the rest of a turn, after these events.
     pub(crate) async fn rest(
         &self,
         mut stream: ProviderStream<Value>,
         mut events: Vec<StreamEvent>,
         mut watch: impl FnMut(&StreamEvent),
-    ) -> Proof<Said> {
+    ) -> Checked<TurnLog> {
         let began = Instant::now();
         let last = loop {
             let item = timeout(PATIENCE.saturating_sub(began.elapsed()), stream.next()).await;
@@ -187,24 +195,24 @@ impl Scene {
             Ok(Some(_)) => return Err("something follows the end of the turn".into()),
             Err(_) => return Err("the stream stays open after its end".into()),
         }
-        let provider = self.lane.provider();
-        let said = match last {
+        let provider = self.worker.provider();
+        let turn = match last {
             Ok(ProviderItem::Output(output)) => {
                 let facts = provider
                     .output_facts(&output)
                     .map_err(|error| Finding::from("its output is not of its schema").with(error.message))?;
-                Said { events, end: Ok(facts), output, took }
+                TurnLog { events, end: Ok(facts), output, took }
             }
             Ok(ProviderItem::Event(_)) => return Err("the turn ends with an event".into()),
-            Err(error) => Said { events, end: Err(error), output: Value::Null, took },
+            Err(error) => TurnLog { events, end: Err(error), output: Value::Null, took },
         };
-        said.check(&provider.descriptor().provider_type)?;
-        Ok(said)
+        turn.check(&provider.descriptor().provider_type)?;
+        Ok(turn)
     }
 
     /// The suite's own tool, for a provider that takes tools of its program.
     fn tools(&self) -> HostTools {
-        if !self.lane.provider().descriptor().capabilities.host_tools {
+        if !self.worker.provider().descriptor().capabilities.host_tools {
             return HostTools::default();
         }
         let (work, schema) = (
@@ -230,11 +238,16 @@ impl Scene {
     }
 
     /// Lets the engine run the provider, over as many turns as it takes.
-    pub(crate) async fn run(&self, hub: &Hub, ask: Ask, provider: Arc<dyn DynProvider>) -> Proof<Ran> {
+    pub(crate) async fn run(
+        &self,
+        hub: &Hub,
+        request: TurnRequest,
+        provider: Arc<dyn DynProvider>,
+    ) -> Checked<RunLog> {
         let mut seen = hub.subscribe(Filter::all());
-        let run = AgentRun::new(hub.clone(), "agent", provider, self.input(&ask)?)
-            .host(self.host(ask.env.clone()))
-            .cancel(ask.cancel.clone());
+        let run = AgentRun::new(hub.clone(), "agent", provider, self.input(&request)?)
+            .host(self.host(request.env.clone()))
+            .cancel(request.cancel.clone());
         let end = timeout(2 * PATIENCE, run.execute()).await;
         let end = end.map_err(|_| Finding::from("the run does not end"))?;
         let log: Vec<Envelope> =
@@ -243,27 +256,27 @@ impl Scene {
             .map_err(|why| Finding::from("the log of the run is out of order").with(why.to_string()))?;
         secret::none_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
         secret::none_in("the end of the run", &format!("{end:?}"))?;
-        Ok(Ran { end, log })
+        Ok(RunLog { end, log })
     }
 
-    /// The model's requests in this scene.
+    /// The model's requests in this case.
     pub(crate) fn requests(&self) -> Vec<RecordedRequest> {
-        let all = self.lane.server.requests().into_iter();
+        let all = self.worker.server.requests().into_iter();
         all.filter(|request| request.number > self.before && request.kind == RequestKind::Main).collect()
     }
 
-    /// Waits until the model's requests in this scene fit.
+    /// Waits until the model's requests in this case fit.
     pub(crate) async fn until(
         &self,
         within: Duration,
         mut fits: impl FnMut(&[RecordedRequest]) -> bool,
     ) -> bool {
-        let seen = self.lane.server.until(within, |_| fits(&self.requests()));
+        let seen = self.worker.server.until(within, |_| fits(&self.requests()));
         seen.await.is_ok()
     }
 }
 
-/// Every text of a request, wherever it stands.
+/// Every text of a request, at any depth.
 pub(crate) fn texts(request: &RecordedRequest) -> Vec<&str> {
     fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         match value {
@@ -278,7 +291,7 @@ pub(crate) fn texts(request: &RecordedRequest) -> Vec<&str> {
     found
 }
 
-/// Whether a text of the request has this in it.
+/// Whether a text of the request contains this.
 pub(crate) fn mentions(request: &RecordedRequest, part: &str) -> bool {
     texts(request).iter().any(|text| text.contains(part))
 }

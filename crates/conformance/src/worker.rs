@@ -1,5 +1,5 @@
-//! A place in which behaviours are looked at one after the other: one model server, one home, one instance of the
-//! provider, so that what is dear to start is started once. Several lanes run side by side.
+//! A worker of the suite: one model server, one home, one instance of the provider. It checks behaviours one after the
+//! other, so that expensive things are started once; several workers run in parallel.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,35 +10,34 @@ use inspan_protocol::{DynProvider, Environment, Supervisor};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::finding::{Finding, Proof, holds};
-use crate::processes::{MARK, marked};
-use crate::rig::{ConformanceTarget, Place};
+use crate::finding::{Checked, Finding, holds};
 use crate::secret;
+use crate::target::{ConformanceTarget, TargetContext};
 
-/// How long a provider may take to let go of everything.
+/// How long a provider may take to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(15);
-/// How long what it has let go of may take to be gone.
-const LINGER: Duration = Duration::from_secs(3);
+/// How long its processes may take to end after that.
+const VANISH: Duration = Duration::from_secs(3);
 
-/// One place.
-pub(crate) struct Lane {
-    pub(crate) rig: Arc<dyn ConformanceTarget>,
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) target: Arc<dyn ConformanceTarget>,
     pub(crate) server: ModelServer,
     pub(crate) env: Environment,
     pub(crate) supervisor: Option<Supervisor>,
     provider: Mutex<Arc<dyn DynProvider>>,
     folder: TempDir,
     mark: String,
-    outer: Environment,
+    caller_env: Environment,
 }
 
-impl Lane {
-    /// A lane with a server and a home of its own.
+impl Worker {
+    /// A worker with a server and a home of its own.
     pub(crate) fn new(
-        rig: Arc<dyn ConformanceTarget>,
-        outer: &Environment,
+        target: Arc<dyn ConformanceTarget>,
+        caller_env: &Environment,
         supervisor: Option<Supervisor>,
-    ) -> Proof<Self> {
+    ) -> Checked<Self> {
         let cannot =
             |what: &str, why: String| Finding::from(format!("{what} for the suite cannot be made")).with(why);
         let server = ModelServer::start(Scenario::of([]))
@@ -47,41 +46,41 @@ impl Lane {
             .prefix("inspan-conformance-")
             .tempdir()
             .map_err(|error| cannot("a folder", error.to_string()))?;
-        for name in ["home", "tmp", "vendor", "kept", "work"] {
+        for name in ["home", "tmp", "vendor", "stored", "work"] {
             std::fs::create_dir(folder.path().join(name))
                 .map_err(|error| cannot("a folder", error.to_string()))?;
         }
         // No other folder has this name while this one is there.
         let mark = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let provider = Mutex::new(rig.provider());
-        let mut lane = Self {
-            rig,
+        let provider = Mutex::new(target.provider());
+        let mut worker = Self {
+            target,
             server,
             env: Environment::default(),
             supervisor,
             provider,
             folder,
             mark,
-            outer: outer.clone(),
+            caller_env: caller_env.clone(),
         };
-        lane.env = lane.environment(&lane.server.base_url());
-        Ok(lane)
+        worker.env = worker.environment(&worker.server.base_url());
+        Ok(worker)
     }
 
     /// The environment of a call whose model server is at this address.
     pub(crate) fn environment(&self, server: &str) -> Environment {
         let text = |name: &str| self.folder.path().join(name).display().to_string();
         let usual = [
-            ("PATH", self.outer.get("PATH").unwrap_or("/usr/local/bin:/usr/bin:/bin").to_owned()),
+            ("PATH", self.caller_env.get("PATH").unwrap_or("/usr/local/bin:/usr/bin:/bin").to_owned()),
             ("HOME", text("home")),
             ("TMPDIR", text("tmp")),
-            ("INSPAN_HOME", text("kept")),
+            ("INSPAN_HOME", text("stored")),
             ("LANG", "C.UTF-8".to_owned()),
             (MARK, self.mark.clone()),
         ];
         let vendor = self.folder.path().join("vendor");
-        let place = Place { server, folder: &vendor, outer: &self.outer };
-        let own = self.rig.environment(&place);
+        let context = TargetContext { server, folder: &vendor, caller_env: &self.caller_env };
+        let own = self.target.environment(&context);
         usual.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own).collect()
     }
 
@@ -91,18 +90,18 @@ impl Lane {
     }
 
     /// Ends the present instance and makes another, as a new process of ours would.
-    pub(crate) async fn renew(&self) -> Proof {
+    pub(crate) async fn renew(&self) -> Checked {
         let old = std::mem::replace(
             &mut *self.provider.lock().unwrap_or_else(PoisonError::into_inner),
-            self.rig.provider(),
+            self.target.provider(),
         );
         let ended = timeout(SHUTDOWN, old.shutdown()).await;
-        ended.map_err(|_| Finding::from("the provider does not let go of what it keeps"))
+        ended.map_err(|_| Finding::from("the provider does not shut down"))
     }
 
-    /// The folder for agents to work in, empty again. It is the same for all, since a program that is bound to its
-    /// folder would have to be started for each.
-    pub(crate) fn work(&self) -> Proof<PathBuf> {
+    /// The working directory of agents, emptied. All test cases share it: a program that is bound to its directory would
+    /// have to be started for each.
+    pub(crate) fn work(&self) -> Checked<PathBuf> {
         let path = self.folder.path().join("work");
         let emptied = std::fs::read_dir(&path).and_then(|entries| {
             entries.flatten().try_for_each(|entry| {
@@ -114,19 +113,19 @@ impl Lane {
         Ok(path)
     }
 
-    /// The folder of what the user gets to keep.
-    pub(crate) fn kept(&self) -> PathBuf {
-        self.folder.path().join("kept")
+    /// The folder of what outlives a call, such as recordings.
+    pub(crate) fn stored(&self) -> PathBuf {
+        self.folder.path().join("stored")
     }
 
-    /// The command lines of what runs here.
+    /// The command lines of its processes.
     pub(crate) fn running(&self) -> Vec<String> {
         marked(&self.mark)
     }
 
-    /// Waits until no command line has this in it.
-    pub(crate) async fn until_gone(&self, part: &str) -> Proof {
-        let until = Instant::now() + LINGER;
+    /// Waits until no command line contains this.
+    pub(crate) async fn until_gone(&self, part: &str) -> Checked {
+        let until = Instant::now() + VANISH;
         loop {
             let left: Vec<String> = self.running().into_iter().filter(|line| line.contains(part)).collect();
             if left.is_empty() {
@@ -141,12 +140,35 @@ impl Lane {
         }
     }
 
-    /// Ends the provider and looks at what is left: no process, and no file with the key.
-    pub(crate) async fn close(&self) -> Proof {
+    /// Ends the provider, and checks that no process and no file with the key is left.
+    pub(crate) async fn close(&self) -> Checked {
         self.renew().await?;
         self.until_gone("").await?;
-        secret::none_below(&self.kept())?;
+        secret::none_below(&self.stored())?;
         let shown = format!("{:?}", self.env);
         holds(!shown.contains(secret::PLANTED), || "the planted key shows in the environment".to_owned())
     }
+}
+
+/// The variable that carries the mark.
+pub(crate) const MARK: &str = "INSPAN_CONFORMANCE";
+
+/// Whether processes can be listed on this system.
+pub(crate) fn can_be_listed() -> bool {
+    std::path::Path::new("/proc/self/environ").exists()
+}
+
+/// The command lines of the living processes with this mark.
+pub(crate) fn marked(mark: &str) -> Vec<String> {
+    let wanted = format!("{MARK}={mark}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        // A process that has ended and is not yet reaped has no environment, and counts as gone.
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        environment.split(|byte| *byte == 0).find(|pair| *pair == wanted.as_bytes())?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned())
+    })
+    .collect()
 }

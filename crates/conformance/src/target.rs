@@ -1,5 +1,5 @@
-//! What the suite must know of one provider: how it is made, where it finds the model server, how it is asked, which
-//! tools it has, and what of the list it cannot show.
+//! A conformance target: what the suite must know of one provider. How it is created, where it finds the model server, how
+//! its input is made, which tools it has, and which behaviours it does not show.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use serde_json::{Map, Value, json};
 
 use crate::finding::Deviation;
 
-/// One provider as the suite meets it. Only the first two have no usual answer.
+/// One provider under test. Only the first two methods have no default.
 pub trait ConformanceTarget: Send + Sync {
-    /// A fresh instance, as a new process of ours would make it. Nothing is started before it is asked.
+    /// A fresh instance, as a new process of ours would create it. Nothing is started before the first call.
     fn provider(&self) -> Arc<dyn DynProvider>;
 
-    /// What the environment of a call says beside `PATH`, a home and a folder for temporary files: where the model
-    /// server is, the planted key, where the program is.
-    fn environment(&self, place: &Place<'_>) -> Vec<(String, String)>;
+    /// The variables of a call beside `PATH`, a home and a folder for temporary files: the address of the model
+    /// server, the planted key, the path of the program.
+    fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)>;
 
-    /// The name of the row of reports; the provider's type, unless one provider is met in several ways.
+    /// The name in reports; the provider's type, unless one provider has several targets.
     fn name(&self) -> String {
         self.provider().descriptor().provider_type
     }
 
-    /// What keeps the provider from being run on this machine, such as a program that is not here.
+    /// Why the provider cannot run on this machine, such as a missing program.
     fn missing(&self, _outer: &Environment) -> Option<String> {
         None
     }
 
-    /// Whether a model server is asked at all.
-    fn reach(&self) -> Reach {
-        Reach::Server
+    /// Whether the provider calls a model server.
+    fn model_access(&self) -> ModelAccess {
+        ModelAccess::Server
     }
 
     /// Options that every turn needs, such as a model or the program to run.
@@ -55,75 +55,75 @@ pub trait ConformanceTarget: Send + Sync {
         scenario
     }
 
-    /// How the model calls a tool that does this; nothing if the provider has none that can.
+    /// How the model calls a tool that does this; nothing if the provider has no such tool.
     fn call(&self, _tool: Tool<'_>) -> Option<Call> {
         None
     }
 
-    /// What of the list this provider shows in another way, or not at all, each with its reason.
+    /// The behaviours that this provider shows in another way, or not at all, each with its reason.
     fn exceptions(&self) -> &'static [Exception] {
         &[]
     }
 
-    /// Behaviours that are looked at side by side, at most.
-    fn lanes(&self) -> usize {
+    /// How many behaviours are checked in parallel, at most.
+    fn workers(&self) -> usize {
         3
     }
 }
 
-/// Where one provider works.
+/// What a target makes its environment from.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct TargetContext<'a> {
     /// The address of the model server, without a slash at its end.
     pub server: &'a str,
-    /// A folder for what the vendor's program keeps.
+    /// A folder for the files of the agent CLI.
     pub folder: &'a Path,
-    /// The environment of whoever runs the suite, to find a program by. No key may be taken from it.
-    pub outer: &'a Environment,
+    /// The environment of the caller of the suite, to find programs. No key may be taken from it.
+    pub caller_env: &'a Environment,
 }
 
-/// Whether a model server is asked.
+/// Whether a provider calls a model server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reach {
-    /// It is.
+pub enum ModelAccess {
+    /// It does.
     Server,
-    /// Nobody is: the provider plays the scenario itself, as far as its input can say it.
-    Nobody,
+    /// It does not: the provider plays the scenario itself, as far as its input can express it.
+    None,
 }
 
-/// What is said in one turn.
+/// What one turn sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
     /// The text.
     pub text: &'a str,
     /// Options by the names that all providers share.
     pub options: &'a Map<String, Value>,
-    /// What the model will answer, for a provider that asks nobody.
+    /// What the model will answer, for a provider without a model server.
     pub scenario: &'a Scenario,
 }
 
-/// What a tool is to do, in the folder the agent works in.
+/// What a tool has to do, in the working directory of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tool<'a> {
     /// Make a file of this name, and end.
     MakeFile(&'a str),
-    /// Make a file of this name, and then run on without an end as `sleep` for so many seconds.
+    /// Make a file of this name, and then run `sleep` for so many seconds.
     RunOn(&'a str, u32),
 }
 
 /// A call of a tool by the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What the model says.
+    /// The model's block.
     pub block: Block,
     /// Options under which the agent has the tool and asks before it uses it.
     pub options: Map<String, Value>,
 }
 
 impl Call {
-    /// A call of the tool that the suite itself gives to a provider that takes tools of its program. It can make a file.
+    /// A call of the suite's own tool, for a provider with host tools. It can make a file.
     pub fn of_program(tool: Tool<'_>) -> Option<Self> {
         match tool {
             Tool::MakeFile(name) => {
@@ -133,7 +133,7 @@ impl Call {
         }
     }
 
-    /// A call of whichever shell tool the agent offers, which is asked about without further options.
+    /// A call of the shell tool that the agent offers and asks about without further options.
     pub fn shell(tool: Tool<'_>) -> Self {
         let command = match tool {
             Tool::MakeFile(name) => format!("touch {name}"),
@@ -146,21 +146,21 @@ impl Call {
 /// The name of the suite's own tool.
 pub(crate) const MAKE_FILE: &str = "make_file";
 
-/// Something of the list that a provider shows in another way, or not at all.
+/// Behaviours that a provider shows in another way, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
-    /// The behaviour's name.
-    pub behaviour: &'static str,
-    /// In which way.
-    pub kind: Kind,
+    /// The names of the behaviours.
+    pub behaviours: &'static [&'static str],
+    /// How they differ.
+    pub kind: ExceptionKind,
     /// Why, as a sentence for people.
     pub reason: &'static str,
 }
 
-/// The way of an exception.
+/// How a provider differs from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// There is nothing to look at.
+pub enum ExceptionKind {
+    /// There is nothing to check.
     NotApplicable,
     /// The vendor's own behaviour. The suite must find exactly this deviation; if it finds none, the exception is out of
     /// date.

@@ -1,0 +1,135 @@
+//! The agent CLIs `claude`, `codex` and `opencode` in the suite.
+
+use inspan_conformance::{Call, Deviation, Exception, PLANTED, TargetContext};
+use inspan_model_server::Endpoints;
+use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
+use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
+use serde_json::json;
+
+use crate::target::{Target, deviates, object, own_folder, text, variables, write};
+
+pub(crate) const TARGETS: [Target; 3] = [
+    Target {
+        provider: || ClaudeProvider::new().into_provider(),
+        environment: |context| variables(claude_settings(context), context, "INSPAN_CLAUDE"),
+        exceptions: CLAUDE,
+        ..Target::PROGRAM
+    },
+    Target {
+        provider: || CodexProvider::new().into_provider(),
+        environment: |context| {
+            let own = [("OPENAI_API_KEY", PLANTED.to_owned()), ("CODEX_HOME", codex_home(context))];
+            variables(own, context, "INSPAN_CODEX")
+        },
+        // With these options it asks before every command that does not only read.
+        call: |tool| {
+            let options = object(json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" }));
+            Some(Call { options, ..Call::shell(tool) })
+        },
+        exceptions: CODEX,
+        ..Target::PROGRAM
+    },
+    Target {
+        provider: || OpenCodeProvider::new().into_provider(),
+        environment: |context| {
+            variables([], context, "INSPAN_OPENCODE").into_iter().chain(opencode_settings(context)).collect()
+        },
+        exceptions: OPENCODE,
+        // Its server alone takes half a gigabyte of memory.
+        workers: 2,
+        ..Target::PROGRAM
+    },
+];
+
+/// An agent CLI that does not report how long the server asks to wait.
+pub(crate) const NO_RETRY_AFTER: Exception = deviates(
+    &["error_429_retry_after"],
+    Deviation::NoRetryAfter,
+    "the program does not pass on how long the server asks to wait",
+);
+/// An agent CLI that reports an event it cannot read as a failed connection.
+pub(crate) const GARBAGE_IS_NETWORK: Exception = deviates(
+    &["garbage"],
+    Deviation::Fails(ErrorCode::Network),
+    "the program reports an event that it cannot read as a connection that failed",
+);
+/// A format in which an agent CLI does not read a refusal.
+pub(crate) const REFUSAL_NOT_READ: &str =
+    "the program does not read the part of an answer in which this vendor's model refuses";
+
+const CLAUDE: &[Exception] = &[
+    deviates(
+        &["max_tokens"],
+        Deviation::Text,
+        "the program lets the model continue three times before it ends the turn",
+    ),
+    deviates(
+        &["error_404"],
+        Deviation::Requests(2),
+        "the program asks a second time for a model that is not found, whatever its retries are set to",
+    ),
+    NO_RETRY_AFTER,
+    GARBAGE_IS_NETWORK,
+];
+
+const CODEX: &[Exception] = &[
+    NO_RETRY_AFTER,
+    deviates(
+        &["error_in_stream"],
+        Deviation::Fails(ErrorCode::Network),
+        "the program ignores an error within the stream, and reports that the stream ended early",
+    ),
+    deviates(
+        &["garbage"],
+        Deviation::Ends(StopReason::Complete),
+        "the program ignores an event that it cannot read",
+    ),
+];
+
+const OPENCODE: &[Exception] = &[
+    deviates(&["refusal"], Deviation::Ends(StopReason::Complete), REFUSAL_NOT_READ),
+    deviates(
+        &["error_429"],
+        Deviation::Fails(ErrorCode::Overloaded),
+        "the program reports the words of what it would try again, and neither status nor code",
+    ),
+];
+
+/// What every Claude Code is given, also the one that an ACP agent runs.
+pub(crate) fn claude_settings(context: &TargetContext<'_>) -> [(&'static str, String); 5] {
+    [
+        ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
+        ("ANTHROPIC_BASE_URL", context.server.to_owned()),
+        ("CLAUDE_CONFIG_DIR", text(context.folder)),
+        ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+        ("DISABLE_TELEMETRY", "1".to_owned()),
+    ]
+}
+
+/// A home whose configuration names the server. It sets no retries: the adapter has to.
+fn codex_home(context: &TargetContext<'_>) -> String {
+    let home = own_folder(context);
+    let config = Endpoints::at(context.server).codex_config();
+    let lines = config.lines().filter(|line| !line.contains("retries") && *line != "[features]");
+    write(&home.join("config.toml"), &lines.collect::<Vec<_>>().join("\n"));
+    text(&home)
+}
+
+/// The variables under which the program calls this server, with settings and folders of its own for each server.
+pub(crate) fn opencode_settings(context: &TargetContext<'_>) -> Vec<(String, String)> {
+    let home = own_folder(context);
+    let mut settings = Endpoints::at(context.server).opencode_config();
+    settings["permission"] = json!({ "bash": "ask", "edit": "ask" });
+    write(&home.join("config/opencode/opencode.json"), &settings.to_string());
+    let folder = |name: &str| text(&home.join(name));
+    let off = ["MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "CLAUDE_CODE"];
+    let folders = [
+        ("XDG_CONFIG_HOME", folder("config")),
+        ("XDG_DATA_HOME", folder("data")),
+        ("XDG_STATE_HOME", folder("state")),
+        ("XDG_CACHE_HOME", folder("cache")),
+        ("OPENAI_API_KEY", PLANTED.to_owned()),
+    ];
+    let quiet = off.map(|what| (format!("OPENCODE_DISABLE_{what}"), "1".to_owned()));
+    folders.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(quiet).collect()
+}
